@@ -1,0 +1,482 @@
+"""Puts the houses together: the embedded installation of one process, and the processes of `coldframe up`.
+
+`up` stays as a small parent. It starts the host daemon (with its rights, in a session of its own) unless one
+runs already, and the server as its child: as root under another user, without any of root's rights. If
+parent or server are killed, the daemon, the keepers and their commands go on, and the next `up` finds them.
+A graceful end stops server and daemon; sandboxes go on.
+
+This file also is the program of both children, `python -m coldframe.assembly daemon|server`, started with a
+clean environment and without the current directory in the module path.
+"""
+
+import asyncio
+import contextlib
+import ctypes
+import fcntl
+import json
+import logging
+import os
+import pwd
+import select
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import coldframe
+from coldframe.config import Settings
+from coldframe.contract.errors import (
+    ColdframeError,
+    HostUnreachable,
+    InvalidArgument,
+    Unauthenticated,
+    Unavailable,
+    WrongState,
+)
+
+if TYPE_CHECKING:
+    from coldframe.control.control import Control
+
+DEFAULT_SERVER_USER = "coldframe"
+DEFAULT_SERVER_UID = 61_000
+"""Used where there is no system user `coldframe`: above people and services, below the sandbox users."""
+START_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 15.0
+KEEP_ALIVE_S = 75
+"""Longer than clients keep an idle connection, so that none is closed under a request."""
+TOKEN_NAME = "local owner"  # noqa: S105  a name, no secret
+_log = logging.getLogger("coldframe.assembly")
+
+
+class ServerUser(NamedTuple):
+    uid: int
+    gid: int
+
+
+def server_user(settings: Settings) -> ServerUser | None:
+    """Whom the server runs as; None for the user who starts it.
+
+    Raises:
+        InvalidArgument: there is no such user, or it is root.
+    """
+    if os.geteuid() != 0:
+        return None
+    name = settings.server_user
+    try:
+        if name is None:
+            found = pwd.getpwnam(DEFAULT_SERVER_USER)
+        elif name.isdecimal():
+            if int(name) == 0:
+                raise InvalidArgument("the server never runs as root", argument="server_user")
+            return ServerUser(int(name), int(name))
+        else:
+            found = pwd.getpwnam(name)
+    except KeyError:
+        if name is None:
+            return ServerUser(DEFAULT_SERVER_UID, DEFAULT_SERVER_UID)
+        raise InvalidArgument(f"there is no user `{name}`", argument="server_user") from None
+    if found.pw_uid == 0:
+        raise InvalidArgument(f"`{found.pw_name}` is root, and the server never runs as root", argument="server_user")
+    return ServerUser(found.pw_uid, found.pw_gid)
+
+
+def prepare_data_dir(settings: Settings) -> None:
+    """Make the data directory with what the server needs, owned as it must be. Keeps what is there."""
+    os.makedirs(settings.data_dir, mode=0o711, exist_ok=True)
+    os.makedirs(settings.control_dir, mode=0o700, exist_ok=True)
+    user = server_user(settings)
+    if user is not None:
+        _give(settings.control_dir, user)
+
+
+def _give(directory: str, user: ServerUser) -> None:
+    """Hand what root made in a tree to the server's user, whom it would lock out.
+
+    The server owns the tree and may be hostile: links are not followed, and a file that also has another name
+    (a hard link to something of root's) is left alone.
+    """
+    for folder, folders, files, descriptor in os.fwalk(directory, follow_symlinks=False):
+        if folder == directory:
+            os.fchown(descriptor, user.uid, user.gid)
+        for name in (*folders, *files):
+            with contextlib.suppress(OSError):
+                found = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=descriptor)
+                try:
+                    status = os.fstat(found)
+                    plain = stat.S_ISREG(status.st_mode) and status.st_nlink == 1
+                    if status.st_uid == 0 and (plain or stat.S_ISDIR(status.st_mode)):
+                        os.fchown(found, user.uid, user.gid)
+                finally:
+                    os.close(found)
+
+
+def write_default_rules(path: str) -> bool:
+    """Put the rules of an installation that has none beside its data, to be edited. Returns whether it did."""
+    from coldframe.policy.rules import DEFAULT_RULES
+
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
+    except FileExistsError:
+        return False
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(
+            "# Rules of this Coldframe installation. Read at start; `coldframe policy load FILE` changes them while\n"
+            "# it runs. What is not valid is refused with its line, and the old rules stay in force. No rule here\n"
+            "# can lift the floor. These are the defaults.\n" + DEFAULT_RULES.text.rstrip() + "\n"
+        )
+    return True
+
+
+def build_embedded(settings: Settings) -> "Control":
+    """An installation within this process. Its sandboxes end with it. Start it, and close it.
+
+    Raises:
+        WrongState: a server has the data directory open.
+    """
+    from coldframe.control.control import build_control
+    from coldframe.host.machine import Machine
+
+    prepare_data_dir(settings)
+    return build_control(
+        data_dir=settings.data_dir,
+        host=Machine(settings.data_dir, embedded=True),
+        clock=_now,
+        rules_path=settings.rules_path if os.path.exists(settings.rules_path) else None,
+    )
+
+
+@contextlib.asynccontextmanager
+async def embedded(settings: Settings) -> AsyncIterator["Control"]:
+    """`build_embedded`, started and closed."""
+    control = build_embedded(settings)
+    try:
+        await control.start()
+        yield control
+    finally:
+        await control.close()
+        await control.host.close()
+        prepare_data_dir(settings)
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+class Running(NamedTuple):
+    """What `up` tells its user."""
+
+    url: str
+    client_file: str
+    server_pid: int
+    daemon_pid: int
+
+
+def serve(settings: Settings, *, started: Callable[[Running], None] = lambda _: None) -> int:
+    """Run an installation until SIGINT or SIGTERM. Returns 0 for a graceful end.
+
+    Raises:
+        WrongState: one runs on this data directory already.
+        Unavailable: a process did not start; its own words are on standard error.
+    """
+    prepare_data_dir(settings)
+    write_default_rules(settings.rules_path)
+    user = server_user(settings)
+    running = _find_daemon(settings)
+    daemon_pid = running or _start_daemon(settings, user)
+    ours = running is None
+    stop_read, stop_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    old_wakeup = signal.set_wakeup_fd(stop_write, warn_on_full_buffer=False)
+    old_handlers = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        server, url = _start_server(settings, user)
+        ours = True  # a daemon found running is another installation's until the server has the data directory
+        started(Running(url, settings.client_file, server.pid, daemon_pid))
+        code = _wait(server, stop_read)
+    finally:
+        if ours:
+            _end_daemon(settings, daemon_pid)
+        signal.set_wakeup_fd(old_wakeup)
+        for number, handler in old_handlers.items():
+            signal.signal(number, handler)
+        os.close(stop_read)
+        os.close(stop_write)
+    return code
+
+
+def _wait(server: "subprocess.Popen[bytes]", stop: int) -> int:
+    """Until the server ends by itself, or a signal asks to stop."""
+    watch = os.pidfd_open(server.pid)
+    try:
+        ready, _, _ = select.select([watch, stop], [], [])
+        if watch in ready:
+            code = server.wait()
+            _log.error("the server ended by itself with %d", code)
+            return 1
+        server.terminate()
+        try:
+            return 0 if server.wait(STOP_TIMEOUT_S) in (0, -signal.SIGTERM) else 1
+        except subprocess.TimeoutExpired:
+            server.kill()
+            server.wait()
+            return 1
+    finally:
+        os.close(watch)
+
+
+def _child_command(role: str, settings: Settings, ready: int, **more: Any) -> list[str]:
+    given = {"settings": settings.model_dump(mode="json"), "ready": ready, **more}
+    return [sys.executable, "-P", "-m", "coldframe.assembly", role, json.dumps(given)]
+
+
+def _child_environment() -> dict[str, str]:
+    """Nothing of the caller's but what is needed to find this package and to write messages."""
+    package = os.path.dirname(os.path.dirname(os.path.abspath(coldframe.__file__)))
+    return {
+        "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "LANG": "C.UTF-8",
+        "PYTHONPATH": package,
+    }
+
+
+def _find_daemon(settings: Settings) -> int | None:
+    """Process id of the daemon that runs on this data directory already."""
+    from coldframe.host.remote import RemoteHost
+
+    async def ping() -> int | None:
+        host = RemoteHost(settings.data_dir)
+        try:
+            return int((await host.ping())["pid"])
+        except HostUnreachable:
+            return None
+        finally:
+            await host.close()
+
+    return asyncio.run(ping())
+
+
+def _start_daemon(settings: Settings, user: ServerUser | None) -> int:
+    os.makedirs(os.path.join(settings.data_dir, "host"), mode=0o711, exist_ok=True)
+    read, write = os.pipe2(os.O_CLOEXEC)
+    log = os.open(
+        os.path.join(settings.data_dir, "host", "daemon.log"),
+        os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC,
+        0o600,
+    )
+    try:
+        process = subprocess.Popen(
+            _child_command("daemon", settings, write, server_uid=None if user is None else user.uid),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=_child_environment(),
+            cwd="/",
+            pass_fds=[write],
+            start_new_session=True,
+        )
+    finally:
+        os.close(write)
+        os.close(log)
+    _await_ready(process, read, "host daemon", f"see `{settings.data_dir}/host/daemon.log`")
+    return process.pid
+
+
+def _start_server(settings: Settings, user: ServerUser | None) -> tuple["subprocess.Popen[bytes]", str]:
+    read, write = os.pipe2(os.O_CLOEXEC)
+    try:
+        process = subprocess.Popen(
+            _child_command("server", settings, write, parent=os.getpid()),
+            stdin=subprocess.DEVNULL,
+            env=_child_environment(),
+            cwd="/",
+            pass_fds=[write],
+            # A signal of the terminal reaches the parent alone, which ends the server in order.
+            start_new_session=True,
+            user=None if user is None else user.uid,
+            group=None if user is None else user.gid,
+            extra_groups=None if user is None else [],
+        )
+    finally:
+        os.close(write)
+    return process, _await_ready(process, read, "server", "its own words are above")
+
+
+def _await_ready(process: "subprocess.Popen[bytes]", read: int, name: str, where: str) -> str:
+    """The line a child writes when it is ready: `ok TEXT`, or the wire form of its error."""
+    with os.fdopen(read, "rb") as pipe:
+        ready, _, _ = select.select([pipe], [], [], START_TIMEOUT_S)
+        line = pipe.readline().decode() if ready else ""
+    if line.startswith("ok "):
+        return line[3:].strip()
+    process.kill()
+    process.wait()
+    if line:
+        from coldframe.contract.errors import from_wire
+
+        raise from_wire(json.loads(line))
+    raise Unavailable(f"the {name} did not start", hint=where)
+
+
+def _end_daemon(settings: Settings, pid: int) -> None:
+    """End the daemon, if that process still is the one that answers; wait until it is gone."""
+    if _find_daemon(settings) != pid:
+        return
+    try:
+        watch = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        signal.pidfd_send_signal(watch, signal.SIGTERM)
+        select.select([watch], [], [], STOP_TIMEOUT_S)
+    finally:
+        os.close(watch)
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, os.WNOHANG)
+
+
+# -- the children ------------------------------------------------------------------------------------------------
+
+
+def _run_daemon(settings: Settings, ready: int, *, server_uid: int | None) -> None:
+    from coldframe.host.daemon import serve as serve_host
+
+    lock = os.open(os.path.join(settings.data_dir, "host", "daemon.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise WrongState("another host daemon runs on this data directory and does not answer") from None
+
+    async def run() -> None:
+        task = asyncio.ensure_future(
+            serve_host(settings.data_dir, server_uid=server_uid, ready=lambda: _say(ready, "ok"))
+        )
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+    asyncio.run(run())
+
+
+def _run_server(settings: Settings, ready: int, *, parent: int) -> None:
+    if os.geteuid() == 0:
+        raise WrongState("the server never runs as root")
+    _die_with(parent)
+    asyncio_run(_serve_http(settings, ready))
+
+
+def asyncio_run(coroutine: Any) -> None:
+    import uvloop
+
+    uvloop.run(coroutine)
+
+
+async def _serve_http(settings: Settings, ready: int) -> None:
+    import uvicorn
+
+    from coldframe.control.control import build_control
+    from coldframe.fronts.rest import build_app
+    from coldframe.host.remote import RemoteHost
+
+    listener = _listen(settings)
+    address, port = listener.getsockname()[:2]
+    host = RemoteHost(settings.data_dir)
+    control = build_control(data_dir=settings.data_dir, host=host, clock=_now, rules_path=settings.rules_path)
+    try:
+        await control.start()
+        url = f"http://{f'[{address}]' if ':' in address else address}:{port}"
+        _write_client_file(control, settings, url)
+        app = build_app(control, allowed_hosts=(settings.bind, *settings.allowed_hosts), on_missing=settings.on_missing)
+        config = uvicorn.Config(
+            app,
+            loop="none",
+            http="httptools",
+            ws="none",
+            lifespan="off",
+            access_log=False,
+            log_level=settings.log_level,
+            server_header=False,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=5,
+        )
+        server = uvicorn.Server(config)
+        asyncio.get_running_loop().call_soon(_say, ready, f"ok {url}")
+        await server.serve(sockets=[listener])
+    finally:
+        await control.close()
+        await host.close()
+
+
+def _listen(settings: Settings) -> socket.socket:
+    family = socket.AF_INET6 if ":" in settings.bind else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((settings.bind, settings.port))
+        listener.listen(1024)
+    except OSError as error:
+        raise Unavailable(
+            f"cannot listen on {settings.bind} port {settings.port}: {(error.strerror or str(error)).lower()}",
+            hint="choose another port with --port or COLDFRAME_PORT",
+            port=settings.port,
+        ) from error
+    return listener
+
+
+def _write_client_file(control: "Control", settings: Settings, url: str) -> None:
+    """Leave address and owner token for local clients, readable by this user alone. A token that still works is kept."""
+    from coldframe.contract.policy import Role
+
+    secret = None
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, Unauthenticated):
+        with open(settings.client_file, encoding="utf-8") as file:
+            kept = str(json.load(file)["token"])
+        if control.tokens.authenticate(kept, surface="rest").role is Role.OWNER:
+            secret = kept
+    if secret is None:
+        secret, _ = control.tokens.create(Role.OWNER, TOKEN_NAME)
+    draft = settings.client_file + ".new"
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(draft)
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        json.dump({"url": url, "token": secret}, file)
+    os.rename(draft, settings.client_file)
+
+
+def _die_with(parent: int) -> None:
+    """End when the parent does, however it ends: a server nobody supervises would hold port and database."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    set_parent_death_signal = 1
+    if libc.prctl(set_parent_death_signal, signal.SIGKILL, 0, 0, 0) != 0 or os.getppid() != parent:
+        raise Unavailable("the parent of the server is gone")
+
+
+def _say(ready: int, line: str) -> None:
+    if line == "ok":
+        line = "ok "
+    os.write(ready, line.encode() + b"\n")
+    os.close(ready)
+
+
+def _main(role: str, given: str) -> None:
+    content = json.loads(given)
+    settings, ready = Settings.model_validate(content["settings"]), int(content["ready"])
+    os.set_inheritable(ready, False)
+    logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    os.umask(0o077 if role == "server" else 0o022)
+    try:
+        if role == "daemon":
+            _run_daemon(settings, ready, server_uid=content["server_uid"])
+        else:
+            _run_server(settings, ready, parent=int(content["parent"]))
+    except ColdframeError as error:
+        with contextlib.suppress(OSError):  # it may have been said already
+            _say(ready, json.dumps(error.to_wire(), default=str))
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1], sys.argv[2])

@@ -1,0 +1,5 @@
+"""`python -m coldframe.cli`."""
+
+from coldframe.cli.app import main
+
+main()

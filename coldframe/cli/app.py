@@ -1,0 +1,104 @@
+"""The root command: options common to all, subcommands, and the one place where errors become exit codes."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from coldframe.cli import agents, files, installation, ledger, policy, running, sandboxes
+from coldframe.cli.output import EXIT_CODES, EXIT_INTERNAL, Chosen, exit_code_of, show_error
+
+app = typer.Typer(
+    name="coldframe",
+    help="A self-hosted computer for AI agents: isolated, governed, recorded.",
+    epilog=EXIT_CODES,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("up")(installation.up)
+app.command("doctor")(installation.doctor)
+app.command("run", context_settings=running.PASS_ALL)(running.run)
+app.command("exec")(running.exec_)
+app.add_typer(sandboxes.app, name="sandbox")
+app.add_typer(files.app, name="files")
+app.add_typer(ledger.app, name="ledger")
+app.add_typer(policy.app, name="policy")
+app.add_typer(agents.tokens, name="token")
+app.add_typer(agents.agents, name="agent")
+
+
+@app.callback()
+def root(
+    *,
+    json: Annotated[
+        bool, typer.Option("--json", help="Machine-readable output, errors too; anywhere on the line.")
+    ] = False,
+    url: Annotated[str | None, typer.Option(help="Server; by default the local installation. [COLDFRAME_URL]")] = None,
+    token: Annotated[str | None, typer.Option(help="Token. Better given as COLDFRAME_TOKEN.")] = None,
+    data_dir: Annotated[str | None, typer.Option(help="Data directory. [COLDFRAME_DATA_DIR]")] = None,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and end.")] = False,
+) -> None:
+    if version:
+        from coldframe import __version__
+
+        typer.echo(__version__)
+        raise typer.Exit
+    Chosen.as_json = Chosen.as_json or json
+    Chosen.url, Chosen.token, Chosen.data_dir = url, token, data_dir
+
+
+def main() -> None:
+    """Run the command line and end the process."""
+    arguments = _without_json(sys.argv[1:])
+    try:
+        code = app(args=arguments, standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else 0)
+    except typer.Exit as done:
+        sys.exit(done.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
+        sys.exit(130)
+    except BrokenPipeError:
+        _end_quietly()
+    except Exception as error:  # noqa: BLE001  the edge of the program
+        sys.exit(_report(error))
+
+
+def _without_json(arguments: list[str]) -> list[str]:
+    """Take `--json` out, wherever it stands before a `--`."""
+    own = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    if "--json" not in own:
+        return arguments
+    Chosen.as_json = True
+    return [argument for argument in own if argument != "--json"] + arguments[len(own) :]
+
+
+def _report(error: Exception) -> int:
+    from coldframe.contract.errors import ColdframeError, Internal, InvalidArgument
+
+    if isinstance(error, ColdframeError):
+        show_error(error)
+        return exit_code_of(error)
+    if hasattr(error, "format_message"):  # typer's own usage errors
+        show_error(InvalidArgument(str(error.format_message()).rstrip("."), hint="see `coldframe --help`"))
+        return 2
+    if isinstance(error, OSError):
+        from coldframe.contract.errors import Unavailable
+
+        name = f"`{error.filename}`: " if error.filename else ""
+        show_error(Unavailable(f"{name}{(error.strerror or str(error)).lower()}", hint="correct this, then try again"))
+        return 5
+    import logging
+
+    logging.getLogger("coldframe.cli").debug("the command line failed", exc_info=error)
+    show_error(Internal(f"{type(error).__name__}: {error}", hint="set COLDFRAME_LOG_LEVEL=debug and report this"))
+    return EXIT_INTERNAL
+
+
+def _end_quietly() -> None:
+    """The reader of our output went away: end as any filter does."""
+    import os
+
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    sys.exit(141)

@@ -1,0 +1,176 @@
+"""`coldframe files`: the files of a sandbox's workspace."""
+
+import os
+import sys
+from collections.abc import Iterator
+from typing import Annotated, BinaryIO
+
+import typer
+
+from coldframe.cli.output import note, show, show_table, write_bytes
+
+app = typer.Typer(help="List, read, write, edit and search the files of a sandbox.", no_args_is_help=True)
+SandboxId = Annotated[str, typer.Argument(metavar="SANDBOX", help="Id of the sandbox.")]
+Path = Annotated[str, typer.Argument(metavar="PATH", help="Relative to the workspace.")]
+CHUNK_BYTES = 256 * 1024
+
+
+@app.command("ls")
+def ls(
+    sandbox: SandboxId,
+    path: Annotated[str, typer.Argument(metavar="[PATH]", help="Relative to the workspace.")] = "",
+    *,
+    recursive: Annotated[bool, typer.Option("-r", "--recursive", help="Go into subdirectories.")] = False,
+) -> None:
+    """List a directory."""
+    from coldframe.cli.connection import connect
+
+    with connect() as client:
+        listing = client.sandboxes.get(sandbox).list_directory(path, recursive=recursive)
+    rows = [
+        (
+            f"{e.mode:04o}",
+            e.size,
+            f"{e.modified_at:%Y-%m-%d %H:%M:%S}",
+            e.path + (f" -> {e.target}" if e.target else "/" if e.type == "directory" else ""),
+        )
+        for e in listing.entries
+    ]
+    show_table(listing.entries, ("mode", "size", "changed", "path"), rows, empty="empty")
+    if not listing.complete:
+        note(f"not all: stopped by {listing.truncated_because}")
+    for fault in listing.errors:
+        note(f"not read: {fault.path}: {fault.reason}")
+
+
+@app.command()
+def cat(sandbox: SandboxId, path: Path) -> None:
+    """Write the bytes of a file to standard output, exactly."""
+    from coldframe.cli.connection import connect
+
+    with connect() as client:
+        for part in client.sandboxes.get(sandbox).download(path):
+            write_bytes(1, part)
+
+
+@app.command()
+def put(
+    sandbox: SandboxId,
+    local: Annotated[str, typer.Argument(metavar="FILE", help="Local file, or - for standard input.")],
+    path: Annotated[str | None, typer.Argument(metavar="[PATH]", help="By default the name of the local file.")] = None,
+) -> None:
+    """Copy a local file, of any size, into the workspace."""
+    from coldframe.cli.connection import connect
+    from coldframe.contract.errors import InvalidArgument
+
+    if local == "-" and path is None:
+        raise InvalidArgument("standard input has no name", hint="give the PATH to write to")
+    target = path or os.path.basename(local)
+    with connect() as client:
+        found = client.sandboxes.get(sandbox)
+        if local == "-":
+            written = found.upload(target, _chunks(sys.stdin.buffer))
+        else:
+            with open(local, "rb") as file:
+                written = found.upload(target, _chunks(file))
+    show(written, f"{written.bytes_written} bytes to {written.path}")
+
+
+def _chunks(file: BinaryIO) -> Iterator[bytes]:
+    while chunk := file.read(CHUNK_BYTES):
+        yield chunk
+
+
+@app.command()
+def get(
+    sandbox: SandboxId,
+    path: Path,
+    local: Annotated[
+        str | None, typer.Argument(metavar="[FILE]", help="By default the name of the file, here.")
+    ] = None,
+) -> None:
+    """Copy a file, of any size, out of the workspace. A broken copy leaves nothing behind."""
+    from coldframe.cli.connection import connect
+    from coldframe.contract.errors import InvalidArgument
+
+    target = local or os.path.basename(path.rstrip("/"))
+    if target in ("", ".", ".."):
+        raise InvalidArgument(f"`{path}` has no file name", hint="give the FILE to write to")
+    draft = f"{target}.{os.getpid()}.part"
+    size = 0
+    try:
+        with open(draft, "xb") as file, connect() as client:
+            for part in client.sandboxes.get(sandbox).download(path):
+                size += file.write(part)
+        os.replace(draft, target)
+    except BaseException:
+        if os.path.exists(draft):
+            os.unlink(draft)
+        raise
+    show({"path": path, "file": target, "bytes": size}, f"{size} bytes to {target}")
+
+
+@app.command()
+def edit(
+    sandbox: SandboxId,
+    path: Path,
+    old: Annotated[str, typer.Argument(help="Text to replace, exactly as it stands.")],
+    new: Annotated[str, typer.Argument(help="Text to put there.")],
+    *,
+    replace_all: Annotated[bool, typer.Option("--all", help="Replace every occurrence.")] = False,
+) -> None:
+    """Replace text that occurs exactly once, or everywhere with --all."""
+    from coldframe.cli.connection import connect
+
+    with connect() as client:
+        edited = client.sandboxes.get(sandbox).edit_file(path, old, new, replace_all=replace_all)
+    show(edited, f"{edited.replacements} replaced in {edited.path}")
+
+
+@app.command()
+def search(
+    sandbox: SandboxId,
+    pattern: Annotated[str, typer.Argument(help="Regular expression, or text with -F.")],
+    path: Annotated[str, typer.Argument(metavar="[PATH]", help="Below this directory.")] = "",
+    *,
+    literal: Annotated[bool, typer.Option("-F", "--literal", help="The pattern is plain text.")] = False,
+    ignore_case: Annotated[bool, typer.Option("-i", "--ignore-case", help="Upper and lower case alike.")] = False,
+    glob: Annotated[str | None, typer.Option(help="Only files whose name matches, as *.py.")] = None,
+) -> int:
+    """Search the content of files. Ends with 1 if nothing was found."""
+    from coldframe.cli.connection import connect
+    from coldframe.cli.output import Chosen, printable, show_json
+
+    with connect() as client:
+        found = client.sandboxes.get(sandbox).search_files(
+            pattern, path, regex=not literal, ignore_case=ignore_case, glob=glob
+        )
+    if Chosen.as_json:
+        show_json(found)
+    else:
+        for match in found.matches:
+            sys.stdout.write(printable(f"{match.path}:{match.line}:{match.text}") + "\n")
+        if not found.complete:
+            note(f"not all: stopped by {found.truncated_because}")
+    return 0 if found.matches else 1
+
+
+@app.command()
+def rm(
+    sandbox: SandboxId,
+    path: Path,
+    *,
+    recursive: Annotated[bool, typer.Option("-r", "--recursive", help="A directory with all that is in it.")] = False,
+) -> int:
+    """Remove a file or directory, as the sandbox's own `rm` through the gate."""
+    from coldframe.cli.connection import connect
+
+    target = path if path.startswith("/") else f"./{path}"
+    words = ["rm", *(["-r"] if recursive else []), "--", target]
+    with connect() as client:
+        done = client.sandboxes.get(sandbox).run_command(words)
+    show(
+        done,
+        f"removed {path}" if done.exit_code == 0 else (done.stderr or "").strip() or f"rm ended with {done.exit_code}",
+    )
+    return done.exit_code if done.exit_code is not None else 5

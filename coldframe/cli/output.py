@@ -1,0 +1,113 @@
+"""What a person or a program gets to see, and the exit code that goes with an error."""
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from coldframe.contract.errors import ColdframeError
+
+EXIT_INTERNAL = 1
+EXIT_USAGE = 2
+EXIT_REFUSED = 3
+EXIT_NOT_FOUND = 4
+EXIT_UNAVAILABLE = 5
+EXIT_NOT_NOW = 6
+EXIT_CODES = """Exit codes: 0 done · 1 a fault of ours · 2 the call is wrong · 3 refused · 4 not found ·
+5 not available · 6 not possible now (conflict, state, limit). `run` and `exec` end with the code of the
+command itself, 128 + N if signal N ended it."""
+
+
+class Chosen:
+    """What the options before the subcommand said; one for the process."""
+
+    as_json: bool = False
+    url: str | None = None
+    token: str | None = None
+    data_dir: str | None = None
+
+
+def exit_code_of(error: "ColdframeError") -> int:
+    if error.status in (400, 413, 422):
+        return EXIT_USAGE
+    if error.status in (401, 403) or error.code == "PENDING_APPROVAL":
+        return EXIT_REFUSED
+    if error.status == 404:
+        return EXIT_NOT_FOUND
+    if error.status in (409, 507):
+        return EXIT_NOT_NOW
+    return EXIT_UNAVAILABLE if error.status == 503 else EXIT_INTERNAL
+
+
+def show_error(error: "ColdframeError") -> None:
+    """Code, message, hint and next actions on standard error; with --json the wire form."""
+    if Chosen.as_json:
+        sys.stderr.write(json.dumps({"error": error.to_wire()}, default=str) + "\n")
+        return
+    sys.stderr.write(f"error: {printable(error.message)} [{error.wire_code or error.code}]\n")
+    sys.stderr.write(f"hint: {printable(error.advice)}\n")
+    for action in error.next_actions:
+        sys.stderr.write(f"next: {printable(str(action.get('op')))}: {printable(str(action.get('effect')))}\n")
+
+
+def printable(text: str) -> str:
+    """Text that cannot drive the terminal: control characters of hostile names become visible."""
+    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
+
+
+def plain(value: Any) -> Any:
+    """Models as JSON-ready data."""
+    if hasattr(value, "model_dump"):
+        return value.model_dump(mode="json")
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return value
+
+
+def show_json(value: Any) -> None:
+    json.dump(plain(value), sys.stdout, indent=None if not sys.stdout.isatty() else 2, ensure_ascii=True)
+    sys.stdout.write("\n")
+
+
+def show(value: Any, sentence: str) -> None:
+    """*value* for a program, *sentence* for a person."""
+    if Chosen.as_json:
+        show_json(value)
+    else:
+        sys.stdout.write(printable(sentence) + "\n")
+
+
+def show_table(values: Sequence[Any], columns: Iterable[str], rows: Iterable[Sequence[object]], *, empty: str) -> None:
+    """*values* for a program, the table for a person."""
+    if Chosen.as_json:
+        show_json(values)
+        return
+    if not values:
+        sys.stdout.write(empty + "\n")
+        return
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(printable("" if cell is None else str(cell))) for cell in row))
+    Console(width=None if sys.stdout.isatty() else 160).print(table)
+
+
+def note(sentence: str) -> None:
+    """Progress for a person; nothing for a program."""
+    if not Chosen.as_json:
+        sys.stderr.write(printable(sentence) + "\n")
+
+
+def write_bytes(stream: int, data: bytes) -> None:
+    """Write all of *data* to a descriptor, byte for byte."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(stream, view) :]

@@ -1,0 +1,236 @@
+"""`coldframe run` and `coldframe exec`: a command, its bytes as they come, and its own exit code."""
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import AsyncIterator, Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from coldframe.cli.output import EXIT_UNAVAILABLE, Chosen, note, show, show_json, write_bytes
+
+if TYPE_CHECKING:
+    from coldframe.client.sync import SyncSandbox
+    from coldframe.contract.caller import Caller
+    from coldframe.contract.command import CommandEvent
+    from coldframe.contract.sandbox import SandboxSpec
+    from coldframe.contract.tool import ToolResult
+    from coldframe.control.control import Control
+
+PASS_ALL = {"allow_interspersed_args": False}
+"""For `run`: options end where the command begins, so `coldframe run ls -l` needs no `--`."""
+Words = Annotated[list[str] | None, typer.Argument(metavar="[--] COMMAND...", help="Program and arguments.")]
+Shell = Annotated[str | None, typer.Option("-c", help="A line for bash, instead of a program and arguments.")]
+Cwd = Annotated[str | None, typer.Option(help="Directory below the workspace.")]
+Env = Annotated[list[str] | None, typer.Option("-e", "--env", help="NAME=VALUE, as often as needed.")]
+Timeout = Annotated[float | None, typer.Option(help="Wall time in seconds.")]
+Stdin = Annotated[bool, typer.Option("-i", "--stdin", help="Give standard input, to its end, to the command.")]
+
+
+def run(
+    command: Words = None,
+    *,
+    shell: Shell = None,
+    agent: Annotated[
+        str | None, typer.Option(help="Run on the workspace of this agent; else on a temporary one.")
+    ] = None,
+    keep: Annotated[bool, typer.Option(help="Keep the sandbox afterwards; needs a running server.")] = False,
+    cwd: Cwd = None,
+    env: Env = None,
+    timeout_s: Timeout = None,
+    stdin: Stdin = False,
+) -> int:
+    """Run a command in a sandbox of its own, with or without a running server."""
+    from coldframe.cli.connection import connect_if_running, settings
+    from coldframe.contract.errors import Unavailable
+    from coldframe.contract.sandbox import SandboxSpec, checked_agent_id
+
+    arguments = command_arguments(command, shell, cwd=cwd, env=env, timeout_s=timeout_s, stdin=stdin)
+    agent_id = None if agent is None else checked_agent_id(agent)
+    spec = SandboxSpec(agent_id=agent_id, background=agent is None, on_missing=settings().on_missing)
+    client = connect_if_running()
+    if client is None:
+        if keep:
+            raise Unavailable("no server runs that could keep the sandbox", hint="start one with `coldframe up`")
+        return asyncio.run(_run_embedded(spec, arguments))
+    with client:
+        sandbox = client.sandboxes.create(spec=spec)
+        try:
+            return _run_remote(sandbox, arguments)
+        finally:
+            if keep:
+                note(f"kept as {sandbox.id}")
+            else:
+                sandbox.terminate()
+
+
+def exec_(
+    sandbox: Annotated[str, typer.Argument(metavar="SANDBOX", help="Id of the sandbox.")],
+    command: Words = None,
+    *,
+    shell: Shell = None,
+    cwd: Cwd = None,
+    env: Env = None,
+    timeout_s: Timeout = None,
+    stdin: Stdin = False,
+    background: Annotated[bool, typer.Option(help="Answer as soon as it runs, with the id of the command.")] = False,
+) -> int:
+    """Run a command in a sandbox that is there already."""
+    from coldframe.cli.connection import connect
+
+    arguments = command_arguments(command, shell, cwd=cwd, env=env, timeout_s=timeout_s, stdin=stdin)
+    with connect() as client:
+        found = client.sandboxes.get(sandbox)
+        if not background:
+            return _run_remote(found, arguments)
+        result = found.call("run_command", {**arguments, "background": True})
+        _raise_error(result)
+        show(result, str(result.value["command_id"]))
+        return 0
+
+
+def command_arguments(
+    command: list[str] | None,
+    shell: str | None,
+    *,
+    cwd: str | None,
+    env: list[str] | None,
+    timeout_s: float | None,
+    stdin: bool,
+) -> dict[str, Any]:
+    """The arguments of `run_command`.
+
+    Raises:
+        InvalidArgument: neither or both of a command and `-c`; or a variable without `=`.
+    """
+    import base64
+
+    from coldframe.contract.errors import InvalidArgument
+
+    if (shell is None) == (not command):
+        raise InvalidArgument("give either `-c LINE` or a program with its arguments", hint="as in `-- ls -l`")
+    arguments: dict[str, Any] = {"command": shell if shell is not None else list(command or ())}
+    if cwd is not None:
+        arguments["cwd"] = cwd
+    if timeout_s is not None:
+        arguments["timeout_s"] = timeout_s
+    if env:
+        for one in env:
+            if "=" not in one:
+                raise InvalidArgument(f"`{one}` is not NAME=VALUE", argument="env")
+        arguments["env"] = dict(one.split("=", 1) for one in env)
+    if stdin:
+        arguments["stdin_base64"] = base64.b64encode(sys.stdin.buffer.read()).decode()
+    return arguments
+
+
+class Printer:
+    """Writes the events of one command to our own streams and remembers how far it came."""
+
+    def __init__(self) -> None:
+        self.command_id: str | None = None
+        self.last_seq = -1
+        self.unread = False
+        """Nobody reads our output any more."""
+        self.exit_code = EXIT_UNAVAILABLE
+
+    def take(self, event: "CommandEvent | ToolResult") -> None:
+        from coldframe.contract.command import Ended, OutputChunk, Started
+
+        if isinstance(event, OutputChunk):
+            self.last_seq = event.seq
+            if not self.unread:
+                write_bytes(1 if event.stream == "stdout" else 2, event.data)
+        elif isinstance(event, Started):
+            self.command_id = event.command_id
+        elif isinstance(event, Ended):
+            self._end(event.result.exit_code, timed_out=event.result.timed_out, start_error=event.result.start_error)
+        else:
+            _raise_error(event)
+
+    def _end(self, code: int | None, *, timed_out: bool, start_error: str | None) -> None:
+        if timed_out:
+            note("the command was ended: its time was up")
+        if start_error:
+            note(f"the command did not start: {start_error}")
+        if code is None:
+            note("the command was lost with its sandbox")
+        self.exit_code = EXIT_UNAVAILABLE if code is None else code
+
+
+def _run_remote(sandbox: "SyncSandbox", arguments: dict[str, Any]) -> int:
+    if Chosen.as_json:
+        return _show_result(sandbox.call("run_command", arguments))
+    printer = Printer()
+    events: Iterator[Any] = sandbox.run_arguments(arguments)
+    while True:
+        try:
+            for event in events:
+                printer.take(event)
+            return printer.exit_code
+        except (KeyboardInterrupt, BrokenPipeError) as end:
+            if printer.command_id is None:
+                raise
+            printer.unread = printer.unread or isinstance(end, BrokenPipeError)
+            # The command is ours to end; what it still says is shown, and its own code tells.
+            sandbox.signal(printer.command_id, cancel=True)
+            events = sandbox.follow(printer.command_id, after_seq=printer.last_seq)
+
+
+async def _run_embedded(spec: "SandboxSpec", arguments: dict[str, Any]) -> int:
+    from coldframe.assembly import embedded
+    from coldframe.cli.connection import settings
+    from coldframe.contract.caller import Caller
+    from coldframe.contract.policy import Role
+
+    caller = Caller(token_id="embedded", role=Role.OWNER, surface="embedded")  # noqa: S106
+    async with embedded(settings()) as control:
+        info = await control.sandboxes.create(caller, spec)
+        try:
+            if Chosen.as_json:
+                return _show_result(await control.gate.call(caller, info.sandbox_id, "run_command", arguments))
+            return await _print_embedded(control, caller, info.sandbox_id, arguments)
+        finally:
+            await control.sandboxes.terminate(caller, info.sandbox_id)
+
+
+async def _print_embedded(control: "Control", caller: "Caller", sandbox_id: str, arguments: dict[str, Any]) -> int:
+    import signal
+
+    printer = Printer()
+    tasks: set[asyncio.Task[None]] = set()
+
+    def cancel() -> None:
+        if printer.command_id is not None:
+            tasks.add(
+                asyncio.ensure_future(control.outputs.signal(caller, sandbox_id, printer.command_id, 15, cancel=True))
+            )
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, cancel)
+    events: AsyncIterator[Any] = control.gate.stream(caller, sandbox_id, "run_command", arguments)
+    async for event in events:
+        try:
+            printer.take(event)
+        except BrokenPipeError:
+            printer.unread = True
+            cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await asyncio.gather(*tasks, return_exceptions=True)
+    return printer.exit_code
+
+
+def _show_result(result: "ToolResult") -> int:
+    _raise_error(result)
+    show_json(result)
+    code = result.value.get("exit_code")
+    return EXIT_UNAVAILABLE if code is None else int(code)
+
+
+def _raise_error(result: "ToolResult") -> None:
+    from coldframe.contract.errors import from_wire
+
+    if result.error is not None:
+        raise from_wire(result.error)

@@ -1,0 +1,158 @@
+"""`coldframe sandbox`: create, look at and end sandboxes."""
+
+from typing import Annotated
+
+import typer
+
+from coldframe.cli.output import Chosen, show, show_json, show_table
+
+app = typer.Typer(help="Create, look at and end sandboxes.", no_args_is_help=True)
+SandboxId = Annotated[str, typer.Argument(metavar="SANDBOX", help="Id of the sandbox.")]
+
+
+@app.command()
+def create(
+    *,
+    agent: Annotated[str | None, typer.Option(help="Agent whose workspace it has.")] = None,
+    background: Annotated[bool, typer.Option(help="A temporary workspace, gone with the sandbox.")] = False,
+    memory_mib: Annotated[int | None, typer.Option(help="Memory in MiB.")] = None,
+    disk_mib: Annotated[int | None, typer.Option(help="Disk in MiB.")] = None,
+    pids: Annotated[int | None, typer.Option(help="Most processes.")] = None,
+    wall_s: Annotated[float | None, typer.Option(help="Longest wall time of a command, in seconds.")] = None,
+    on_missing: Annotated[str | None, typer.Option(help="refuse or degrade, where a limit cannot be kept.")] = None,
+) -> None:
+    """Create a sandbox on the workspace of an agent, or on a temporary one."""
+    from pydantic import ValidationError
+
+    from coldframe.cli.connection import connect
+    from coldframe.contract.errors import InvalidArgument
+    from coldframe.contract.sandbox import SandboxSpec
+
+    caps = {"memory_mib": memory_mib, "disk_mib": disk_mib, "pids": pids, "wall_s": wall_s}
+    content: dict[str, object] = {"background": background or agent is None, "agent_id": agent}
+    if any(value is not None for value in caps.values()):
+        content["limits"] = {name: value for name, value in caps.items() if value is not None}
+    if on_missing is not None:
+        content["on_missing"] = on_missing
+    try:
+        spec = SandboxSpec.model_validate(content)
+    except ValidationError as error:
+        fault = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in fault["loc"])
+        raise InvalidArgument(f"`{where}`: {fault['msg']}", argument=where) from None
+    with connect() as client:
+        info = client.sandboxes.create(spec=spec).info
+    show(info, info.sandbox_id)
+
+
+@app.command("list")
+def list_() -> None:
+    """List sandboxes, newest first."""
+    from coldframe.cli.connection import connect
+
+    with connect() as client:
+        infos = [sandbox.info for sandbox in client.sandboxes.list()]
+    rows = [(i.sandbox_id, i.agent_id or "(background)", i.state.state, i.workspace_label, i.created_at) for i in infos]
+    show_table(infos, ("sandbox", "agent", "state", "label", "created"), rows, empty="no sandboxes")
+
+
+@app.command("show")
+def show_(sandbox: SandboxId) -> None:
+    """Show the state of a sandbox and what can be done."""
+    from coldframe.cli.connection import connect
+
+    with connect() as client:
+        info = client.sandboxes.get(sandbox).info
+    lines = [
+        f"{info.sandbox_id}: {info.state.state} since {info.state.since}",
+        f"  agent {info.agent_id or '(background)'}, session {info.session_id}, workspace label {info.workspace_label}",
+    ]
+    if info.state.message:
+        lines.append(f"  {info.state.message}")
+    lines += [f"  by best effort only: {name}" for name in info.degraded]
+    lines += [f"  next: {action.get('op')}: {action.get('effect')}" for action in info.state.next_actions]
+    show(info, "\n".join(lines))
+
+
+@app.command()
+def terminate(sandbox: SandboxId) -> None:
+    """End a sandbox and everything in it. The workspace of its agent stays."""
+    from coldframe.cli.connection import connect
+
+    with connect() as client:
+        found = client.sandboxes.get(sandbox)
+        found.terminate()
+        info = found.refresh()
+    show(info, f"{sandbox} is {info.state.state}")
+
+
+@app.command()
+def report(sandbox: SandboxId) -> None:
+    """Measure the walls of a sandbox now."""
+    from coldframe.cli.connection import connect
+    from coldframe.cli.installation import show_report
+
+    with connect() as client:
+        show_report(client.sandboxes.get(sandbox).report())
+
+
+@app.command()
+def contract(sandbox: SandboxId) -> None:
+    """Show the contract: inputs, execution, outputs, what remains, what is not prevented."""
+    from coldframe.cli.connection import connect
+
+    with connect() as client:
+        document = client.sandboxes.get(sandbox).contract()
+    if Chosen.as_json:
+        show_json(document)
+        return
+    lines = [f"contract {document.get('contract')} version {document.get('version')} {document.get('sha256')}"]
+    for name, section in document.items():
+        if isinstance(section, list):
+            lines.append(f"\n{name.replace('_', ' ')}")
+            lines += [f"  {line['text']}  [{line['verified_by']}]" for line in section]
+    show(document, "\n".join(lines))
+
+
+@app.command()
+def allowed(sandbox: SandboxId) -> None:
+    """List what your token may do in a sandbox; what is not listed is denied."""
+    from coldframe.cli.connection import connect
+
+    with connect() as client:
+        found = client.sandboxes.get(sandbox).allowed()
+    rows = [(one.operation, one.answer, one.condition, one.rule_id) for one in found]
+    show_table(found, ("operation", "answer", "condition", "rule"), rows, empty="nothing is allowed")
+
+
+@app.command()
+def contacts(sandbox: SandboxId) -> None:
+    """List attempts to reach out of a sandbox."""
+    from coldframe.cli.connection import connect
+
+    with connect() as client:
+        found = client.sandboxes.get(sandbox).contacts()
+    rows = [(c.protocol, c.name or c.address, c.port, c.verdict, c.attempts, c.last_at) for c in found]
+    show_table(found, ("protocol", "where", "port", "verdict", "attempts", "last"), rows, empty="no contacts")
+
+
+@app.command()
+def processes(sandbox: SandboxId) -> None:
+    """List the processes inside a sandbox."""
+    from coldframe.cli.connection import connect
+
+    with connect() as client:
+        found = client.sandboxes.get(sandbox).processes()
+    rows = [(p.pid, p.parent, p.started_at, p.command_line) for p in found]
+    show_table(found, ("pid", "parent", "started", "command"), rows, empty="no processes")
+
+
+@app.command()
+def runtimes(sandbox: SandboxId) -> None:
+    """List the language runtimes inside a sandbox."""
+    from coldframe.cli.connection import connect
+
+    with connect() as client:
+        found = client.sandboxes.get(sandbox).runtimes()
+    rows = [(r.name, "yes" if r.present else "no", r.version, r.path, "yes" if r.allowed else "no") for r in found]
+    show_table(found, ("runtime", "present", "version", "path", "allowed"), rows, empty="no runtimes")

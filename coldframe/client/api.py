@@ -1,0 +1,243 @@
+"""The SDK: a Coldframe installation and its sandboxes as Python objects.
+
+    async with Coldframe() as coldframe:
+        async with await coldframe.sandboxes.create(agent_id="builder") as sandbox:
+            await sandbox.write_file("hello.py", "print('hello')")
+            done = await sandbox.run_command("python3 hello.py")
+            print(done.exit_code, done.stdout)
+
+Whatever the server refuses is raised as the class of `coldframe.contract.errors` with its code. Calls that
+change something carry an idempotency key: repeated over a broken connection, they are carried out once.
+"""
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from coldframe.client.answers import (
+    JsonObject,
+    LiveRules,
+)
+from coldframe.client.location import find_location
+from coldframe.client.sandbox import Sandbox
+from coldframe.client.transport import Reply, Transport, ask, ask_json, encode_path, error_of
+from coldframe.contract.caller import TokenInfo
+from coldframe.contract.isolation import IsolationReport
+from coldframe.contract.ledger import LedgerEntry, LedgerVerdict
+from coldframe.contract.sandbox import AgentInfo, Limits, SandboxInfo, SandboxSpec, SessionInfo
+from coldframe.contract.tool import ToolInfo
+
+SandboxItems = list[Sandbox]
+AgentItems = list[AgentInfo]
+TokenItems = list[TokenInfo]
+_SANDBOXES = TypeAdapter(list[SandboxInfo])
+_AGENTS = TypeAdapter(list[AgentInfo])
+_TOKENS = TypeAdapter(list[TokenInfo])
+_TOOLS = TypeAdapter(list[ToolInfo])
+_ENTRIES = TypeAdapter(list[LedgerEntry])
+
+
+class Coldframe:
+    """A client of one installation. Cheap to make; `aclose` gives its connections back."""
+
+    def __init__(
+        self, base_url: str | None = None, token: str | None = None, *, timeout_s: float | None = None
+    ) -> None:
+        """Connect lazily to *base_url* with *token*.
+
+        What is left out comes from COLDFRAME_URL and COLDFRAME_TOKEN, or from the local installation's file.
+        *timeout_s* is the longest silence of the server that is borne; None for any, since a command may be silent.
+        """
+        location = find_location(base_url, token)
+        self._transport = Transport(location.url, location.token, timeout_s=timeout_s)
+        self.url = location.url
+        self.sandboxes = Sandboxes(self._transport)
+        self.agents = Agents(self._transport)
+        self.ledger = LedgerView(self._transport)
+        self.policy = Policy(self._transport)
+        self.tokens = TokenList(self._transport)
+        self.sessions = SessionList(self._transport)
+
+    async def __aenter__(self) -> "Coldframe":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        await self._transport.aclose()
+
+    async def health(self) -> JsonObject:
+        return await ask_json(self._transport, "GET", "/v1/health")
+
+    async def tools(self) -> list[ToolInfo]:
+        return _TOOLS.validate_json((await ask(self._transport, "GET", "/v1/tools")).body)
+
+    async def receipt(self, receipt_id: str) -> JsonObject:
+        """What one call really did, with digests to check it by."""
+        return await ask_json(self._transport, "GET", f"/v1/receipts/{encode_path(receipt_id)}")
+
+    async def doctor(self) -> IsolationReport:
+        """Build a throw-away box on the server's machine and report what holds."""
+        return IsolationReport.model_validate_json((await ask(self._transport, "GET", "/v1/doctor")).body)
+
+
+class Sandboxes:
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    async def create(
+        self,
+        agent_id: str | None = None,
+        *,
+        background: bool = False,
+        limits: Limits | None = None,
+        spec: SandboxSpec | None = None,
+    ) -> "Sandbox":
+        """Create a sandbox on the workspace of *agent_id*, on a temporary one with *background*, or by a whole *spec*.
+
+        Raises:
+            IsolationUnavailable: a wall cannot be raised on that machine; nothing was started.
+        """
+        if spec is None:
+            spec = SandboxSpec(agent_id=agent_id, background=background, limits=limits or Limits())
+        payload = spec.model_dump(mode="json", exclude_unset=True)
+        reply = await ask(self._transport, "POST", "/v1/sandboxes", payload=payload)
+        return Sandbox(self._transport, SandboxInfo.model_validate_json(reply.body))
+
+    async def get(self, sandbox_id: str) -> "Sandbox":
+        reply = await ask(self._transport, "GET", f"/v1/sandboxes/{encode_path(sandbox_id)}")
+        return Sandbox(self._transport, SandboxInfo.model_validate_json(reply.body))
+
+    async def list(self) -> "SandboxItems":
+        reply = await ask(self._transport, "GET", "/v1/sandboxes")
+        return [Sandbox(self._transport, info) for info in _SANDBOXES.validate_json(reply.body)]
+
+
+class Agents:
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    async def create(self, agent_id: str) -> AgentInfo:
+        reply = await ask(self._transport, "POST", "/v1/agents", payload={"agent_id": agent_id})
+        return AgentInfo.model_validate_json(reply.body)
+
+    async def get(self, agent_id: str) -> AgentInfo:
+        reply = await ask(self._transport, "GET", f"/v1/agents/{encode_path(agent_id)}")
+        return AgentInfo.model_validate_json(reply.body)
+
+    async def list(self) -> AgentItems:
+        return _AGENTS.validate_json((await ask(self._transport, "GET", "/v1/agents")).body)
+
+    async def delete(self, agent_id: str) -> None:
+        """Delete the agent and its workspace. What the ledger says of it stays."""
+        await ask(self._transport, "DELETE", f"/v1/agents/{encode_path(agent_id)}")
+
+    async def set_label(self, agent_id: str, label: str, *, reason: str) -> AgentInfo:
+        """Set the label of a workspace, also downward. Owner and admin only, and recorded with *reason*."""
+        payload = {"label": label, "reason": reason}
+        reply = await ask(self._transport, "PUT", f"/v1/agents/{encode_path(agent_id)}/label", payload=payload)
+        return AgentInfo.model_validate_json(reply.body)
+
+    async def clean_scratch(self, agent_id: str) -> None:
+        """Empty the `scratch` directory of the workspace and touch nothing else."""
+        await ask(self._transport, "POST", f"/v1/agents/{encode_path(agent_id)}/scratch/clean")
+
+
+class SessionList:
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    async def get(self, session_id: str) -> SessionInfo:
+        reply = await ask(self._transport, "GET", f"/v1/sessions/{encode_path(session_id)}")
+        return SessionInfo.model_validate_json(reply.body)
+
+    async def reset(self, session_id: str) -> SessionInfo:
+        """Archive the session and open a new one at PUBLIC. Owner only; the label of the workspace stays."""
+        reply = await ask(self._transport, "POST", f"/v1/sessions/{encode_path(session_id)}/reset")
+        return SessionInfo.model_validate_json(reply.body)
+
+
+class LedgerView:
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    async def entries(
+        self,
+        *,
+        after: int = 0,
+        limit: int = 100,
+        kinds: Sequence[str] = (),
+        subject: str | None = None,
+        sandbox_id: str | None = None,
+        agent_id: str | None = None,
+    ) -> list[LedgerEntry]:
+        """At most *limit* entries after sequence number *after*."""
+        query = {
+            "after": after,
+            "limit": limit,
+            "kind": list(kinds),
+            "subject": subject,
+            "sandbox_id": sandbox_id,
+            "agent_id": agent_id,
+        }
+        return _ENTRIES.validate_json((await ask(self._transport, "GET", "/v1/ledger/entries", query=query)).body)
+
+    async def verify(self) -> LedgerVerdict:
+        return LedgerVerdict.model_validate_json((await ask(self._transport, "GET", "/v1/ledger/verify")).body)
+
+    async def export(self) -> AsyncGenerator[bytes, None]:
+        """The whole ledger as JSON lines."""
+        stream = await self._transport.open("GET", "/v1/ledger/export")
+        if stream.status >= 400:
+            raise error_of(Reply(stream.status, stream.headers, await stream.read()))
+        async with aclosing(stream.parts()) as parts:
+            async for part in parts:
+                yield part
+
+
+class Policy:
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    async def show(self) -> LiveRules:
+        return LiveRules.model_validate_json((await ask(self._transport, "GET", "/v1/policy")).body)
+
+    async def load(self, text: str) -> LiveRules:
+        """Put a rule file into force.
+
+        Raises:
+            RulesInvalid: with the line; the old set stays.
+        """
+        reply = await ask(self._transport, "PUT", "/v1/policy", body=text.encode())
+        return LiveRules.model_validate_json(reply.body)
+
+    async def check(self, sandbox_id: str, tool: str, arguments: Mapping[str, Any]) -> JsonObject:
+        """The decision that a call would get now. Nothing is run or recorded as run."""
+        payload = {"sandbox_id": sandbox_id, "tool": tool, "arguments": dict(arguments)}
+        return await ask_json(self._transport, "POST", "/v1/policy/check", payload=payload)
+
+    async def replay(self, seq: int) -> JsonObject:
+        """The stored decision of a ledger entry, and the same recomputed."""
+        return await ask_json(self._transport, "GET", f"/v1/policy/replay/{seq}")
+
+
+class TokenList:
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    async def create(
+        self, role: str, name: str, *, agent_id: str | None = None, expires_at: str | None = None
+    ) -> tuple[str, TokenInfo]:
+        """Make a token. Its secret is given this once and kept nowhere."""
+        payload = {"role": role, "name": name, "agent_id": agent_id, "expires_at": expires_at}
+        answer = await ask_json(self._transport, "POST", "/v1/tokens", payload=payload)
+        return str(answer["secret"]), TokenInfo.model_validate(answer["token"])
+
+    async def list(self) -> TokenItems:
+        return _TOKENS.validate_json((await ask(self._transport, "GET", "/v1/tokens")).body)
+
+    async def revoke(self, token_id: str) -> None:
+        await ask(self._transport, "DELETE", f"/v1/tokens/{encode_path(token_id)}")

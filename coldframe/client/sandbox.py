@@ -1,0 +1,423 @@
+"""One sandbox of the SDK: its tools, its files as bytes of any size, its commands, its state."""
+
+import base64
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterable, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any, Literal
+
+from pydantic import TypeAdapter
+
+from coldframe.client.answers import (
+    CommandAnswer,
+    Edited,
+    FileContent,
+    Found,
+    JsonObject,
+    Listing,
+    Written,
+    answer_from,
+)
+from coldframe.client.transport import Reply, Transport, ask, ask_json, encode_path, error_of
+from coldframe.contract.command import CommandEvent, CommandInfo, Contact, Ended, OutputChunk, Started
+from coldframe.contract.errors import HostUnreachable, from_wire
+from coldframe.contract.files import ProcessInfo, Runtime
+from coldframe.contract.isolation import IsolationReport
+from coldframe.contract.policy import Label
+from coldframe.contract.sandbox import SandboxInfo
+from coldframe.contract.tool import AllowedOperation, OutputWindow, ToolResult
+
+Content = str | bytes | AsyncIterable[bytes]
+READING = frozenset({"list_directory", "read_file", "search_files"})
+"""Tools that change nothing: a call repeated over a broken connection needs no key."""
+_ALLOWED = TypeAdapter(list[AllowedOperation])
+_CONTACTS = TypeAdapter(list[Contact])
+_PROCESSES = TypeAdapter(list[ProcessInfo])
+_RUNTIMES = TypeAdapter(list[Runtime])
+_COMMANDS = TypeAdapter(list[CommandInfo])
+_OBJECT = TypeAdapter(JsonObject)
+
+
+class Sandbox:
+    """One sandbox. As a context manager it is terminated at the end of the block; the agent's workspace stays."""
+
+    def __init__(self, transport: Transport, info: SandboxInfo) -> None:
+        self._transport = transport
+        self._path = f"/v1/sandboxes/{encode_path(info.sandbox_id)}"
+        self.info = info
+        self.id = info.sandbox_id
+
+    async def __aenter__(self) -> "Sandbox":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.terminate()
+
+    # Tools.
+
+    async def call(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any],
+        *,
+        session_id: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> ToolResult:
+        """Call any tool by name. Returns its result also where that is an error of the tool (`result.error`).
+
+        Raises:
+            ColdframeError: the call did not come as far as a result.
+        """
+        reply = await self._transport.request(
+            "POST",
+            f"{self._path}/tools/{encode_path(tool)}",
+            payload=arguments,
+            headers=_call_headers(session_id, idempotency_key or (None if tool in READING else uuid.uuid4().hex)),
+            repeatable=tool in READING,
+        )
+        return _result_of(reply)
+
+    async def _value(self, tool: str, **arguments: object) -> ToolResult:
+        result = await self.call(tool, {name: value for name, value in arguments.items() if value is not None})
+        if result.error is not None:
+            raise from_wire(result.error)
+        return result
+
+    async def write_file(
+        self,
+        path: str,
+        content: str | bytes,
+        *,
+        if_version: str | None = None,
+        create_only: bool = False,
+        mode: int | None = None,
+    ) -> Written:
+        """Write or replace a file atomically. For content of any size see `upload`."""
+        result = await self._value(
+            "write_file",
+            path=path,
+            content=content if isinstance(content, str) else None,
+            content_base64=base64.b64encode(content).decode() if isinstance(content, bytes) else None,
+            if_version=if_version,
+            create_only=create_only,
+            mode=mode,
+        )
+        return answer_from(result, Written)
+
+    async def read_file(
+        self,
+        path: str,
+        *,
+        offset: int = 0,
+        length: int | None = None,
+        encoding: Literal["auto", "utf-8", "base64"] = "auto",
+    ) -> FileContent:
+        """Read a file, or *length* bytes of it from *offset*. `data` of the answer gives bytes in any case."""
+        result = await self._value("read_file", path=path, offset=offset, length=length, encoding=encoding)
+        return answer_from(result, FileContent)
+
+    async def edit_file(
+        self, path: str, old: str, new: str, *, replace_all: bool = False, if_version: str | None = None
+    ) -> Edited:
+        """Replace *old*, which must occur exactly once unless *replace_all*, by *new*."""
+        result = await self._value(
+            "edit_file", path=path, old=old, new=new, replace_all=replace_all, if_version=if_version
+        )
+        return answer_from(result, Edited)
+
+    async def edit_file_many(
+        self, path: str, edits: Sequence[tuple[str, str]], *, if_version: str | None = None
+    ) -> Edited:
+        """Apply (old, new) replacements in order, all or none."""
+        result = await self._value(
+            "edit_file", path=path, edits=[{"old": old, "new": new} for old, new in edits], if_version=if_version
+        )
+        return answer_from(result, Edited)
+
+    async def list_directory(
+        self, path: str = "", *, recursive: bool = False, max_depth: int | None = None, max_entries: int | None = None
+    ) -> Listing:
+        result = await self._value(
+            "list_directory", path=path, recursive=recursive, max_depth=max_depth, max_entries=max_entries
+        )
+        return answer_from(result, Listing)
+
+    async def search_files(
+        self,
+        pattern: str,
+        path: str = "",
+        *,
+        regex: bool = True,
+        ignore_case: bool = False,
+        glob: str | None = None,
+        include_hidden_stores: bool = False,
+        max_matches: int | None = None,
+    ) -> Found:
+        result = await self._value(
+            "search_files",
+            pattern=pattern,
+            path=path,
+            regex=regex,
+            ignore_case=ignore_case,
+            glob=glob,
+            include_hidden_stores=include_hidden_stores,
+            max_matches=max_matches,
+        )
+        return answer_from(result, Found)
+
+    async def run_command(
+        self,
+        command: str | Sequence[str],
+        *,
+        cwd: str | None = None,
+        timeout_s: float | None = None,
+        stdin: str | bytes | None = None,
+        env: Mapping[str, str] | None = None,
+        runtime: str | None = None,
+        pty: bool = False,
+        background: bool = False,
+        encoding: Literal["utf-8", "base64"] = "utf-8",
+        view_bytes: int | None = None,
+        idempotency_key: str | None = None,
+    ) -> CommandAnswer:
+        """Run a shell line (text) or a program with arguments (list) and return how it went, output complete.
+
+        A failing program is an answer, not an error. *view_bytes* asks for only so much of each stream.
+        """
+        arguments = _command_arguments(
+            command,
+            cwd=cwd,
+            timeout_s=timeout_s,
+            stdin=stdin,
+            env=env,
+            runtime=runtime,
+            pty=pty,
+            background=background,
+            encoding=encoding,
+            view_bytes=view_bytes,
+        )
+        result = await self.call("run_command", arguments, idempotency_key=idempotency_key)
+        if result.error is not None:
+            raise from_wire(result.error)
+        return answer_from(result, CommandAnswer)
+
+    async def run(
+        self,
+        command: str | Sequence[str],
+        *,
+        cwd: str | None = None,
+        timeout_s: float | None = None,
+        stdin: str | bytes | None = None,
+        env: Mapping[str, str] | None = None,
+        runtime: str | None = None,
+        pty: bool = False,
+        idempotency_key: str | None = None,
+    ) -> AsyncGenerator[CommandEvent | ToolResult, None]:
+        """Run a command and yield its events while it runs, then the ToolResult. Memory stays flat.
+
+        Leaving early does not end the command; `follow` takes it up again. Without *idempotency_key* a call over
+        a broken connection is not repeated; with one the server keeps the output until the end as well.
+        """
+        arguments = _command_arguments(
+            command, cwd=cwd, timeout_s=timeout_s, stdin=stdin, env=env, runtime=runtime, pty=pty
+        )
+        async with aclosing(self.run_arguments(arguments, idempotency_key=idempotency_key)) as events:
+            async for event in events:
+                yield event
+
+    async def run_arguments(
+        self, arguments: Mapping[str, Any], *, idempotency_key: str | None = None
+    ) -> AsyncGenerator[CommandEvent | ToolResult, None]:
+        """Like `run`, with the arguments of the tool as they are."""
+        headers = {**_call_headers(None, idempotency_key), "Accept": "application/x-ndjson"}
+        path = f"{self._path}/tools/run_command"
+        async with aclosing(_events(self._transport, "POST", path, payload=arguments, headers=headers)) as events:
+            async for event in events:
+                yield event
+
+    # Files as bytes of any size.
+
+    async def upload(self, path: str, content: Content, *, if_version: str | None = None) -> Written:
+        """Replace a file by *content*, streamed. A broken upload changes nothing."""
+        reply = await self._transport.request(
+            "PUT",
+            f"{self._path}/files/{encode_path(path)}",
+            body=content.encode() if isinstance(content, str) else content,
+            headers={"If-Match": f'"{if_version}"'} if if_version else {},
+        )
+        result = _result_of(reply)
+        if result.error is not None:
+            raise from_wire(result.error)
+        return answer_from(result, Written)
+
+    async def download(self, path: str, *, offset: int = 0, length: int | None = None) -> AsyncGenerator[bytes, None]:
+        """Yield the bytes of a file, or of a range.
+
+        Raises:
+            HostUnreachable: the file changed meanwhile or the connection broke; what came so far is not the whole.
+        """
+        stream = await self._transport.open(
+            "GET", f"{self._path}/files/{encode_path(path)}", query={"offset": offset or None, "length": length}
+        )
+        if stream.status >= 400:
+            raise error_of(Reply(stream.status, stream.headers, await stream.read()))
+        async with aclosing(stream.parts()) as parts:
+            async for part in parts:
+                yield part
+
+    # Commands that were started.
+
+    async def commands(self) -> list[CommandInfo]:
+        return _COMMANDS.validate_json((await ask(self._transport, "GET", f"{self._path}/commands")).body)
+
+    async def command(self, command_id: str) -> CommandInfo:
+        reply = await ask(self._transport, "GET", f"{self._path}/commands/{encode_path(command_id)}")
+        return CommandInfo.model_validate_json(reply.body)
+
+    async def output(
+        self,
+        command_id: str,
+        stream: Literal["stdout", "stderr"] = "stdout",
+        *,
+        offset: int = 0,
+        length: int | None = None,
+    ) -> OutputWindow:
+        """Raw bytes of one stream, at most 16 MiB from *offset*."""
+        reply = await ask(
+            self._transport,
+            "GET",
+            f"{self._path}/commands/{encode_path(command_id)}/output",
+            query={"stream": stream, "offset": offset, "length": length},
+        )
+        headers = reply.headers
+        next_offset = headers.get("coldframe-next-offset")
+        return OutputWindow(
+            command_id=command_id,
+            stream=stream,
+            offset=int(headers["coldframe-offset"]),
+            data=reply.body,
+            next_offset=None if next_offset is None else int(next_offset),
+            total_bytes=int(headers["coldframe-total-bytes"]),
+            sha256=headers.get("coldframe-sha256"),
+            ended=headers["coldframe-ended"] == "true",
+            label=Label(headers["coldframe-label"]),
+        )
+
+    async def follow(self, command_id: str, *, after_seq: int = -1) -> AsyncGenerator[CommandEvent | ToolResult, None]:
+        """Yield the events of a command after chunk *after_seq*, until it ends."""
+        path = f"{self._path}/commands/{encode_path(command_id)}/events"
+        async with aclosing(_events(self._transport, "GET", path, query={"after_seq": after_seq})) as events:
+            async for event in events:
+                yield event
+
+    async def signal(self, command_id: str, signal: int = 15, *, cancel: bool = False) -> None:
+        """Signal the whole process tree of a command; with *cancel* TERM, then KILL, counted as cancelled."""
+        path = f"{self._path}/commands/{encode_path(command_id)}/signal"
+        await ask(self._transport, "POST", path, payload={"signal": signal, "cancel": cancel})
+
+    async def resize(self, command_id: str, columns: int, rows: int) -> None:
+        path = f"{self._path}/commands/{encode_path(command_id)}/resize"
+        await ask(self._transport, "POST", path, payload={"columns": columns, "rows": rows})
+
+    # The sandbox itself.
+
+    async def refresh(self) -> SandboxInfo:
+        """Ask for the state now, and keep it as `info`."""
+        self.info = SandboxInfo.model_validate_json((await ask(self._transport, "GET", self._path)).body)
+        return self.info
+
+    async def contract(self) -> JsonObject:
+        return await ask_json(self._transport, "GET", f"{self._path}/contract")
+
+    async def report(self) -> IsolationReport:
+        """Measure the walls now."""
+        return IsolationReport.model_validate_json((await ask(self._transport, "GET", f"{self._path}/report")).body)
+
+    async def allowed(self) -> list[AllowedOperation]:
+        return _ALLOWED.validate_json((await ask(self._transport, "GET", f"{self._path}/allowed")).body)
+
+    async def contacts(self) -> list[Contact]:
+        return _CONTACTS.validate_json((await ask(self._transport, "GET", f"{self._path}/contacts")).body)
+
+    async def processes(self) -> list[ProcessInfo]:
+        return _PROCESSES.validate_json((await ask(self._transport, "GET", f"{self._path}/processes")).body)
+
+    async def runtimes(self) -> list[Runtime]:
+        return _RUNTIMES.validate_json((await ask(self._transport, "GET", f"{self._path}/runtimes")).body)
+
+    async def terminate(self) -> None:
+        """End the sandbox and everything in it. Idempotent."""
+        await ask(self._transport, "DELETE", self._path)
+
+
+async def _events(
+    transport: Transport,
+    method: str,
+    path: str,
+    *,
+    query: Mapping[str, object] | None = None,
+    payload: object = None,
+    headers: Mapping[str, str] | None = None,
+) -> AsyncGenerator[CommandEvent | ToolResult, None]:
+    stream = await transport.open(method, path, query=query, payload=payload, headers=headers)
+    if stream.status >= 400:
+        raise error_of(Reply(stream.status, stream.headers, await stream.read()))
+    complete = False
+    async with aclosing(stream.lines()) as lines:
+        async for line in lines:
+            event = _event_of(line)
+            complete = isinstance(event, Ended | ToolResult)
+            yield event
+    if not complete:
+        raise HostUnreachable("the events of the command stopped before its end")
+
+
+def _event_of(line: bytes) -> CommandEvent | ToolResult:
+    if line.startswith(b'{"event":"output"'):
+        return OutputChunk.model_validate_json(line)
+    if line.startswith(b'{"event":"started"'):
+        return Started.model_validate_json(line)
+    if line.startswith(b'{"event":"ended"'):
+        return Ended.model_validate_json(line)
+    content = _OBJECT.validate_json(line)
+    if content.get("event") == "result":
+        return ToolResult.model_validate(content["result"])
+    raise from_wire(content.get("error") or {})
+
+
+def _result_of(reply: Reply) -> ToolResult:
+    if reply.status < 400:
+        return ToolResult.model_validate_json(reply.body)
+    error = error_of(reply)
+    content = reply.json() if reply.headers.get("content-type") == "application/json" else {}
+    if isinstance(content, dict) and content.get("result"):
+        return ToolResult.model_validate(content["result"])
+    raise error
+
+
+def _call_headers(session_id: str | None, idempotency_key: str | None) -> dict[str, str]:
+    headers = {} if idempotency_key is None else {"Idempotency-Key": idempotency_key}
+    if session_id is not None:
+        headers["Coldframe-Session"] = session_id
+    return headers
+
+
+def _command_arguments(
+    command: str | Sequence[str],
+    *,
+    stdin: str | bytes | None,
+    env: Mapping[str, str] | None,
+    view_bytes: int | None = None,
+    **others: object,
+) -> dict[str, object]:
+    arguments: dict[str, object] = {"command": command if isinstance(command, str) else list(command)}
+    if isinstance(stdin, bytes):
+        arguments["stdin_base64"] = base64.b64encode(stdin).decode()
+    elif stdin is not None:
+        arguments["stdin"] = stdin
+    if env:
+        arguments["env"] = dict(env)
+    if view_bytes is not None:
+        arguments["view"] = {"max_bytes": view_bytes}
+    arguments.update({name: value for name, value in others.items() if value is not None})
+    return arguments

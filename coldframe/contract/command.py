@@ -1,0 +1,172 @@
+"""What is asked of a command, and everything that is told about one."""
+
+from datetime import datetime
+from typing import Literal
+
+from pydantic import Field
+
+from coldframe.contract.model import Model
+
+MAX_COMMAND_BYTES = 8 * 1024 * 1024
+"""Longest shell text. Past 100 KB it goes to bash as a script on a descriptor, since Linux caps one argument at 128 KiB."""
+
+
+class TerminalSize(Model):
+    columns: int = Field(default=120, ge=1, le=1000)
+    rows: int = Field(default=40, ge=1, le=1000)
+
+
+class CommandSpec(Model):
+    """One command as the gate hands it to a box. Exactly one of `shell` and `argv` is given."""
+
+    command_id: str
+    """Chosen by control; starting the same id twice attaches to the first start."""
+    shell: str | None = None
+    """Text for `bash`, passed byte for byte; never wrapped or joined."""
+    argv: tuple[str, ...] | None = None
+    """Program and arguments, started without a shell."""
+    cwd: str = ""
+    """Relative to the workspace; empty for its root."""
+    env: dict[str, str] = Field(default_factory=dict)
+    """Added to the box's clean environment."""
+    stdin: bytes = b""
+    """Given whole, then end of file."""
+    timeout_s: float = Field(default=600.0, gt=0, le=86_400)
+    """Wall time. Source of the default: A-36."""
+    cpu_s: float | None = Field(default=None, gt=0)
+    """CPU time of the whole process tree; None for the box's own limit."""
+    terminal: TerminalSize | None = None
+    """Run on a pseudo-terminal of this size: one stream, isatty true."""
+    leftovers: Literal["adopt", "end"] = "adopt"
+    """What happens to processes that outlive the main one: kept and listed, or ended."""
+    track_files: bool = True
+    """Record which workspace files the command created, changed and deleted."""
+
+
+class Leftover(Model):
+    """A process that outlived the main process of its command."""
+
+    pid: int
+    """As seen inside the box."""
+    command_line: str
+    started_at: datetime
+
+
+class FileChange(Model):
+    """What a command did to one path of the workspace."""
+
+    path: str
+    change: Literal["created", "changed", "deleted", "metadata"]
+    kind: Literal["file", "directory", "symlink", "other"]
+    sha256_before: str | None = None
+    sha256_after: str | None = None
+
+
+class FileChanges(Model):
+    """The changes, or why they were not recorded."""
+
+    recorded: bool
+    reason: str | None = None
+    tree_sha256_before: str | None = None
+    tree_sha256_after: str | None = None
+    changes: tuple[FileChange, ...] = ()
+
+
+class Contact(Model):
+    """One kind of connection attempt that left a process of the box."""
+
+    protocol: Literal["tcp", "udp", "icmp", "other"]
+    address: str
+    port: int
+    name: str | None = None
+    """Host name, where the attempt was a look-up or the name is known."""
+    verdict: Literal["refused", "allowed"] = "refused"
+    rule: str = "network:none"
+    attempts: int = 1
+    first_at: datetime
+    last_at: datetime
+
+
+class LimitHit(Model):
+    kind: Literal["wall", "cpu", "memory", "pids", "disk", "output"]
+    limit: float
+    used: float | None = None
+    unit: str
+
+
+class StreamInfo(Model):
+    """One whole stream as it is kept on disk."""
+
+    bytes: int = 0
+    sha256: str
+    invalid_utf8: bool = False
+
+
+class CommandResult(Model):
+    """How a command ended. Never says "ok": that is the caller's to judge."""
+
+    command_id: str
+    ended: Literal["exited", "signalled", "timed_out", "cancelled", "limit", "lost", "not_started"]
+    exit_code: int | None
+    """The program's own; 128 + signal if a signal ended it; 126 or 127 if it could not start; None if lost."""
+    signal: int | None = None
+    timed_out: bool = False
+    cancelled: bool = False
+    out_of_memory: bool = False
+    """Only if the memory controller counted a kill."""
+    limit: LimitHit | None = None
+    start_error: str | None = None
+    started_at: datetime
+    ended_at: datetime
+    duration_ms: float
+    cpu_s: float = 0.0
+    peak_memory_bytes: int | None = None
+    stdout: StreamInfo
+    stderr: StreamInfo
+    order: Literal["exact", "approximate"] = "exact"
+    """Whether the transcript holds the exact order of writes across both streams."""
+    leftovers: tuple[Leftover, ...] = ()
+    leftovers_ended: int = 0
+    files: FileChanges
+    contacts: tuple[Contact, ...] = ()
+    artifact_id: str
+    """Names the raw streams in the store of the box; equal to the command id."""
+
+
+class Started(Model):
+    """The command runs (or is about to end with 126/127)."""
+
+    event: Literal["started"] = "started"
+    command_id: str
+    pid: int | None
+    at: datetime
+    attached: bool = False
+    """True if this id had been started before and this is a second look at it."""
+
+
+class OutputChunk(Model):
+    """Bytes of one stream in the order in which they were read. `seq` counts chunks from 0."""
+
+    event: Literal["output"] = "output"
+    seq: int
+    stream: Literal["stdout", "stderr"]
+    data: bytes
+
+
+class Ended(Model):
+    event: Literal["ended"] = "ended"
+    result: CommandResult
+
+
+CommandEvent = Started | OutputChunk | Ended
+
+
+class CommandInfo(Model):
+    """One line of the list of a box's commands."""
+
+    command_id: str
+    state: Literal["running", "ended", "lost"]
+    pid: int | None = None
+    command_line: str = ""
+    started_at: datetime | None = None
+    result: CommandResult | None = None

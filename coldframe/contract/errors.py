@@ -1,0 +1,462 @@
+"""Every error an outsider can meet.
+
+    ColdframeError
+    ├── InvalidArgument            INVALID_ARGUMENT     the call itself is wrong
+    │   ├── InvalidPattern         INVALID_PATTERN
+    │   └── RulesInvalid           RULES_INVALID        with the line of the rule file
+    ├── Unauthenticated            UNAUTHENTICATED
+    ├── Refused                    family permission: nothing was done, and will not be
+    │   ├── GrantMissing           GRANT_MISSING        the role may not
+    │   ├── DeniedByRule           DENIED_BY_RULE
+    │   ├── NotInProfile           NOT_IN_PROFILE       the tool is switched off here
+    │   ├── PendingApproval        PENDING_APPROVAL     a person must decide first
+    │   ├── OutsideWorkspace       OUTSIDE_WORKSPACE
+    │   ├── PermissionDenied       PERMISSION_DENIED    file mode or owner
+    │   └── ReadOnly               READ_ONLY
+    ├── Missing                    family input
+    │   ├── NotFound               NOT_FOUND            sandbox, agent, command, token …
+    │   ├── UnknownTool            UNKNOWN_TOOL
+    │   └── FileMissing            FILE_NOT_FOUND
+    ├── Unfit                      family conflict or input: the thing is there but not fit for this
+    │   ├── Conflict               CONFLICT             it changed, or the name is taken
+    │   ├── WrongState             WRONG_STATE
+    │   ├── IsDirectory            IS_A_DIRECTORY
+    │   ├── NotDirectory           NOT_A_DIRECTORY
+    │   ├── NotRegular             NOT_A_REGULAR_FILE
+    │   ├── EditNotFound           EDIT_NOT_FOUND
+    │   ├── EditNotUnique          EDIT_NOT_UNIQUE
+    │   ├── TooLarge               TOO_LARGE
+    │   └── PatternTooSlow         PATTERN_TOO_SLOW
+    ├── LimitReached               LIMIT_DISK, LIMIT_…  with kind, limit, used
+    └── Unavailable                family infrastructure or isolation
+        ├── IsolationUnavailable   ISOLATION_UNAVAILABLE
+        ├── PolicyUnavailable      POLICY_UNAVAILABLE   the gate cannot judge, so it refuses
+        ├── LedgerUnavailable      LEDGER_UNAVAILABLE   the gate cannot record, so it refuses
+        ├── HostUnreachable        HOST_UNREACHABLE     outcome not known yet; ask again
+        ├── GuestLost              GUEST_LOST           the keeper of the sandbox ended
+        └── Internal               INTERNAL             a fault of ours
+
+A class has a stable ``code``, an HTTP ``status``, ``retry`` and JSON-ready ``facts``. Nobody
+matches on the text. From the wire an error is rebuilt from a closed table: the far side chooses
+a code, never a class to import.
+"""
+
+from typing import Any, ClassVar, Literal
+
+Fact = str | int | float | bool | None | list[Any] | dict[str, Any]
+Retry = Literal["never", "later", "after_approval", "after_change"]
+Family = Literal["isolation", "permission", "limit", "budget", "input", "state", "conflict", "infrastructure"]
+
+
+class NextAction(dict[str, Any]):
+    """One thing the caller can do now: ``op`` (a public operation), ``args``, ``effect`` (a sentence)."""
+
+
+def next_action(op: str, effect: str, **args: Fact) -> NextAction:
+    return NextAction(op=op, args=args, effect=effect)
+
+
+class ColdframeError(Exception):
+    """Base of all; also what an unknown code from the wire becomes."""
+
+    code: ClassVar[str] = "INTERNAL"
+    status: ClassVar[int] = 500
+    retry: ClassVar[Retry] = "never"
+    family: ClassVar[Family] = "infrastructure"
+    hint: ClassVar[str] = "report this with the server log around this time"
+    """What to do next, if the raise site has nothing better."""
+
+    def __init__(
+        self, message: str, *, hint: str | None = None, next_actions: list[NextAction] | None = None, **facts: Fact
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.facts: dict[str, Fact] = facts
+        self.advice = hint or self.hint
+        self.next_actions: list[NextAction] = next_actions or []
+        self.wire_code: str | None = None
+        """Code as received, where this process has no class for it."""
+
+    def to_wire(self) -> dict[str, Any]:
+        """The JSON form that every surface gives."""
+        return {
+            "code": self.wire_code or self.code,
+            "message": self.message,
+            "family": self.family,
+            "retry": self.retry,
+            "hint": self.advice,
+            "facts": self.facts,
+            "next_actions": [dict(action) for action in self.next_actions],
+        }
+
+
+class InvalidArgument(ColdframeError):
+    """An argument is missing, unknown, of the wrong type or out of range."""
+
+    code = "INVALID_ARGUMENT"
+    status = 400
+    retry: ClassVar[Retry] = "after_change"
+    family: ClassVar[Family] = "input"
+    hint = "correct the argument named in the message; `GET /v1/tools` gives the schemas"
+
+
+class InvalidPattern(InvalidArgument):
+    """A search pattern is no regular expression."""
+
+    code = "INVALID_PATTERN"
+    status = 400
+    retry: ClassVar[Retry] = "after_change"
+    family: ClassVar[Family] = "input"
+    hint = "correct the pattern, or search for it literally with `regex: false`"
+
+
+class RulesInvalid(InvalidArgument):
+    """A rule file does not validate; the old set stays in force."""
+
+    code = "RULES_INVALID"
+    status = 422
+    retry: ClassVar[Retry] = "after_change"
+    family: ClassVar[Family] = "input"
+    hint = "correct the rule file at the line given; the rules in force are unchanged"
+
+
+class Unauthenticated(ColdframeError):
+    """No token, or one that is unknown, expired or revoked."""
+
+    code = "UNAUTHENTICATED"
+    status = 401
+    retry: ClassVar[Retry] = "after_change"
+    family: ClassVar[Family] = "permission"
+    hint = "send `Authorization: Bearer TOKEN`; `coldframe token create` makes one"
+
+
+class Refused(ColdframeError):
+    """Nothing was done, and the same call will be refused again."""
+
+    code = "REFUSED"
+    status = 403
+    retry: ClassVar[Retry] = "never"
+    family: ClassVar[Family] = "permission"
+    hint = "ask the owner of this installation"
+
+
+class GrantMissing(Refused):
+    """The role of the token does not include this operation."""
+
+    code = "GRANT_MISSING"
+    status = 403
+    retry: ClassVar[Retry] = "never"
+    family: ClassVar[Family] = "permission"
+    hint = "use a token whose role has this right"
+
+
+class DeniedByRule(Refused):
+    """A rule, a list or the floor refused the call before any effect."""
+
+    code = "DENIED_BY_RULE"
+    status = 403
+    retry: ClassVar[Retry] = "never"
+    family: ClassVar[Family] = "permission"
+    hint = "do it another way; `coldframe policy show` lists the rules"
+
+
+class NotInProfile(Refused):
+    """The operation is not offered to this agent, role or profile."""
+
+    code = "NOT_IN_PROFILE"
+    status = 403
+    retry: ClassVar[Retry] = "never"
+    family: ClassVar[Family] = "permission"
+    hint = "choose a tool from `GET /v1/sandboxes/{id}/allowed`"
+
+
+class PendingApproval(Refused):
+    """A rule says that a person must decide first. Nothing was done."""
+
+    code = "PENDING_APPROVAL"
+    status = 409
+    retry: ClassVar[Retry] = "after_approval"
+    family: ClassVar[Family] = "permission"
+    hint = "a person has to decide; this version records the request but cannot grant it yet"
+
+
+class OutsideWorkspace(Refused):
+    """The path, or a link in it, leaves the workspace."""
+
+    code = "OUTSIDE_WORKSPACE"
+    status = 403
+    retry: ClassVar[Retry] = "never"
+    family: ClassVar[Family] = "permission"
+    hint = "give a path relative to the workspace"
+
+
+class PermissionDenied(Refused):
+    """The sandbox user may not do this to the file."""
+
+    code = "PERMISSION_DENIED"
+    status = 403
+    retry: ClassVar[Retry] = "after_change"
+    family: ClassVar[Family] = "permission"
+    hint = "change the mode of the file first"
+
+
+class ReadOnly(Refused):
+    """The place is read-only by construction."""
+
+    code = "READ_ONLY"
+    status = 403
+    retry: ClassVar[Retry] = "never"
+    family: ClassVar[Family] = "permission"
+    hint = "write below the workspace instead"
+
+
+class Missing(ColdframeError):
+    """Something that the call names is not there."""
+
+    code = "NOT_FOUND"
+    status = 404
+    retry: ClassVar[Retry] = "never"
+    family: ClassVar[Family] = "input"
+    hint = "list what exists and correct the name"
+
+
+class NotFound(Missing):
+    """No such object, or it is not yours to see."""
+
+    code = "NOT_FOUND"
+    status = 404
+    retry: ClassVar[Retry] = "never"
+    family: ClassVar[Family] = "input"
+    hint = "list what exists and correct the id"
+
+
+class UnknownTool(Missing):
+    """There is no tool of that name."""
+
+    code = "UNKNOWN_TOOL"
+    status = 404
+    retry: ClassVar[Retry] = "never"
+    family: ClassVar[Family] = "input"
+    hint = "`GET /v1/tools` lists the tools"
+
+
+class FileMissing(Missing):
+    """No file or directory at that path."""
+
+    code = "FILE_NOT_FOUND"
+    status = 404
+    retry: ClassVar[Retry] = "never"
+    family: ClassVar[Family] = "input"
+    hint = "list the directory to see what is there"
+
+
+class Unfit(ColdframeError):
+    """The object is there, but not fit for this call."""
+
+    code = "UNFIT"
+    status = 409
+    retry: ClassVar[Retry] = "after_change"
+    family: ClassVar[Family] = "conflict"
+    hint = "look at the object and correct the call"
+
+
+class Conflict(Unfit):
+    """It was changed by somebody else, or the name is taken."""
+
+    code = "CONFLICT"
+    status = 409
+    retry: ClassVar[Retry] = "after_change"
+    family: ClassVar[Family] = "conflict"
+    hint = "read it again and repeat the change on what is there now"
+
+
+class WrongState(Unfit):
+    """The object is in a state in which this is not possible."""
+
+    code = "WRONG_STATE"
+    status = 409
+    retry: ClassVar[Retry] = "later"
+    family: ClassVar[Family] = "state"
+    hint = "look at the state and its next actions"
+
+
+class IsDirectory(Unfit):
+    """The path is a directory."""
+
+    code = "IS_A_DIRECTORY"
+    status = 409
+    retry: ClassVar[Retry] = "after_change"
+    family: ClassVar[Family] = "input"
+    hint = "name a file, or list the directory"
+
+
+class NotDirectory(Unfit):
+    """A component of the path is not a directory."""
+
+    code = "NOT_A_DIRECTORY"
+    status = 409
+    retry: ClassVar[Retry] = "after_change"
+    family: ClassVar[Family] = "input"
+    hint = "name a directory"
+
+
+class NotRegular(Unfit):
+    """The path is a device, pipe, socket or the like."""
+
+    code = "NOT_A_REGULAR_FILE"
+    status = 409
+    retry: ClassVar[Retry] = "never"
+    family: ClassVar[Family] = "input"
+    hint = "only regular files can be read and written by tools"
+
+
+class EditNotFound(Unfit):
+    """The old text does not occur in the file, which is unchanged."""
+
+    code = "EDIT_NOT_FOUND"
+    status = 409
+    retry: ClassVar[Retry] = "after_change"
+    family: ClassVar[Family] = "input"
+    hint = "read the file and copy the old text exactly, white space included"
+
+
+class EditNotUnique(Unfit):
+    """The old text occurs more than once; the file is unchanged."""
+
+    code = "EDIT_NOT_UNIQUE"
+    status = 409
+    retry: ClassVar[Retry] = "after_change"
+    family: ClassVar[Family] = "input"
+    hint = "add surrounding lines to the old text until it is unique, or set `replace_all`"
+
+
+class TooLarge(Unfit):
+    """The content is larger than one answer or request may be."""
+
+    code = "TOO_LARGE"
+    status = 413
+    retry: ClassVar[Retry] = "after_change"
+    family: ClassVar[Family] = "limit"
+    hint = "ask for a range, or use the raw file routes"
+
+
+class PatternTooSlow(Unfit):
+    """The pattern exceeded its time budget and was stopped."""
+
+    code = "PATTERN_TOO_SLOW"
+    status = 409
+    retry: ClassVar[Retry] = "after_change"
+    family: ClassVar[Family] = "limit"
+    hint = "simplify the pattern (no nested repetition) or search literally"
+
+
+class LimitReached(ColdframeError):
+    """A resource limit stopped the call."""
+
+    code = "LIMIT"
+    status = 409
+    retry: ClassVar[Retry] = "after_change"
+    family: ClassVar[Family] = "limit"
+    hint = "free some of the resource named, or have an admin raise the limit"
+
+
+class DiskFull(LimitReached):
+    """No space left in the workspace."""
+
+    code = "LIMIT_DISK"
+    status = 507
+    retry: ClassVar[Retry] = "after_change"
+    family: ClassVar[Family] = "limit"
+    hint = "delete files in the workspace, or have an admin raise the disk limit"
+
+
+class Unavailable(ColdframeError):
+    """A part of the installation is not there."""
+
+    code = "UNAVAILABLE"
+    status = 503
+    retry: ClassVar[Retry] = "later"
+    family: ClassVar[Family] = "infrastructure"
+    hint = "try again; `coldframe doctor` tells what is missing"
+
+
+class IsolationUnavailable(Unavailable):
+    """A wall that was asked for cannot be raised on this host; nothing was started."""
+
+    code = "ISOLATION_UNAVAILABLE"
+    status = 503
+    retry: ClassVar[Retry] = "after_change"
+    family: ClassVar[Family] = "isolation"
+    hint = "`coldframe doctor` names the missing control and its remedy"
+
+
+class PolicyUnavailable(Unavailable):
+    """The gate cannot judge, so it refuses."""
+
+    code = "POLICY_UNAVAILABLE"
+    status = 503
+    retry: ClassVar[Retry] = "later"
+    family: ClassVar[Family] = "infrastructure"
+    hint = "have the owner look at the server log"
+
+
+class LedgerUnavailable(Unavailable):
+    """The gate cannot record, so it refuses."""
+
+    code = "LEDGER_UNAVAILABLE"
+    status = 503
+    retry: ClassVar[Retry] = "later"
+    family: ClassVar[Family] = "infrastructure"
+    hint = "free disk space for the data directory, then try again"
+
+
+class HostUnreachable(Unavailable):
+    """The host daemon does not answer; the outcome is not known yet."""
+
+    code = "HOST_UNREACHABLE"
+    status = 503
+    retry: ClassVar[Retry] = "later"
+    family: ClassVar[Family] = "infrastructure"
+    hint = "ask again with the same idempotency key"
+
+
+class GuestLost(Unavailable):
+    """The keeper of the sandbox ended, and its commands with it."""
+
+    code = "GUEST_LOST"
+    status = 503
+    retry: ClassVar[Retry] = "after_change"
+    family: ClassVar[Family] = "infrastructure"
+    hint = "create a new sandbox; the files of the workspace are kept"
+
+
+class Internal(Unavailable):
+    """A fault of ours."""
+
+    code = "INTERNAL"
+    status = 500
+    retry: ClassVar[Retry] = "later"
+    family: ClassVar[Family] = "infrastructure"
+    hint = "report this with the server log around this time"
+
+
+def _all_classes(root: type[ColdframeError]) -> list[type[ColdframeError]]:
+    return [root, *(found for child in root.__subclasses__() for found in _all_classes(child))]
+
+
+def catalogue() -> dict[str, type[ColdframeError]]:
+    """Every code with the most specific class that carries it."""
+    return {cls.code: cls for cls in _all_classes(ColdframeError)}
+
+
+def from_wire(answer: dict[str, Any]) -> ColdframeError:
+    """Rebuild an error that another process sent. Unknown codes keep their code in the base class."""
+    code = str(answer.get("code", "INTERNAL"))
+    cls = catalogue().get(code, ColdframeError)
+    facts = answer.get("facts") or {}
+    error = cls(str(answer.get("message", code)), hint=answer.get("hint"))
+    error.facts = facts if isinstance(facts, dict) else {}
+    error.next_actions = [NextAction(a) for a in answer.get("next_actions") or [] if isinstance(a, dict)]
+    if error.code != code:
+        error.wire_code = code
+    return error

@@ -1,0 +1,241 @@
+"""Requests to a box about files, and their answers. Paths are bytes-clean and relative to the workspace.
+
+A path that is not valid UTF-8 travels with surrogate escapes, as Python's own file names do.
+"""
+
+from datetime import datetime
+from typing import Generic, Literal, TypeVar
+
+from pydantic import Field
+
+from coldframe.contract.command import CommandInfo
+from coldframe.contract.model import Model
+
+A = TypeVar("A", bound=Model)
+
+READ_CAP_BYTES = 64 * 1024 * 1024
+"""Most bytes that one ReadFile answers; more is read by range."""
+
+FileKind = Literal["file", "directory", "symlink", "fifo", "socket", "device"]
+
+
+class Request(Model, Generic[A]):
+    """A question to a box; `A` is the answer. `verb` names the guest function that serves it."""
+
+    verb: str
+
+
+class FileInfo(Model):
+    path: str
+    name: str
+    kind: FileKind
+    size: int
+    """As stat gives it, in bytes."""
+    mode: int
+    """Permission bits."""
+    modified_at: datetime
+    target: str | None = None
+    """Where a symbolic link points."""
+    version: str | None = None
+    """Changes whenever the content may have changed; regular files only."""
+
+
+class ReadAnswer(Model):
+    path: str
+    content: bytes
+    offset: int
+    total_bytes: int
+    complete: bool
+    """True if `content` is the whole file."""
+    version: str
+    mode: int
+
+
+class ReadFile(Request[ReadAnswer]):
+    verb: str = "read_file"
+    path: str
+    offset: int = Field(default=0, ge=0)
+    length: int | None = Field(default=None, ge=0)
+    """Bytes wanted; None for the rest. TooLarge past READ_CAP_BYTES."""
+    if_version: str | None = None
+
+
+class WriteAnswer(Model):
+    path: str
+    bytes_written: int
+    created: bool
+    version: str
+    sha256: str
+    sha256_before: str | None = None
+    """Digest of what was replaced; None for a new file, or for one over 64 MiB."""
+
+
+class WriteFile(Request[WriteAnswer]):
+    """Replace atomically: old or new content, never a mix. Parents are made; mode, owner and a link in the path are kept."""
+
+    verb: str = "write_file"
+    path: str
+    content: bytes = b""
+    """Left empty if the bytes are streamed beside the request."""
+    if_version: str | None = None
+    create_only: bool = False
+    mode: int | None = None
+
+
+class Edit(Model):
+    old: str
+    new: str
+    replace_all: bool = False
+
+
+class EditAnswer(Model):
+    path: str
+    content: bytes
+    replacements: int
+    bytes_written: int
+    version: str
+    sha256: str
+    sha256_before: str
+
+
+class EditFile(Request[EditAnswer]):
+    """Literal replacements, all or none. LF text matches a CRLF region and takes its line ends."""
+
+    verb: str = "edit_file"
+    path: str
+    edits: tuple[Edit, ...]
+    if_version: str | None = None
+
+
+class ListAnswer(Model):
+    path: str
+    entries: tuple[FileInfo, ...]
+    complete: bool
+    truncated_because: str | None = None
+    """`max_entries` or `max_depth`."""
+    errors: tuple[tuple[str, str], ...] = ()
+    """(path, reason) of directories that could not be read."""
+
+
+class ListDirectory(Request[ListAnswer]):
+    verb: str = "list_directory"
+    path: str = ""
+    recursive: bool = False
+    max_depth: int | None = Field(default=None, ge=1)
+    max_entries: int = Field(default=10_000, ge=1, le=100_000)
+
+
+class SearchMatch(Model):
+    path: str
+    line: int
+    text: str
+    clipped: bool = False
+    """The line was longer than 2,000 characters; `text` is the part around the match."""
+
+
+class SearchAnswer(Model):
+    matches: tuple[SearchMatch, ...]
+    complete: bool
+    truncated_because: str | None = None
+    """`max_matches` or `time`."""
+    files_searched: int
+    binary_skipped: int
+    large_skipped: tuple[str, ...] = ()
+    special_skipped: int = 0
+    directories_skipped: tuple[str, ...] = ()
+    errors: tuple[tuple[str, str], ...] = ()
+
+
+class SearchFiles(Request[SearchAnswer]):
+    verb: str = "search_files"
+    pattern: str
+    path: str = ""
+    regex: bool = True
+    ignore_case: bool = False
+    glob: str | None = None
+    """File name pattern such as `*.py`, or a path pattern if it holds a slash."""
+    include_hidden_stores: bool = False
+    """Also look into `.git`, `node_modules` and the like, which are skipped and named otherwise."""
+    max_matches: int = Field(default=1000, ge=1, le=100_000)
+    budget_s: float = Field(default=10.0, gt=0, le=120)
+
+
+class Done(Model):
+    ok: bool = True
+
+
+class RemovePath(Request[Done]):
+    """Remove a file or, with `recursive`, a whole tree below the workspace. Missing is an error."""
+
+    verb: str = "remove_path"
+    path: str
+    recursive: bool = False
+    contents_only: bool = False
+    """Empty the directory but keep it."""
+
+
+class MakeDirectory(Request[Done]):
+    verb: str = "make_directory"
+    path: str
+
+
+class SignalCommand(Request[Done]):
+    """Signal the whole process tree of one command."""
+
+    verb: str = "signal_command"
+    command_id: str
+    signal: int
+    cancel: bool = False
+    """Count it as cancelled by the caller: TERM, then KILL after the grace period."""
+
+
+class ResizeTerminal(Request[Done]):
+    verb: str = "resize_terminal"
+    command_id: str
+    columns: int = Field(ge=1, le=1000)
+    rows: int = Field(ge=1, le=1000)
+
+
+class CommandsAnswer(Model):
+    commands: tuple[CommandInfo, ...]
+
+
+class ListCommands(Request[CommandsAnswer]):
+    verb: str = "list_commands"
+    command_id: str | None = None
+    """Only this one."""
+
+
+class ProcessInfo(Model):
+    pid: int
+    parent: int
+    command_line: str
+    started_at: datetime
+    command_id: str | None
+
+
+class ProcessesAnswer(Model):
+    processes: tuple[ProcessInfo, ...]
+
+
+class ListProcesses(Request[ProcessesAnswer]):
+    verb: str = "list_processes"
+
+
+class Runtime(Model):
+    name: str
+    present: bool
+    version: str | None = None
+    path: str | None = None
+    """As seen inside the box."""
+    package_manager: str | None = None
+    allowed: bool = True
+    """Whether policy lets it be started; filled in by the gate."""
+
+
+class RuntimesAnswer(Model):
+    runtimes: tuple[Runtime, ...]
+
+
+class ListRuntimes(Request[RuntimesAnswer]):
+    verb: str = "list_runtimes"

@@ -1,0 +1,161 @@
+"""Entries of the ledger, the bodies of entries about calls, and what verification finds.
+
+A body is dumped with ``model_dump(mode="json")`` and holds no floats, which have no single canonical
+form: durations are whole microseconds, limits whole numbers of the unit in their name.
+"""
+
+from datetime import datetime
+from typing import Any, Literal
+
+from pydantic import Field
+
+from coldframe.contract.command import FileChanges
+from coldframe.contract.model import Model
+from coldframe.contract.policy import CallContext, Decision, Label, ResultContext
+
+
+class LedgerEntry(Model):
+    """One record. `hash` is SHA-256 over the canonical JSON of all other fields."""
+
+    seq: int
+    at: datetime
+    kind: str
+    """`call.started`, `call.ended`, `call.refused`, `call.interrupted`, `policy.changed`, `sandbox.created`, `token.created` …"""
+    subject: str
+    """Id of what it is about: a call, sandbox, agent, token."""
+    body: dict[str, Any]
+    """No floats: they have no single canonical form."""
+    previous: str
+    hash: str
+
+
+class LedgerFault(Model):
+    kind: Literal["changed", "reordered", "missing", "tail_missing", "checkpoint_invalid", "checkpoint_missing"]
+    seq: int
+    """Entry at which it shows; 0 if it concerns the ledger as a whole."""
+    message: str
+
+
+class LedgerVerdict(Model):
+    intact: bool
+    entries: int
+    head_seq: int
+    head_hash: str
+    checkpoints: int
+    faults: tuple[LedgerFault, ...] = ()
+
+
+class ExecutionInputs(Model):
+    """What a run was started with, for the receipt: enough for a second person to run it again."""
+
+    user: str
+    """Name inside the box."""
+    environment: dict[str, str] = Field(default_factory=dict)
+    """Name to SHA-256 of the value; values are never recorded."""
+    stdin_bytes: int = 0
+    stdin_sha256: str
+    runtime_version: str | None = None
+    template: str
+    template_sha256: str | None = None
+    isolation: str
+    limits: dict[str, int] = Field(default_factory=dict)
+    """Whole numbers, unit in the name: `wall_ms`, `cpu_ms`, `memory_mib`, `disk_mib`, `pids`, `open_files`, `file_mib`, `cpus_milli`."""
+
+
+class StreamDigest(Model):
+    bytes: int
+    sha256: str
+    invalid_utf8: bool = False
+
+
+class CallRecord(Model):
+    """What every entry about a call says. The subject of the entry is `call_id`."""
+
+    call_id: str
+    sandbox_id: str
+    agent_id: str | None
+    session_id: str
+    caller: str
+    """Surface and token, as `rest:tok_…`."""
+    tool: str
+    taint_before: Label
+
+
+class CallStarted(CallRecord):
+    """Body of `call.started`: allowed, and about to run. Written before anything happens in the box."""
+
+    role: str
+    command: str | None = None
+    argv: tuple[str, ...] | None = None
+    cwd: str | None = None
+    runtime: str | None = None
+    command_id: str | None = None
+    """For tools that run something."""
+    arguments_sha256: str
+    idempotency_key: str | None = None
+    approval_id: str | None = None
+    context: CallContext
+    decision: Decision
+    inputs: ExecutionInputs | None = None
+
+
+class CallEnded(CallRecord):
+    """Body of `call.ended`: what came of a started call, decision of POST_TOOL_RESPONSE included."""
+
+    started_seq: int
+    command_id: str | None = None
+    ended: Literal[
+        "answered", "failed", "exited", "signalled", "timed_out", "cancelled", "limit", "lost", "not_started"
+    ]
+    """`answered` and `failed` for tools that run nothing; otherwise how the command ended."""
+    error_code: str | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    out_of_memory: bool = False
+    limit: str | None = None
+    """Kind of the limit that ended the command."""
+    started_at: datetime
+    ended_at: datetime
+    duration_us: int
+    cpu_us: int | None = None
+    peak_memory_bytes: int | None = None
+    disk_change_bytes: int | None = None
+    """Growth of the workspace; negative if it shrank, None where it was not measured."""
+    stdout: StreamDigest | None = None
+    stderr: StreamDigest | None = None
+    endpoints: tuple[str, ...] = ()
+    """Contacts, as `tcp:203.0.113.9:443:refused`."""
+    files: FileChanges | None = None
+    label: Label
+    label_reason: str
+    taint_after: Label
+    lineage_ids: tuple[str, ...] = ()
+    context: ResultContext | None = None
+    decision: Decision | None = None
+
+
+class CallRefused(CallRecord):
+    """Body of `call.refused`: nothing was done. `pending` if a rule asks for a person."""
+
+    outcome: Literal["denied", "pending"]
+    code: str
+    reason: str
+    role: str
+    command: str | None = None
+    argv: tuple[str, ...] | None = None
+    cwd: str | None = None
+    runtime: str | None = None
+    arguments_sha256: str
+    approval_id: str | None = None
+    context: CallContext | None = None
+    """None if the call was refused before any rule was asked."""
+    decision: Decision | None = None
+
+
+class CallInterrupted(CallRecord):
+    """Body of `call.interrupted`: started, but the server stopped and the end is not known."""
+
+    started_seq: int
+    command_id: str | None = None
+    reason: str
+    taint_after: Label

@@ -1,0 +1,168 @@
+"""Labels, roles, hooks, what a rule gets to see, and what it answers."""
+
+from enum import StrEnum
+from typing import Literal
+
+from pydantic import Field
+
+from coldframe.contract.model import Model
+
+
+class Label(StrEnum):
+    """Classification of data, lowest first. The order is the declaration order."""
+
+    PUBLIC = "PUBLIC"
+    INTERNAL = "INTERNAL"
+    CONFIDENTIAL = "CONFIDENTIAL"
+    RESTRICTED = "RESTRICTED"
+
+    @property
+    def rank(self) -> int:
+        """0 for PUBLIC up to 3 for RESTRICTED; the only thing comparisons may use."""
+        return _RANK[self]
+
+
+_RANK = {label: rank for rank, label in enumerate(Label)}
+
+
+class Role(StrEnum):
+    """What a token may do. An `agent` is never a person and holds none of a person's rights."""
+
+    OWNER = "owner"
+    ADMIN = "admin"
+    MEMBER = "member"
+    VIEWER = "viewer"
+    AGENT = "agent"
+
+
+class Hook(StrEnum):
+    """Points at which rules are asked. A name stands here only once it has a firing site."""
+
+    PRE_TOOL_CALL = "PRE_TOOL_CALL"
+    POST_TOOL_RESPONSE = "POST_TOOL_RESPONSE"
+
+
+class Outcome(StrEnum):
+    """What a rule answers, loosest first; the strictest answer of all rules wins."""
+
+    ALLOW = "allow"
+    ASK = "ask"
+    DENY = "deny"
+
+    @property
+    def strictness(self) -> int:
+        return _STRICTNESS[self]
+
+
+_STRICTNESS = {outcome: rank for rank, outcome in enumerate(Outcome)}
+
+
+class ProgramCall(Model):
+    """One program that a command would start, as far as the text tells."""
+
+    name: str
+    """Last component of the program word, unquoted: `/usr/bin/rm` gives `rm`."""
+    word: str
+    """The program word as written, unquoted."""
+    arguments: tuple[str, ...] = ()
+    via: tuple[str, ...] = ()
+    """Wrappers that lead to it, outermost first: `env sudo rm` gives `("env", "sudo")` for `rm`."""
+    unresolved: tuple[int, ...] = ()
+    """Indexes of the arguments that are only known at run time; they stand in `arguments` as written."""
+
+
+class CommandReading(Model):
+    """What the shell reader found in a command."""
+
+    certainty: Literal["complete", "opaque", "unparsable"]
+    """`opaque`: some program is only known at run time (`$x`, `eval`, `| sh`, `python -c`). `unparsable`: no shell grammar."""
+    programs: tuple[ProgramCall, ...] = ()
+    written_paths: tuple[str, ...] = ()
+    """Targets of output redirections."""
+    self_spawning: tuple[str, ...] = ()
+    """Functions that start themselves again in a pipeline or in the background: fork bombs."""
+    opaque_because: tuple[str, ...] = ()
+    position: int | None = None
+    """Byte offset at which reading failed, if `unparsable`."""
+
+
+class CallContext(Model):
+    """All that PRE_TOOL_CALL rules see of one call; stored in the ledger so that a decision can be replayed."""
+
+    hook: Literal[Hook.PRE_TOOL_CALL] = Hook.PRE_TOOL_CALL
+    tool: str
+    agent_id: str
+    session_id: str
+    sandbox_id: str
+    role: Role
+    caller: str
+    """Surface and token that made the call, as `rest:tok_…`."""
+    profile: str
+    taint: Label
+    """Label of the session before the call."""
+    workspace_label: Label
+    """High-water label of the files in view."""
+    command: str | None = None
+    """Shell line as given, or the argv list joined by shell quoting (for reading only, never run)."""
+    argv: tuple[str, ...] | None = None
+    shell: bool = False
+    """True if `command` goes to a shell, False for an argv list and for tools that run nothing."""
+    reading: CommandReading | None = None
+    cwd: str | None = None
+    runtime: str | None = None
+    path: str | None = None
+    """Workspace-relative path argument of a file tool, normalised but not resolved."""
+    arguments_sha256: str = ""
+
+
+class ResultContext(Model):
+    """All that POST_TOOL_RESPONSE rules see. The output itself is handed over beside it, and kept under its digest."""
+
+    hook: Literal[Hook.POST_TOOL_RESPONSE] = Hook.POST_TOOL_RESPONSE
+    call: CallContext
+    failed: bool = False
+    """True if the tool answered with a typed error. A program's exit code is not a failure of the tool."""
+    exit_code: int | None = None
+    signal: int | None = None
+    timed_out: bool = False
+    output_bytes: int = 0
+    output_sha256: str = ""
+    reached: tuple[str, ...] = ()
+    """Endpoints contacted, as `tcp:203.0.113.9:443`."""
+
+
+class RuleVerdict(Model):
+    """What one rule said about one call."""
+
+    rule_id: str
+    outcome: Outcome
+    reason: str
+    code: str = "DENIED_BY_RULE"
+    label: Label | None = None
+    """Label that the result gets at least, if this rule classifies."""
+
+
+class Decision(Model):
+    """The joined answer of floor, lists, labels and custom rules at one hook."""
+
+    hook: Hook
+    outcome: Outcome
+    rule_id: str
+    """The rule that decided; `default` if none had anything to say."""
+    reason: str
+    code: str | None = None
+    """Error code of a refusal; None when allowed."""
+    label: Label = Label.PUBLIC
+    """Join of every label that a matching rule put on the result."""
+    verdicts: tuple[RuleVerdict, ...] = ()
+    rules_sha256: str
+    context_sha256: str
+
+
+class ExecSettings(Model):
+    """Enterprise switches that the rule file carries; they can tighten, never loosen."""
+
+    deny_commands: tuple[str, ...] = ()
+    allow_programs: tuple[str, ...] = ()
+    strict_parsing: bool = False
+    disabled_tools: dict[str, tuple[str, ...]] = Field(default_factory=dict)

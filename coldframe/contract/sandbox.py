@@ -1,0 +1,120 @@
+"""Sandboxes, agents, sessions: ids, specs, limits, states and the state object."""
+
+import re
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field
+
+from coldframe.contract.errors import InvalidArgument
+from coldframe.contract.model import Model
+from coldframe.contract.policy import Label
+
+_AGENT_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+RESERVED_AGENT_IDS = frozenset({"background"})
+
+
+def checked_agent_id(value: str) -> str:
+    """Return *value* if it is an agent id: lower-case letters, digits and hyphens, 1 to 63, not reserved.
+
+    Raises:
+        InvalidArgument: for anything else, look-alike letters and path parts included.
+    """
+    if not _AGENT_ID.fullmatch(value) or value in RESERVED_AGENT_IDS:
+        raise InvalidArgument(
+            f"`{value[:80]}` is no agent id",
+            hint="use 1 to 63 lower-case letters, digits and hyphens; `background` is reserved",
+            argument="agent_id",
+        )
+    return value
+
+
+def _agent_id(value: str) -> str:
+    if not _AGENT_ID.fullmatch(value) or value in RESERVED_AGENT_IDS:
+        raise ValueError("use 1 to 63 lower-case letters, digits and hyphens; `background` is reserved")
+    return value
+
+
+AgentId = Annotated[str, AfterValidator(_agent_id)]
+
+
+class Limits(Model):
+    """Caps of one sandbox. Source of the defaults: A-36 of the acceptance list, see docs/limits.md."""
+
+    wall_s: float = Field(default=600.0, gt=0, le=86_400)
+    """Longest wall time of one command; a call may ask for less."""
+    cpu_s: float = Field(default=300.0, gt=0)
+    """CPU time of one command's whole process tree."""
+    memory_mib: int = Field(default=2048, ge=16)
+    disk_mib: int = Field(default=5120, ge=1)
+    pids: int = Field(default=256, ge=8)
+    open_files: int = Field(default=1024, ge=32)
+    file_mib: int = Field(default=5120, ge=1)
+    """Largest single file."""
+    cpus: float = Field(default=0.0, ge=0)
+    """CPU rate in cores; 0 for no cap."""
+    output_mib: int = Field(default=4096, ge=1)
+    """Output of one command that is kept; a command that writes more is ended, never cut in silence."""
+
+
+class SandboxSpec(Model):
+    """What a sandbox shall be. What this host cannot give is refused, never quietly left out."""
+
+    agent_id: AgentId | None = None
+    """Owner of the workspace; None with `background` for a temporary one."""
+    background: bool = False
+    """Temporary workspace `background/<session-id>/`, gone with the session."""
+    template: Literal["host"] = "host"
+    profile: Literal["exec"] = "exec"
+    isolation: Literal["namespaces"] = "namespaces"
+    network: Literal["none"] = "none"
+    limits: Limits = Limits()
+    leftovers: Literal["adopt", "end"] = "adopt"
+    track_files: bool = True
+    on_missing: Literal["refuse", "degrade"] = "refuse"
+    """What to do where a limit can only be kept by best effort: `degrade` is the operator's choice, and is reported."""
+
+
+SandboxState = Literal["starting", "running", "stopping", "terminated", "lost", "failed"]
+
+
+class StateObject(Model):
+    """What is the matter and what can be done, in the same shape for sandboxes and commands."""
+
+    state: str
+    since: datetime
+    code: str | None = None
+    family: str | None = None
+    message: str = ""
+    retryable: bool = False
+    next_actions: tuple[dict[str, Any], ...] = ()
+    evidence: tuple[str, ...] = ()
+
+
+class SandboxInfo(Model):
+    sandbox_id: str
+    agent_id: str | None
+    session_id: str
+    """The session that calls join unless they name another."""
+    spec: SandboxSpec
+    state: StateObject
+    created_at: datetime
+    workspace_label: Label
+    degraded: tuple[str, ...] = ()
+    """Properties that hold by best effort only."""
+
+
+class SessionInfo(Model):
+    session_id: str
+    sandbox_id: str
+    agent_id: str | None
+    taint: Label
+    opened_at: datetime
+    closed_at: datetime | None = None
+
+
+class AgentInfo(Model):
+    agent_id: AgentId
+    created_at: datetime
+    deleted_at: datetime | None = None
+    workspace_label: Label = Label.PUBLIC

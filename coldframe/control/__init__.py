@@ -1,0 +1,1 @@
+"""Decides and remembers, and never touches the kernel."""

@@ -1,0 +1,293 @@
+"""How a call gets in: rights, arguments, reading, judgement, and the record that it starts or was refused.
+
+From the moment the session is read for good until `call.started` is written nothing is awaited, so no other
+call slips in between judging and acting. Every refusal is recorded, whatever its cause; the outcome of an
+earlier call under the same key is no refusal, and is given again as it was.
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from coldframe.contract.caller import Caller
+from coldframe.contract.errors import (
+    ColdframeError,
+    HostUnreachable,
+    NotFound,
+    PolicyUnavailable,
+    WrongState,
+    from_wire,
+)
+from coldframe.contract.policy import CallContext, Decision, Label, Outcome
+from coldframe.contract.ports import Box
+from coldframe.contract.sandbox import SandboxInfo, SessionInfo
+from coldframe.contract.tool import ToolResult
+from coldframe.control.call_records import (
+    CallIds,
+    Subject,
+    ids_of,
+    new_ids,
+    refused_record,
+    started_record,
+)
+from coldframe.control.flights import Flight, Watch
+from coldframe.control.history import History
+from coldframe.control.judgement import (
+    build_context,
+    digest_of,
+    holds_back,
+    judge_call,
+    refusal_of,
+)
+from coldframe.control.keyed_calls import KeyedCalls
+from coldframe.control.landing import show
+from coldframe.control.ledger import Ledger
+from coldframe.control.past_box import PastBox
+from coldframe.control.rights import require
+from coldframe.control.rulebook import Rulebook
+from coldframe.control.sandboxes import Sandboxes
+from coldframe.control.sessions import Sessions
+from coldframe.control.store import Store
+from coldframe.policy.labels import join
+from coldframe.policy.rules import RuleSet
+from coldframe.tools.registry import Arguments, CallFacts, ToolCall, ToolSpec, find_tool
+
+
+class Known(NamedTuple):
+    """The outcome of an earlier call under the same key, if it is an error."""
+
+    error: ColdframeError
+
+
+NO_FACTS = CallFacts()
+
+
+@dataclass
+class Draft:
+    """What is known of a call while it is being let in, for the record of a refusal."""
+
+    ids: CallIds
+    caller: Caller
+    tool: str
+    subject: Subject
+    facts: CallFacts = NO_FACTS
+    arguments_sha256: str = ""
+    context: CallContext | None = None
+    decision: Decision | None = None
+
+    def about(self, info: SandboxInfo, session: SessionInfo) -> None:
+        self.subject = Subject(info.sandbox_id, info.agent_id, session.session_id, session.taint)
+
+
+class Admission:
+    """Lets calls in. The gate launches what comes out."""
+
+    def __init__(
+        self,
+        store: Store,
+        ledger: Ledger,
+        rulebook: Rulebook,
+        sandboxes: Sandboxes,
+        sessions: Sessions,
+        history: History,
+        keyed: KeyedCalls,
+        flights: dict[str, Flight],
+    ) -> None:
+        self._store = store
+        self._ledger = ledger
+        self._rulebook = rulebook
+        self._sandboxes = sandboxes
+        self._sessions = sessions
+        self._history = history
+        self._keyed = keyed
+        self._flights = flights
+
+    async def admit(
+        self,
+        caller: Caller,
+        sandbox_id: str,
+        tool: str,
+        arguments: dict[str, Any],
+        session_id: str | None,
+        key: str | None,
+        *,
+        keep_output: bool,
+    ) -> Flight | ToolResult:
+        """Let a call in and launch it, or return the one that was made under the same key."""
+        ids = new_ids()
+        draft = Draft(ids, caller, tool, Subject(sandbox_id[:80], caller.agent_id, session_id or "", Label.PUBLIC))
+        try:
+            info = self._sandboxes.get(caller, sandbox_id)
+            draft.about(info, self._sandboxes.session(info))
+            session = self._session(info, session_id)
+            draft.about(info, session)
+            require(caller, "tool.call")
+            spec = find_tool(tool)
+            self._rulebook.current  # noqa: B018  # without rules nothing is even looked at
+            checked = spec.check(arguments)
+            checked.fit(info.spec)
+            draft.arguments_sha256 = digest_of(arguments)
+            draft.facts = checked.facts()
+            request = digest_of({"sandbox": sandbox_id, "tool": tool, "session": session_id, "arguments": arguments})
+            known = await self._same_call(caller, info, spec, checked, key, request)
+            if known is None:
+                box = await self._sandboxes.box(info)
+                # Nothing is waited for from here until `call.started` is written.
+                known = await self._same_call(caller, info, spec, checked, key, request)
+            if known is None:
+                flight = self._judge_and_start(draft, spec, checked, box, session_id, key, request)
+        except ColdframeError as error:
+            await self._refuse(draft, error)
+            raise
+        if isinstance(known, Known):
+            raise known.error
+        if known is not None:
+            return known
+        held = holds_back(flight.rules, tool)
+        flight.keep_output = keep_output or key is not None or held
+        if not keep_output and flight.started.command_id is not None and not held:
+            flight.watch = Watch()
+        return flight
+
+    def _judge_and_start(
+        self,
+        draft: Draft,
+        spec: ToolSpec,
+        checked: Arguments,
+        box: Box,
+        session_id: str | None,
+        key: str | None,
+        request: str,
+    ) -> Flight:
+        info = self._sandboxes.get(draft.caller, draft.subject.sandbox_id)
+        session = self._session(info, session_id)
+        draft.about(info, session)
+        rules = self._rulebook.current
+        draft.context = self._context(draft, info, session)
+        draft.decision = judge_call(draft.context, rules)
+        if draft.decision.outcome is not Outcome.ALLOW:
+            raise refusal_of(draft.decision)
+        return self._start(draft, draft.context, draft.decision, info, spec, checked, rules, box, key, request)
+
+    def _session(self, info: SandboxInfo, session_id: str | None) -> SessionInfo:
+        if session_id is None:
+            return self._sandboxes.session(info)
+        session = self._sessions.get(session_id)
+        if session.sandbox_id != info.sandbox_id:
+            raise NotFound(f"no session `{session_id[:80]}` of this sandbox", session_id=session_id[:80])
+        if session.closed_at is not None and info.state.state == "running":
+            raise WrongState(
+                f"session `{session_id}` is closed",
+                hint="leave the session out to use the one of the sandbox",
+                session_id=session_id,
+            )
+        return session
+
+    def _context(self, draft: Draft, info: SandboxInfo, session: SessionInfo) -> CallContext:
+        try:
+            return build_context(
+                draft.caller,
+                info,
+                session.session_id,
+                session.taint,
+                draft.tool,
+                draft.facts,
+                draft.arguments_sha256,
+            )
+        except Exception as error:  # a command that cannot be read cannot be judged
+            raise PolicyUnavailable(f"the command could not be read: {type(error).__name__}") from error
+
+    def _start(
+        self,
+        draft: Draft,
+        context: CallContext,
+        decision: Decision,
+        info: SandboxInfo,
+        spec: ToolSpec,
+        checked: Arguments,
+        rules: RuleSet,
+        box: Box,
+        key: str | None,
+        request: str,
+    ) -> Flight:
+        body = started_record(draft.ids, draft.caller, context, decision, draft.subject, draft.facts, info.spec, key)
+        with self._store.transaction() as connection:
+            taint = self._sessions.raise_taint(
+                draft.subject.session_id, join(info.workspace_label, decision.label), connection=connection
+            )
+            if spec.writes:
+                self._sandboxes.raise_workspace_label(info, taint, connection=connection)
+            entry = self._ledger.append(
+                "call.started", draft.ids.call_id, body.model_dump(mode="json"), connection=connection
+            )
+            if key is not None:
+                self._keyed.open(draft.caller.token_id, key, request, draft.ids.call_id, connection=connection)
+        return Flight(
+            ids=draft.ids,
+            started=body,
+            started_seq=entry.seq,
+            started_at=entry.at,
+            info=info,
+            spec=spec,
+            arguments=checked,
+            facts=draft.facts,
+            rules=rules,
+            decision=decision,
+            box=box,
+            taint=taint,
+        )
+
+    async def _refuse(self, draft: Draft, error: ColdframeError) -> None:
+        """Record a refusal and put where it is recorded among its facts. Raises LedgerUnavailable if it cannot."""
+        body = refused_record(
+            draft.ids,
+            draft.caller,
+            draft.tool,
+            draft.subject,
+            error,
+            draft.facts,
+            draft.arguments_sha256,
+            draft.context,
+            draft.decision,
+        )
+        entry = self._ledger.append("call.refused", draft.ids.call_id, body.model_dump(mode="json"))
+        error.facts.update(call_id=draft.ids.call_id, seq=entry.seq)
+        if draft.decision is not None:
+            error.facts["rule"] = draft.decision.rule_id
+        await show(self._history, entry)
+
+    async def _same_call(
+        self, caller: Caller, info: SandboxInfo, spec: ToolSpec, checked: Arguments, key: str | None, request: str
+    ) -> Flight | ToolResult | Known | None:
+        known = None if key is None else self._keyed.find(caller.token_id, key, request)
+        if known is None:
+            return None
+        if known.call_id in self._flights:
+            return self._flights[known.call_id]
+        if known.result is None:
+            return Known(
+                HostUnreachable(f"the outcome of call `{known.call_id}` is not known yet", call_id=known.call_id)
+            )
+        if "tool" not in known.result:
+            return Known(from_wire(known.result["error"]))
+        result = ToolResult.model_validate(known.result)
+        if result.error is None and result.value.get("state") == "ended":
+            ids = ids_of(known.call_id)
+            ran = await spec.run(
+                ToolCall(
+                    arguments=checked,
+                    box=PastBox(self._sandboxes, info),
+                    spec=info.spec,
+                    command_id=ids.command_id,
+                    attach=True,
+                    keep_output=True,
+                    emit=_ignore,
+                    content=None,
+                    answer_early=_ignore,
+                )
+            )
+            return result.model_copy(update={"value": ran.answer.model_dump(mode="json")})
+        return result
+
+
+def _ignore(_: object) -> None:
+    """For a call that is only looked at again."""

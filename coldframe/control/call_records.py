@@ -1,0 +1,222 @@
+"""What the ledger is told about a call at each step. Pure: from the gate's facts to the bodies of entries."""
+
+import hashlib
+import secrets
+from datetime import datetime
+from typing import NamedTuple
+
+from coldframe.contract.caller import Caller
+from coldframe.contract.command import Contact, FileChanges, StreamInfo
+from coldframe.contract.errors import ColdframeError, PendingApproval
+from coldframe.contract.ledger import (
+    CallEnded,
+    CallRefused,
+    CallStarted,
+    ExecutionInputs,
+    StreamDigest,
+)
+from coldframe.contract.policy import CallContext, Decision, Label, ResultContext
+from coldframe.contract.sandbox import Limits, SandboxSpec
+from coldframe.tools.registry import CallFacts, Ran
+
+USER = "user"
+"""Name of the user inside every box."""
+
+
+class CallIds(NamedTuple):
+    """The three names of one call; each leads to the others."""
+
+    call_id: str
+    command_id: str
+    receipt_id: str
+
+
+def new_ids() -> CallIds:
+    return _ids(secrets.token_hex(12))
+
+
+def ids_of(any_id: str) -> CallIds:
+    """Return the ids that belong together with a call, command or receipt id."""
+    return _ids(any_id.partition("_")[2])
+
+
+def _ids(word: str) -> CallIds:
+    return CallIds(f"call_{word}", f"cmd_{word}", f"rcp_{word}")
+
+
+class Subject(NamedTuple):
+    """Whom a call is about, as far as that is known when it is refused."""
+
+    sandbox_id: str
+    agent_id: str | None
+    session_id: str
+    taint: Label
+
+
+def limit_numbers(limits: Limits) -> dict[str, int]:
+    """Return the limits in whole numbers, for records that hold no floats."""
+    return {
+        "wall_ms": round(limits.wall_s * 1000),
+        "cpu_ms": round(limits.cpu_s * 1000),
+        "memory_mib": limits.memory_mib,
+        "disk_mib": limits.disk_mib,
+        "pids": limits.pids,
+        "open_files": limits.open_files,
+        "file_mib": limits.file_mib,
+        "output_mib": limits.output_mib,
+        "cpus_milli": round(limits.cpus * 1000),
+    }
+
+
+def _inputs(facts: CallFacts, spec: SandboxSpec) -> ExecutionInputs:
+    return ExecutionInputs(
+        user=USER,
+        environment={name: hashlib.sha256(value.encode()).hexdigest() for name, value in facts.environment},
+        stdin_bytes=len(facts.stdin),
+        stdin_sha256=hashlib.sha256(facts.stdin).hexdigest(),
+        template=spec.template,
+        isolation=spec.isolation,
+        limits=limit_numbers(spec.limits),
+    )
+
+
+def started_record(
+    ids: CallIds,
+    caller: Caller,
+    context: CallContext,
+    decision: Decision,
+    subject: Subject,
+    facts: CallFacts,
+    spec: SandboxSpec,
+    key: str | None,
+) -> CallStarted:
+    runs = facts.command is not None or facts.argv is not None
+    return CallStarted(
+        call_id=ids.call_id,
+        sandbox_id=subject.sandbox_id,
+        agent_id=subject.agent_id,
+        session_id=subject.session_id,
+        caller=caller.name,
+        tool=context.tool,
+        taint_before=subject.taint,
+        role=caller.role.value,
+        command=facts.command,
+        argv=facts.argv,
+        cwd=facts.cwd,
+        runtime=facts.runtime,
+        command_id=ids.command_id if runs else None,
+        arguments_sha256=context.arguments_sha256,
+        idempotency_key=key,
+        context=context,
+        decision=decision,
+        inputs=_inputs(facts, spec) if runs else None,
+    )
+
+
+def refused_record(
+    ids: CallIds,
+    caller: Caller,
+    tool: str,
+    subject: Subject,
+    error: ColdframeError,
+    facts: CallFacts,
+    arguments_sha256: str,
+    context: CallContext | None,
+    decision: Decision | None,
+) -> CallRefused:
+    return CallRefused(
+        call_id=ids.call_id,
+        sandbox_id=subject.sandbox_id,
+        agent_id=subject.agent_id,
+        session_id=subject.session_id,
+        caller=caller.name,
+        tool=tool[:80],
+        taint_before=subject.taint,
+        outcome="pending" if isinstance(error, PendingApproval) else "denied",
+        code=error.code,
+        reason=error.message,
+        role=caller.role.value,
+        command=facts.command,
+        argv=facts.argv,
+        cwd=facts.cwd,
+        runtime=facts.runtime,
+        arguments_sha256=arguments_sha256,
+        context=context,
+        decision=decision,
+    )
+
+
+def ended_record(
+    started: CallStarted,
+    started_seq: int,
+    started_at: datetime,
+    ended_at: datetime,
+    ran: Ran | None,
+    error: ColdframeError | None,
+    label: Label,
+    label_reason: str,
+    taint_after: Label,
+    context: ResultContext | None,
+    decision: Decision | None,
+) -> CallEnded:
+    command = None if ran is None else ran.command
+    lost = error is not None and error.code == "GUEST_LOST"
+    record = CallEnded(
+        call_id=started.call_id,
+        sandbox_id=started.sandbox_id,
+        agent_id=started.agent_id,
+        session_id=started.session_id,
+        caller=started.caller,
+        tool=started.tool,
+        taint_before=started.taint_before,
+        started_seq=started_seq,
+        command_id=started.command_id,
+        ended="lost" if lost else "answered" if error is None else "failed",
+        error_code=None if error is None else error.wire_code or error.code,
+        started_at=started_at,
+        ended_at=ended_at,
+        duration_us=round((ended_at - started_at).total_seconds() * 1_000_000),
+        label=label,
+        label_reason=label_reason,
+        taint_after=taint_after,
+        context=context,
+        decision=decision,
+    )
+    if command is None:
+        return record
+    return record.model_copy(
+        update={
+            "ended": command.ended,
+            "exit_code": command.exit_code,
+            "signal": command.signal,
+            "out_of_memory": command.out_of_memory,
+            "limit": None if command.limit is None else command.limit.kind,
+            "started_at": command.started_at,
+            "ended_at": command.ended_at,
+            "duration_us": round(command.duration_ms * 1000),
+            "cpu_us": round(command.cpu_s * 1_000_000),
+            "peak_memory_bytes": command.peak_memory_bytes,
+            "stdout": _digest(command.stdout),
+            "stderr": _digest(command.stderr),
+            "endpoints": tuple(f"{endpoint(contact)}:{contact.verdict}" for contact in command.contacts),
+            "files": _plain_files(command.files),
+        }
+    )
+
+
+def endpoint(contact: Contact) -> str:
+    """Return a contact as `tcp:203.0.113.9:443`, the address of an IPv6 one in brackets."""
+    address = f"[{contact.address}]" if ":" in contact.address else contact.address
+    return f"{contact.protocol}:{address}:{contact.port}"
+
+
+def _digest(info: StreamInfo) -> StreamDigest:
+    return StreamDigest(bytes=info.bytes, sha256=info.sha256, invalid_utf8=info.invalid_utf8)
+
+
+def _plain_files(files: FileChanges) -> FileChanges:
+    changes = tuple(
+        change.model_copy(update={"path": change.path.encode("utf-8", "backslashreplace").decode()})
+        for change in files.changes
+    )
+    return files.model_copy(update={"changes": changes})

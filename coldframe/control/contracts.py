@@ -1,0 +1,307 @@
+"""The contract document of a sandbox, put together from its spec, the measured report and the gate's own answers.
+
+Versions are numbered and hashed and never change; a new one is issued when something in it differs, as after
+a change of the rules. It is issued first in the transaction that brings the sandbox to `running`, so it is
+there before the first command. What is not built or not measured is said in a line of its own.
+"""
+
+import json
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from coldframe.contract.caller import Caller
+from coldframe.contract.document import NOT_VERIFIED, ContractDocument, ContractLine
+from coldframe.contract.isolation import IsolationReport
+from coldframe.contract.policy import Label, Role
+from coldframe.contract.sandbox import SandboxInfo
+from coldframe.control.call_records import USER, limit_numbers
+from coldframe.control.judgement import allowed_operations, digest_of
+from coldframe.control.ledger import Ledger
+from coldframe.control.rulebook import Rulebook
+from coldframe.control.store import Store, metadata
+from coldframe.tools.registry import HOME, OUTPUT_CAP_BYTES, all_tools
+
+contracts = sa.Table(
+    "contracts",
+    metadata,
+    sa.Column("sandbox_id", sa.Text, primary_key=True),
+    sa.Column("version", sa.Integer, primary_key=True),
+    sa.Column("sha256", sa.Text, nullable=False),
+    sa.Column("document", sa.Text, nullable=False),
+)
+
+Lines = list[ContractLine]
+
+_KEPT: dict[str, tuple[str, str, str]] = {
+    "commits": ("Saved repositories in the workspace", "kept", "kept"),
+    "tree": ("Files of the workspace, uncommitted ones included", "kept", "kept"),
+    "dependencies": ("Packages installed inside the workspace", "kept", "kept"),
+    "system": ("System files outside the workspace", "read-only, never changed", "read-only, never changed"),
+    "temporary": ("Temporary files and shared memory", "kept while the sandbox runs", "lost"),
+    "processes": ("Processes left running by a command", "kept while the sandbox runs", "lost"),
+    "records": ("Output of commands, receipts, ledger", "kept", "kept"),
+}
+"""Item: what it is, what becomes of it when a command or the server ends, and when the sandbox ends."""
+
+
+class Contracts:
+    """Issues and keeps the documents."""
+
+    def __init__(self, store: Store, ledger: Ledger, rulebook: Rulebook, clock: Callable[[], datetime]) -> None:
+        self._store = store
+        self._ledger = ledger
+        self._rulebook = rulebook
+        self._clock = clock
+
+    def issue(self, info: SandboxInfo, report: IsolationReport) -> ContractDocument:
+        """Return the newest version, made anew if it no longer says what is true.
+
+        Raises:
+            PolicyUnavailable: there are no rules, so the permissions are undefined and no contract can be.
+        """
+        sections = _sections(info, report, self._permissions(info))
+        with self._store.transaction() as connection:
+            latest = connection.execute(
+                sa.select(contracts.c.document)
+                .where(contracts.c.sandbox_id == info.sandbox_id)
+                .order_by(contracts.c.version.desc())
+                .limit(1)
+            ).scalar_one_or_none()
+            newest = None if latest is None else ContractDocument.model_validate_json(latest)
+            if newest is not None and _same(newest, sections):
+                return newest
+            draft = ContractDocument(
+                sandbox_id=info.sandbox_id,
+                version=1 if newest is None else newest.version + 1,
+                sha256="",
+                issued_at=self._clock(),
+                **sections,
+            )
+            document = draft.model_copy(update={"sha256": document_digest(draft)})
+            connection.execute(
+                contracts.insert().values(
+                    sandbox_id=info.sandbox_id,
+                    version=document.version,
+                    sha256=document.sha256,
+                    document=document.model_dump_json(),
+                )
+            )
+            self._ledger.append(
+                "contract.issued",
+                info.sandbox_id,
+                {
+                    "sandbox_id": info.sandbox_id,
+                    "agent_id": info.agent_id,
+                    "version": document.version,
+                    "sha256": document.sha256,
+                },
+                connection=connection,
+            )
+        return document
+
+    def _permissions(self, info: SandboxInfo) -> Lines:
+        rules = self._rulebook.current
+        nobody = "contract"
+        agent = Caller(token_id=nobody, role=Role.AGENT, agent_id=info.agent_id or "background", surface="embedded")
+        clean = info.model_copy(update={"workspace_label": Label.PUBLIC})
+        lines = [
+            _line("permissions.rules", "The rules in force, by digest.", rules.sha256, "record:policy.changed"),
+            _line(
+                "permissions.unlisted",
+                "An operation that is not listed is denied. Answers are for an agent's token in a PUBLIC session.",
+                "deny",
+                "gate",
+            ),
+        ]
+        for one in allowed_operations(agent, clean, Label.PUBLIC, rules):
+            text = f"{one.operation}: {one.answer}" + (f" ({one.condition})" if one.condition else "")
+            lines.append(
+                _line(
+                    f"permissions.{one.operation}", text + ".", {"answer": one.answer, "rule_id": one.rule_id}, "gate"
+                )
+            )
+        return lines
+
+
+def document_digest(document: ContractDocument) -> str:
+    """Return the SHA-256 of the canonical JSON of everything but `sha256`."""
+    return digest_of(document.model_dump(mode="json", exclude={"sha256"}))
+
+
+def _same(document: ContractDocument, sections: dict[str, Any]) -> bool:
+    return all(
+        json.loads(json.dumps([line.model_dump(mode="json") for line in getattr(document, name)]))
+        == [line.model_dump(mode="json") for line in lines]
+        for name, lines in sections.items()
+    )
+
+
+def _line(line_id: str, text: str, value: Any, verified_by: str = NOT_VERIFIED) -> ContractLine:
+    return ContractLine(id=line_id, text=text, value=value, verified_by=verified_by)
+
+
+def _number(value: float) -> int | str:
+    return int(value) if value == int(value) else repr(value)
+
+
+def _sections(info: SandboxInfo, report: IsolationReport, permissions: Lines) -> dict[str, Any]:
+    built: dict[str, Iterable[ContractLine]] = {
+        "inputs": _inputs(info),
+        "execution": _execution(info, report),
+        "outputs": _outputs(),
+        "persistence": _persistence(info),
+        "isolation": _isolation(report),
+        "permissions": permissions,
+        "exposure": _exposure(info),
+        "effective_reach": _reach(report),
+        "not_prevented": _not_prevented(report),
+        "lifecycle": _lifecycle(info),
+        "retention": [
+            _line("retention.records", "Records and outputs are kept until the installation is removed.", "unlimited"),
+            _line("retention.timer", "No retention timer exists in this version.", None),
+        ],
+        "backup": [_line("backup.none", "Nothing is backed up by the product; back the data directory up.", None)],
+        "cost": [_line("cost.none", "Nothing is metered or charged in this version.", None)],
+    }
+    return {name: tuple(lines) for name, lines in built.items()}
+
+
+def _inputs(info: SandboxInfo) -> Lines:
+    workspace = "a temporary workspace of this session" if info.spec.background else f"agent `{info.agent_id}`"
+    return [
+        _line("inputs.workspace", f"The workspace is that of {workspace}.", info.agent_id, "record:sandbox.created"),
+        _line("inputs.files", "Files come in through tool calls and uploads alone.", "tools", "gate"),
+        _line("inputs.environment", "Commands get a clean environment and stdin at its end.", "clean"),
+        _line("inputs.declared", "No inputs were declared beyond that.", []),
+    ]
+
+
+def _execution(info: SandboxInfo, report: IsolationReport) -> Lines:
+    spec = info.spec
+    strengths = {limit.kind: limit for limit in report.limits}
+    lines = [
+        _line("execution.template", "System files are this machine's own, read-only.", spec.template),
+        _line("execution.template_digest", "The template has no digest: it is the live system of the host.", None),
+        _line("execution.profile", "What the sandbox is for.", spec.profile),
+        _line("execution.user", "Commands run as this user.", USER),
+        _line("execution.home", "The workspace is mounted here.", HOME),
+        _line("execution.tools", "What can be asked for.", list(all_tools()), "gate"),
+        _line("execution.usable_when", "Usable once the state is `running`.", "running"),
+        _line("execution.runtimes", "Runtimes are listed on request, and not fixed.", None),
+        _line("execution.leftovers", "Processes that outlive their command.", spec.leftovers),
+    ]
+    for name, number in limit_numbers(spec.limits).items():
+        kind = name.rpartition("_")[0] if name.endswith(("_ms", "_mib", "_milli")) else name
+        measured = strengths.get(kind)
+        verified = NOT_VERIFIED if measured is None else f"probe:limit:{kind}"
+        how = "not reported by the host" if measured is None else f"{measured.strength}, by {measured.enforced_by}"
+        lines.append(_line(f"execution.limits.{name}", f"Limit {name}: {how}.", number, verified))
+    return lines
+
+
+def _outputs() -> Lines:
+    return [
+        _line("outputs.streams", "stdout and stderr are kept whole on disk, by command.", "whole", "record:call.ended"),
+        _line("outputs.answer_bytes", "One answer holds at most this; more is streamed.", OUTPUT_CAP_BYTES),
+        _line("outputs.files", "Files that commands change are recorded with digests.", "receipt", "record:call.ended"),
+        _line("outputs.declared", "No output patterns were declared.", []),
+        _line("outputs.labels", "Every result carries a label.", [label.value for label in Label], "gate"),
+    ]
+
+
+def _persistence(info: SandboxInfo) -> Lines:
+    lines = []
+    for name, (what, running, ended) in _KEPT.items():
+        if info.spec.background and name in ("commits", "tree", "dependencies"):
+            ended = "lost: the workspace is this session's"
+        value = {"command_ends": running, "server_restarts": running, "sandbox_ends": ended}
+        lines.append(_line(f"persistence.{name}", f"{what}: {running}; when the sandbox ends: {ended}.", value))
+    return lines
+
+
+def _isolation(report: IsolationReport) -> Lines:
+    verified = f"measured:{report.measured_at.isoformat()}"
+    lines = [
+        _line("isolation.level", "How the box is separated.", report.level, verified),
+        _line("isolation.kernel", "The kernel is shared with the host.", report.kernel, verified),
+        _line("isolation.kernel_release", "Its release.", report.kernel_release, verified),
+    ]
+    for one in report.properties:
+        lines.append(
+            _line(
+                f"isolation.control.{one.name}",
+                f"{one.name}: {one.state}, by {one.mechanism}.",
+                {
+                    "enforced": one.state == "enforced",
+                    "state": one.state,
+                    "enforced_by": one.mechanism,
+                    "evidence": one.evidence,
+                    "verified_at": report.measured_at.isoformat(),
+                    "bound": one.bound,
+                    "caveat": one.caveat,
+                },
+                f"probe:{one.name}",
+            )
+        )
+    for limit in report.limits:
+        lines.append(
+            _line(
+                f"isolation.limit.{limit.kind}",
+                f"{limit.kind} is limited: {limit.strength}, by {limit.enforced_by}.",
+                {"limit": _number(limit.limit), "unit": limit.unit, "strength": limit.strength, "bound": limit.bound},
+                f"probe:limit:{limit.kind}",
+            )
+        )
+    for mount in report.mounts:
+        value = mount.model_dump(mode="json")
+        access = "writable" if mount.writable else "read-only"
+        lines.append(_line(f"isolation.mount.{mount.target}", f"{mount.target} is {access}.", value, verified))
+    return lines
+
+
+def _exposure(info: SandboxInfo) -> Lines:
+    return [
+        _line("exposure.inside", "Inside: the workspace, /tmp, and the host's system files read-only.", "inside"),
+        _line("exposure.brokered", "Brokered: nothing; there is no egress broker in this version.", []),
+        _line("exposure.outside", "Outside: network, other sandboxes, host processes and files.", "outside"),
+        _line("exposure.network", "Connections outward are refused and recorded.", info.spec.network),
+    ]
+
+
+def _reach(report: IsolationReport) -> Lines:
+    writable = sorted(mount.target for mount in report.mounts if mount.writable)
+    verified = f"measured:{report.measured_at.isoformat()}" if report.mounts else NOT_VERIFIED
+    return [
+        _line("effective_reach.writable", "Places that code in the box can write.", writable, verified),
+        _line("effective_reach.network", "Addresses that code in the box can reach outside.", []),
+        _line("effective_reach.credentials", "Credentials handed to the box.", []),
+    ]
+
+
+def _not_prevented(report: IsolationReport) -> Lines:
+    lines = [
+        _line(f"not_prevented.level.{number}", sentence, None, "document:isolation")
+        for number, sentence in enumerate(report.sentences, start=1)
+    ]
+    for one in report.properties:
+        if one.state != "enforced":
+            text = f"{one.name} is {one.state}." + (f" {one.caveat}" if one.caveat else "")
+            lines.append(_line(f"not_prevented.{one.name}", text, one.state, f"probe:{one.name}"))
+    lines.append(
+        _line("not_prevented.own_files", "Code in the box can destroy or spoil all files of its own workspace.", None)
+    )
+    lines.append(_line("not_prevented.deny_list", "A list of commands is advice; the walls are the boundary.", None))
+    return lines
+
+
+def _lifecycle(info: SandboxInfo) -> Lines:
+    return [
+        _line("lifecycle.timers", "No timer ends or pauses the sandbox.", None),
+        _line("lifecycle.on_timeout", "A command over its time is ended with its whole tree.", "end_command"),
+        _line("lifecycle.end", "It ends by `sandbox.terminate`, or is `lost` if its keeper or the machine ends.", None),
+        _line("lifecycle.server", "A restart of the server leaves it and its commands running.", "kept"),
+        _line("lifecycle.background", "The workspace is temporary.", info.spec.background),
+    ]

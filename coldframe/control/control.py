@@ -1,0 +1,97 @@
+"""Control put together: what decides and remembers, over one data directory and one host."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+from coldframe.contract.ports import Host
+from coldframe.control.agents import Agents
+from coldframe.control.contracts import Contracts
+from coldframe.control.gate import Gate
+from coldframe.control.history import History
+from coldframe.control.ledger import Ledger
+from coldframe.control.outputs import Outputs
+from coldframe.control.receipts import Receipts
+from coldframe.control.rulebook import Rulebook
+from coldframe.control.sandboxes import Sandboxes
+from coldframe.control.sessions import Sessions
+from coldframe.control.store import Store
+from coldframe.control.tokens import Tokens
+
+
+@dataclass(frozen=True)
+class Control:
+    """Everything the fronts may call."""
+
+    store: Store
+    ledger: Ledger
+    agents: Agents
+    sessions: Sessions
+    tokens: Tokens
+    rulebook: Rulebook
+    sandboxes: Sandboxes
+    contracts: Contracts
+    gate: Gate
+    receipts: Receipts
+    outputs: Outputs
+    history: History
+    host: Host
+    clock: Callable[[], datetime]
+
+    async def start(self) -> None:
+        """Bring rules into force, set what a crash left right, and finish the records of what was under way.
+
+        Raises:
+            HostUnreachable: without the host nothing is known; start again.
+            LedgerUnavailable: nothing can be recorded, so nothing may run.
+        """
+        self.rulebook.start()
+        await self.sandboxes.reconcile()
+        await self.gate.recover()
+        await self.history.catch_up()
+
+    async def close(self) -> None:
+        """Let go of calls under way, which run on, and close the records. The host is its owner's to close."""
+        await self.gate.close()
+        self.ledger.close()
+        self.store.close()
+
+
+def build_control(*, data_dir: str, host: Host, clock: Callable[[], datetime], rules_path: str | None) -> Control:
+    """Put control together over `<data_dir>/control/`, which is made private to this user.
+
+    Raises:
+        WrongState: another process has it open.
+        LedgerUnavailable: database or ledger cannot be opened.
+    """
+    directory = os.path.join(data_dir, "control")
+    os.makedirs(directory, mode=0o700, exist_ok=True)
+    store = Store(os.path.join(directory, "coldframe.db"))
+    try:
+        ledger = Ledger(store, os.path.join(directory, "ledger"), clock)
+    except BaseException:
+        store.close()
+        raise
+    agents = Agents(store, ledger, host, clock)
+    sessions = Sessions(store, ledger, clock)
+    rulebook = Rulebook(store, ledger, clock, rules_path)
+    contracts = Contracts(store, ledger, rulebook, clock)
+    sandboxes = Sandboxes(store, ledger, agents, sessions, rulebook, host, clock, contracts.issue)
+    history = History(store, ledger, host)
+    return Control(
+        store=store,
+        ledger=ledger,
+        agents=agents,
+        sessions=sessions,
+        tokens=Tokens(store, ledger, clock),
+        rulebook=rulebook,
+        sandboxes=sandboxes,
+        contracts=contracts,
+        gate=Gate(store, ledger, rulebook, sandboxes, sessions, history, clock),
+        receipts=Receipts(ledger, sandboxes),
+        outputs=Outputs(ledger, rulebook, sandboxes, sessions, host),
+        history=history,
+        host=host,
+        clock=clock,
+    )

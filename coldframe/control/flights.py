@@ -1,0 +1,136 @@
+"""One call under way: its outcome for whoever waits, and its output for whoever watches.
+
+The task that runs a call never waits for a watcher: chunks go into a queue of fixed length, and a watcher
+that falls behind reads on from where the box keeps the output. So a slow or vanished reader delays neither
+the command nor its record, and memory does not grow with the output.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from coldframe.contract.command import CommandEvent, Ended, OutputChunk, Started
+from coldframe.contract.ledger import CallStarted
+from coldframe.contract.policy import Decision, Label
+from coldframe.contract.ports import Box
+from coldframe.contract.sandbox import SandboxInfo
+from coldframe.contract.tool import ToolResult
+from coldframe.control.call_records import CallIds
+from coldframe.policy.rules import RuleSet
+from coldframe.tools.registry import Arguments, CallFacts, Ran, ToolSpec
+
+QUEUE_CHUNKS = 64
+"""Chunks kept for a watcher. A chunk of the host holds at most 64 KiB."""
+
+Follow = Callable[[int], AsyncIterator[CommandEvent]]
+
+
+class Watch:
+    """The live output of one call for one watcher."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[CommandEvent] = deque()
+        self._wake = asyncio.Event()
+        self._lagging = False
+        self._closed = False
+        self._newest_seq = -1
+        self._begun = False
+
+    def put(self, event: CommandEvent) -> None:
+        """Take the next event. What has been here before, after a reconnection, is dropped."""
+        if isinstance(event, OutputChunk):
+            if event.seq <= self._newest_seq:
+                return
+            self._newest_seq = event.seq
+        elif isinstance(event, Started):
+            if self._begun:
+                return
+            self._begun = True
+        if len(self._waiting) >= QUEUE_CHUNKS:
+            self._lagging = True
+        elif not self._lagging:
+            self._waiting.append(event)
+        self._wake.set()
+
+    def close(self) -> None:
+        """Say that nothing more comes."""
+        self._closed = True
+        self._wake.set()
+
+    async def events(self, follow: Follow) -> AsyncGenerator[CommandEvent, None]:
+        """Yield every event once, in order; read on with *follow* where the queue was too short."""
+        last_seq = -1
+        while True:
+            while self._waiting:
+                event = self._waiting.popleft()
+                if isinstance(event, OutputChunk):
+                    last_seq = event.seq
+                yield event
+                if isinstance(event, Ended):
+                    return
+            if self._lagging:
+                break
+            if self._closed:
+                return
+            self._wake.clear()
+            await self._wake.wait()
+        async for event in follow(last_seq):
+            if not isinstance(event, Started):
+                yield event
+
+
+@dataclass
+class Flight:
+    """One call that was let through."""
+
+    ids: CallIds
+    started: CallStarted
+    started_seq: int
+    started_at: datetime
+    info: SandboxInfo
+    spec: ToolSpec
+    arguments: Arguments
+    facts: CallFacts
+    rules: RuleSet
+    decision: Decision
+    box: Box
+    taint: Label
+    """Of the session, once the call had started."""
+    recovered: bool = False
+    """Taken over from a server that stopped."""
+    attach: bool = False
+    keep_output: bool = True
+    watch: Watch | None = None
+    _watch_free: bool = True
+    aborted: bool = False
+    work: "asyncio.Task[Ran] | None" = None
+    outcome: "asyncio.Future[ToolResult]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+    def __post_init__(self) -> None:
+        self.outcome.add_done_callback(_look_at)
+
+    def take_watch(self) -> Watch | None:
+        """Return the live output, once: it has room for one watcher."""
+        taken, self._watch_free = self.watch if self._watch_free else None, False
+        return taken
+
+    def settle(self, result: ToolResult | BaseException) -> None:
+        """Hand the outcome to whoever waits. Only the first one counts: a background call has its early answer."""
+        if self.outcome.done():
+            return
+        if isinstance(result, BaseException):
+            self.outcome.set_exception(result)
+        else:
+            self.outcome.set_result(result)
+
+    def emit(self, event: CommandEvent) -> None:
+        if self.watch is not None:
+            self.watch.put(event)
+
+
+def _look_at(outcome: "asyncio.Future[ToolResult]") -> None:
+    """Keep asyncio quiet about a failure that nobody waits for any more; it is in the ledger."""
+    if not outcome.cancelled():
+        outcome.exception()

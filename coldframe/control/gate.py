@@ -1,0 +1,370 @@
+"""The one door: every tool call of every surface is decided, recorded, run, judged, labelled and recorded here.
+
+Order of a call: rights, tool known and enabled, arguments, reading of the command, PRE_TOOL_CALL, ledger
+`call.started` (`admission.py`), run (here), POST_TOOL_RESPONSE, taint, ledger `call.ended`, history
+(`landing.py`), delivery. Taint rises twice: in the transaction of `call.started` by what is in view, so that neither
+a crash nor a live stream can be ahead of it, and at the end by what rules say about the result.
+
+A call that has started belongs to the gate and not to its caller: a caller that goes away cancels nothing
+(except an upload, whose content it takes along). A refusal is a typed error with `call_id`, `rule` and `seq`
+of its record among its facts. An error of the tool, such as FILE_NOT_FOUND, is a result: the call ran.
+"""
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable
+from contextlib import aclosing
+from datetime import datetime
+from typing import Any
+
+from coldframe.contract.caller import Caller
+from coldframe.contract.command import CommandEvent
+from coldframe.contract.errors import (
+    ColdframeError,
+    GuestLost,
+    HostUnreachable,
+    Internal,
+    InvalidArgument,
+    NotFound,
+)
+from coldframe.contract.ledger import CallStarted, LedgerEntry
+from coldframe.contract.policy import CallContext, Decision, ResultContext
+from coldframe.contract.tool import AllowedOperation, ToolResult
+from coldframe.control.admission import Admission
+from coldframe.control.call_records import (
+    ids_of,
+)
+from coldframe.control.flights import Flight
+from coldframe.control.history import History
+from coldframe.control.judged_outputs import JudgedOutputs
+from coldframe.control.judgement import (
+    allowed_operations,
+    judge_call,
+    judge_result,
+    judges_output,
+)
+from coldframe.control.keyed_calls import KeyedCalls
+from coldframe.control.landing import Landing, without_output
+from coldframe.control.ledger import Ledger
+from coldframe.control.past_box import PastBox
+from coldframe.control.rulebook import Rulebook
+from coldframe.control.sandboxes import Sandboxes
+from coldframe.control.sessions import Sessions
+from coldframe.control.store import Store
+from coldframe.tools.registry import Ran, ToolCall, find_tool
+
+_log = logging.getLogger("coldframe.gate")
+RETRY_FIRST_S = 0.2
+RETRY_LONGEST_S = 10.0
+
+
+class Gate:
+    """See the module. Fronts have nothing else to call for a tool."""
+
+    def __init__(
+        self,
+        store: Store,
+        ledger: Ledger,
+        rulebook: Rulebook,
+        sandboxes: Sandboxes,
+        sessions: Sessions,
+        history: History,
+        clock: Callable[[], datetime],
+    ) -> None:
+        self._ledger = ledger
+        self._rulebook = rulebook
+        self._sandboxes = sandboxes
+        self._sessions = sessions
+        keyed = KeyedCalls(store)
+        self._judged = JudgedOutputs(store)
+        self._flights: dict[str, Flight] = {}
+        self._admission = Admission(store, ledger, rulebook, sandboxes, sessions, history, keyed, self._flights)
+        self._landing = Landing(store, ledger, sandboxes, sessions, history, keyed, self._judged, clock)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closing = False
+
+    async def call(
+        self,
+        caller: Caller,
+        sandbox_id: str,
+        tool: str,
+        arguments: dict[str, Any],
+        *,
+        session_id: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> ToolResult:
+        """Run one tool call to its end, or to its start if it asks for the background.
+
+        Raises:
+            Refused: nothing was done (or, by a rule about results, the result is withheld); recorded.
+            InvalidArgument, UnknownTool, NotFound, WrongState, Conflict: nothing was done; recorded.
+            PolicyUnavailable, LedgerUnavailable: nothing was done, since it could not be judged or recorded.
+            HostUnreachable: it may run; ask again with the same idempotency key.
+        """
+        flight = await self._admit(caller, sandbox_id, tool, arguments, session_id, idempotency_key, keep_output=True)
+        if isinstance(flight, ToolResult):
+            return flight
+        return await asyncio.shield(flight.outcome)
+
+    async def stream(
+        self,
+        caller: Caller,
+        sandbox_id: str,
+        tool: str,
+        arguments: dict[str, Any],
+        *,
+        session_id: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> AsyncIterator[CommandEvent | ToolResult]:
+        """Like `call`, with the events of a command as they happen before the result, which repeats no output.
+
+        Memory stays constant whatever is printed. Where a rule is about results of the tool, every event
+        is held back until the result has been judged, so nothing leaks ahead of a denial or of a label. Leaving
+        the iterator ends no command.
+        """
+        flight = await self._admit(caller, sandbox_id, tool, arguments, session_id, idempotency_key, keep_output=False)
+        if isinstance(flight, ToolResult):
+            result = flight
+            if isinstance(result.value.get("command_id"), str):
+                async with aclosing(self._replayed(result)) as past:
+                    async for event in past:
+                        yield event
+        elif (watch := flight.take_watch()) is not None:
+            past_box, command_id = PastBox(self._sandboxes, flight.info), flight.ids.command_id
+            async with aclosing(watch.events(lambda seq: past_box.follow(command_id, after_seq=seq))) as live:
+                async for event in live:
+                    yield event
+            result = await asyncio.shield(flight.outcome)
+        else:
+            result = await asyncio.shield(flight.outcome)
+            if flight.started.command_id is not None:
+                async with aclosing(self._replayed(result)) as past:
+                    async for event in past:
+                        yield event
+        yield without_output(result)
+
+    async def _replayed(self, result: ToolResult) -> AsyncGenerator[CommandEvent, None]:
+        command_id = result.value.get("command_id") or ids_of(result.call_id).command_id
+        async for event in self._sandboxes.events(self._sandboxes.find(result.sandbox_id), str(command_id)):
+            yield event
+
+    async def upload(
+        self,
+        caller: Caller,
+        sandbox_id: str,
+        path: str,
+        content: AsyncIterable[bytes],
+        *,
+        session_id: str | None = None,
+        if_version: str | None = None,
+    ) -> ToolResult:
+        """Write a file of any size from a stream. A stream that breaks off, or a caller that leaves, changes nothing."""
+        arguments: dict[str, Any] = {"path": path, "content": ""}
+        if if_version is not None:
+            arguments["if_version"] = if_version
+        flight = await self._admit(
+            caller, sandbox_id, "write_file", arguments, session_id, None, keep_output=True, content=content
+        )
+        if isinstance(flight, ToolResult):
+            return flight
+        try:
+            return await asyncio.shield(flight.outcome)
+        except asyncio.CancelledError:
+            flight.aborted = True
+            if flight.work is not None:
+                flight.work.cancel()
+            raise
+
+    def allowed(self, caller: Caller, sandbox_id: str) -> list[AllowedOperation]:
+        """Return what the gate would answer now. Raises NotFound, GrantMissing and PolicyUnavailable."""
+        info = self._sandboxes.get(caller, sandbox_id)
+        taint = self._sandboxes.session(info).taint
+        return allowed_operations(caller, info, taint, self._rulebook.current)
+
+    def replay(self, seq: int) -> tuple[Decision, Decision]:
+        """Return the decision stored in ledger entry *seq* and the one that the same rules make of the stored context.
+
+        Raises:
+            NotFound: there is no such entry, it holds no decision, or its rule set or judged output is gone.
+        """
+        entry = self._ledger.entry(seq)
+        body = {} if entry is None else entry.body
+        if entry is None or body.get("decision") is None or body.get("context") is None:
+            raise NotFound(f"ledger entry {seq} holds no decision", seq=seq)
+        stored = Decision.model_validate(body["decision"])
+        rules = self._rulebook.past(stored.rules_sha256)
+        if entry.kind == "call.ended":
+            context = ResultContext.model_validate(body["context"])
+            output = b""
+            if judges_output(rules, context.call.tool):
+                output = self._judged.find(entry.subject)
+                if hashlib.sha256(output).hexdigest() != context.output_sha256:
+                    raise NotFound(f"the output judged in ledger entry {seq} is not what is kept", seq=seq)
+            return stored, judge_result(context, output, rules)
+        return stored, judge_call(CallContext.model_validate(body["context"]), rules)
+
+    async def recover(self) -> None:
+        """After a restart: finish every call that was under way, or record that it was interrupted.
+
+        Returns at once for commands that still run; they are followed to their end by tasks of the gate.
+        """
+        for entry in self._ledger.open_calls():
+            started = CallStarted.model_validate(entry.body)
+            if started.call_id in self._flights:
+                continue
+            try:
+                flight = self._restored(entry, started)
+            except ColdframeError as error:
+                await self._landing.interrupt(entry, started, error.message)
+                continue
+            if flight is None:
+                await self._landing.interrupt(entry, started, "the server stopped before the tool had answered")
+            else:
+                self._launch(flight)
+
+    async def close(self) -> None:
+        """Let go of every call under way. Commands run on, and `recover` finishes their records at the next start."""
+        self._closing = True
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for flight in list(self._flights.values()):
+            flight.settle(HostUnreachable("the server is stopping; the outcome is not known yet"))
+        self._flights.clear()
+
+    # The run, in a task of the gate.
+
+    async def _admit(
+        self,
+        caller: Caller,
+        sandbox_id: str,
+        tool: str,
+        arguments: dict[str, Any],
+        session_id: str | None,
+        key: str | None,
+        *,
+        keep_output: bool,
+        content: AsyncIterable[bytes] | None = None,
+    ) -> Flight | ToolResult:
+        if self._closing:
+            raise HostUnreachable("the server is stopping", hint="try again in a moment")
+        let_in = await self._admission.admit(
+            caller, sandbox_id, tool, arguments, session_id, key, keep_output=keep_output
+        )
+        if isinstance(let_in, Flight) and let_in.ids.call_id not in self._flights:
+            self._launch(let_in, content)
+        return let_in
+
+    def _launch(self, flight: Flight, content: AsyncIterable[bytes] | None = None) -> None:
+        self._flights[flight.ids.call_id] = flight
+        task = asyncio.create_task(self._fly(flight, content), name=flight.ids.call_id)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _fly(self, flight: Flight, content: AsyncIterable[bytes] | None) -> None:
+        try:
+            ran, error = await self._run(flight, content)
+            unknown = isinstance(error, HostUnreachable)
+            gone = flight.recovered and isinstance(error, NotFound | GuestLost)
+            if error is not None and (unknown or gone):
+                entry = self._ledger.entry(flight.started_seq)
+                assert entry is not None
+                await self._landing.interrupt(entry, flight.started, error.message)
+                flight.settle(error)
+                return
+            flight.settle(await self._landing.finish(flight, ran, error))
+        except ColdframeError as error:
+            flight.settle(error)
+        except asyncio.CancelledError:
+            flight.settle(HostUnreachable("the server is stopping; the outcome is not known yet"))
+            raise
+        except Exception as error:  # noqa: BLE001  # the edge of the task: the caller gets an answer, the log the reason
+            _log.exception("call %s failed", flight.ids.call_id)
+            flight.settle(Internal(f"call `{flight.ids.call_id}` failed in the gate: {type(error).__name__}"))
+        finally:
+            if flight.watch is not None:
+                flight.watch.close()
+            self._flights.pop(flight.ids.call_id, None)
+
+    async def _run(
+        self, flight: Flight, content: AsyncIterable[bytes] | None
+    ) -> tuple[Ran | None, ColdframeError | None]:
+        """Run the tool, and go on with it while the host cannot be reached. Returns its answer or its error."""
+        pause_s = RETRY_FIRST_S
+        while True:
+            try:
+                return await self._run_once(flight, content), None
+            except HostUnreachable as error:
+                # The caller need not wait; a command may run on, and its end is recorded when the host is back.
+                flight.settle(error)
+                if flight.started.command_id is None:
+                    return None, error
+                flight.box, flight.attach = PastBox(self._sandboxes, flight.info), True
+                await asyncio.sleep(pause_s)
+                pause_s = min(pause_s * 2, RETRY_LONGEST_S)
+            except GuestLost as error:
+                self._sandboxes.mark_lost(flight.info.sandbox_id, error.message)
+                if flight.started.command_id is None or isinstance(flight.box, PastBox):
+                    return None, error
+                flight.box, flight.attach = PastBox(self._sandboxes, flight.info), True
+            except ColdframeError as error:
+                return None, error
+            except Exception as error:  # noqa: BLE001  # a fault of a tool is recorded like any other end of a call
+                _log.exception("tool `%s` failed in call %s", flight.spec.name, flight.ids.call_id)
+                return None, Internal(f"tool `{flight.spec.name}` failed: {type(error).__name__}")
+
+    async def _run_once(self, flight: Flight, content: AsyncIterable[bytes] | None) -> Ran:
+        call: ToolCall[Any] = ToolCall(
+            arguments=flight.arguments,
+            box=flight.box,
+            spec=flight.info.spec,
+            command_id=flight.ids.command_id,
+            attach=flight.attach,
+            keep_output=flight.keep_output,
+            emit=flight.emit,
+            content=None if content is None else _unbroken(content),
+            answer_early=lambda answer: flight.settle(self._landing.early(flight, answer)),
+        )
+        flight.work = asyncio.ensure_future(flight.spec.run(call))
+        try:
+            return await flight.work
+        except asyncio.CancelledError:
+            if flight.aborted and flight.work.cancelled():
+                raise InvalidArgument("the caller left before the content was complete") from None
+            flight.work.cancel()
+            raise
+
+    def _restored(self, entry: LedgerEntry, started: CallStarted) -> Flight | None:
+        if started.command_id is None:
+            return None
+        info = self._sandboxes.find(started.sandbox_id)
+        spec = find_tool(started.tool)
+        checked = spec.check({"command": started.command if started.command is not None else list(started.argv or ())})
+        return Flight(
+            ids=ids_of(started.call_id),
+            started=started,
+            started_seq=entry.seq,
+            started_at=entry.at,
+            info=info,
+            spec=spec,
+            arguments=checked,
+            facts=checked.facts(),
+            rules=self._rulebook.past(started.decision.rules_sha256),
+            decision=started.decision,
+            box=PastBox(self._sandboxes, info),
+            taint=self._sessions.get(started.session_id).taint,
+            recovered=True,
+            attach=True,
+        )
+
+
+async def _unbroken(content: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
+    """Pass *content* on; a failure of whoever sends it is the caller's fault, typed."""
+    try:
+        async for part in content:
+            yield part
+    except ColdframeError:
+        raise
+    except Exception as error:
+        raise InvalidArgument(f"the content broke off: {type(error).__name__}") from error

@@ -1,0 +1,226 @@
+"""How a call comes to its end: the result is judged, labelled, recorded and shown in the history, in this order."""
+
+import hashlib
+import json
+import logging
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+from coldframe.contract.errors import (
+    ColdframeError,
+    GuestLost,
+    PolicyUnavailable,
+)
+from coldframe.contract.ledger import CallInterrupted, CallStarted, LedgerEntry
+from coldframe.contract.policy import Decision, Label, Outcome, ResultContext
+from coldframe.contract.tool import ToolResult
+from coldframe.control.call_records import (
+    ended_record,
+    endpoint,
+)
+from coldframe.control.flights import Flight
+from coldframe.control.history import History
+from coldframe.control.judged_outputs import JudgedOutputs
+from coldframe.control.judgement import (
+    judge_result,
+    judges_output,
+    refusal_of,
+)
+from coldframe.control.keyed_calls import KeyedCalls
+from coldframe.control.ledger import Ledger
+from coldframe.control.sandboxes import Sandboxes
+from coldframe.control.sessions import Sessions
+from coldframe.control.store import Store
+from coldframe.policy.labels import join
+from coldframe.tools.registry import Answer, Ran
+
+_log = logging.getLogger("coldframe.gate")
+
+
+class Landing:
+    """Brings calls to their end. What it returns is what the caller gets."""
+
+    def __init__(
+        self,
+        store: Store,
+        ledger: Ledger,
+        sandboxes: Sandboxes,
+        sessions: Sessions,
+        history: History,
+        keyed: KeyedCalls,
+        judged: JudgedOutputs,
+        clock: Callable[[], datetime],
+    ) -> None:
+        self._store = store
+        self._ledger = ledger
+        self._sandboxes = sandboxes
+        self._sessions = sessions
+        self._history = history
+        self._keyed = keyed
+        self._judged = judged
+        self._clock = clock
+
+    def early(self, flight: Flight, answer: Answer) -> ToolResult:
+        """Return the result of a command that goes on in the background. Its own end is recorded later."""
+        result = self._result(flight, flight.taint, _reason(flight, None), answer.model_dump(mode="json"), None)
+        with self._store.transaction() as connection:
+            self._keyed.close(flight.ids.call_id, result.model_dump(mode="json"), connection=connection)
+        return result
+
+    async def finish(
+        self, flight: Flight, ran: Ran | None, error: ColdframeError | None
+    ) -> ToolResult | ColdframeError:
+        """Judge, label and record the end of a call; return what its caller gets."""
+        reads = judges_output(flight.rules, flight.spec.name)
+        output = b""
+        if reads:
+            output = ran.output() if ran is not None else json.dumps(error.to_wire() if error else {}).encode()
+        context = _result_context(flight, ran, error, output if reads else None)
+        decision: Decision | None = None
+        refusal: ColdframeError | None = None
+        try:
+            decision = judge_result(context, output, flight.rules)
+            if decision.outcome is not Outcome.ALLOW:
+                refusal = refusal_of(decision)
+        except PolicyUnavailable as failure:
+            refusal = failure
+        ended_at = self._clock()
+        with self._store.transaction() as connection:
+            info = self._sandboxes.find(flight.info.sandbox_id)
+            rules_say = join(flight.decision.label, decision.label if decision is not None else Label.PUBLIC)
+            taint = self._sessions.raise_taint(
+                flight.started.session_id, join(info.workspace_label, rules_say), connection=connection
+            )
+            # What a tool of the box shows lies in the workspace: a label on it is the workspace's too.
+            left_behind = taint if flight.spec.writes else rules_say
+            self._sandboxes.raise_workspace_label(info, left_behind, connection=connection)
+            reason = _reason(flight, decision, workspace=info.workspace_label, taint=taint)
+            body = ended_record(
+                flight.started,
+                flight.started_seq,
+                flight.started_at,
+                ended_at,
+                ran,
+                error,
+                taint,
+                reason,
+                taint,
+                context,
+                decision,
+            )
+            entry = self._ledger.append(
+                "call.ended", flight.ids.call_id, body.model_dump(mode="json"), connection=connection
+            )
+            if reads:
+                self._judged.keep(flight.ids.call_id, output, connection=connection)
+            if refusal is not None:
+                refusal.facts.update(call_id=flight.ids.call_id, seq=entry.seq, ran=True)
+                if decision is not None:
+                    refusal.facts["rule"] = decision.rule_id
+                kept = {"error": refusal.to_wire()}
+            else:
+                value = {} if ran is None else ran.answer.model_dump(mode="json")
+                result = self._result(flight, taint, reason, value, error)
+                kept = without_output(result).model_dump(mode="json") if ran and ran.command else {}
+                kept = kept or result.model_dump(mode="json") if flight.started.idempotency_key else {}
+            if flight.started.idempotency_key:
+                self._keyed.close(flight.ids.call_id, kept, connection=connection)
+        await show(self._history, entry)
+        return refusal if refusal is not None else result
+
+    def _result(
+        self, flight: Flight, taint: Label, reason: str, value: dict[str, Any], error: ColdframeError | None
+    ) -> ToolResult:
+        return ToolResult(
+            call_id=flight.ids.call_id,
+            tool=flight.spec.name,
+            sandbox_id=flight.info.sandbox_id,
+            session_id=flight.started.session_id,
+            label=taint,
+            label_reason=reason,
+            taint=taint,
+            decision=flight.decision.outcome,
+            rule_id=flight.decision.rule_id,
+            value=value,
+            error=None if error is None else error.to_wire(),
+            degraded=flight.info.degraded,
+            receipt_id=flight.ids.receipt_id,
+        )
+
+    async def interrupt(self, entry: LedgerEntry, started: CallStarted, reason: str) -> None:
+        error = GuestLost(
+            f"call `{started.call_id}` was interrupted: {reason}",
+            hint="look at the workspace: the call may have had effects; then use a new key",
+            call_id=started.call_id,
+        )
+        with self._store.transaction() as connection:
+            body = CallInterrupted(
+                call_id=started.call_id,
+                sandbox_id=started.sandbox_id,
+                agent_id=started.agent_id,
+                session_id=started.session_id,
+                caller=started.caller,
+                tool=started.tool,
+                taint_before=started.taint_before,
+                started_seq=entry.seq,
+                command_id=started.command_id,
+                reason=reason,
+                taint_after=self._sessions.get(started.session_id).taint,
+            )
+            written = self._ledger.append(
+                "call.interrupted", started.call_id, body.model_dump(mode="json"), connection=connection
+            )
+            self._keyed.close(started.call_id, {"error": error.to_wire()}, connection=connection)
+        await show(self._history, written)
+
+
+async def show(history: History, entry: LedgerEntry) -> None:
+    """Show the entry in `.exec_history`. The ledger is the record: a projection that fails is made up for later."""
+    try:
+        await history.project(entry)
+    except ColdframeError as error:
+        _log.warning("history of entry %d is behind: %s", entry.seq, error.message)
+
+
+def _result_context(
+    flight: Flight, ran: Ran | None, error: ColdframeError | None, output: bytes | None
+) -> ResultContext:
+    command = None if ran is None else ran.command
+    size = (len(output) if output is not None else 0) if ran is None else ran.output_bytes
+    return ResultContext(
+        call=flight.started.context,
+        failed=error is not None,
+        exit_code=None if command is None else command.exit_code,
+        signal=None if command is None else command.signal,
+        timed_out=command is not None and command.timed_out,
+        output_bytes=size,
+        output_sha256="" if output is None else hashlib.sha256(output).hexdigest(),
+        reached=() if command is None else tuple(endpoint(contact) for contact in command.contacts),
+    )
+
+
+def _reason(
+    flight: Flight, decision: Decision | None, *, workspace: Label | None = None, taint: Label | None = None
+) -> str:
+    """Say which of session, workspace and rules make the label what it is."""
+    label = flight.taint if taint is None else taint
+    view = flight.info.workspace_label if workspace is None else workspace
+    parts = []
+    if flight.started.context.taint is label or (label is not view and decision is None):
+        parts.append("session")
+    if view is label:
+        parts.append("workspace")
+    for one in (flight.decision, decision):
+        verdicts = () if one is None else one.verdicts
+        parts.extend(f"rule {verdict.rule_id}" for verdict in verdicts if verdict.label is label)
+    return f"{label.value} by {', '.join(dict.fromkeys(parts)) or 'session'}"
+
+
+def without_output(result: ToolResult) -> ToolResult:
+    """Return *result* without the output that a command's answer repeats, for whoever has the chunks."""
+    if "transcript" not in result.value:
+        return result
+    gone = dict.fromkeys(("stdout", "stderr", "stdout_base64", "stderr_base64", "transcript"))
+    streamed = {"streamed": True, "complete": False, "truncated": False}
+    return result.model_copy(update={"value": {**result.value, **gone, **streamed}})

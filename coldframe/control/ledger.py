@@ -1,0 +1,335 @@
+"""The ledger: one gapless, hash-chained record of everything that was decided and done.
+
+An entry's hash is SHA-256 over the canonical JSON (`checkpoints.canonical`) of all its other fields, with
+the hash of the entry before among them. The database alone would let the tail be cut off unseen, so every
+commit moves a head kept apart and signed (`checkpoints.py`); `verification.py` compares the two.
+
+There is no way to switch it off, and no entry is written later: a caller that cannot record gets
+LedgerUnavailable and must not act. Triggers refuse UPDATE and DELETE as a second net.
+
+The append is a hand-kept statement on the store's own connection: through SQLAlchemy it costs three times
+as much. Floats are refused, since they have no single canonical form.
+"""
+
+import contextlib
+import json
+import logging
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Collection, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import sqlalchemy
+from sqlalchemy import Column, Index, Integer, Table, Text
+
+from coldframe.contract.errors import LedgerUnavailable
+from coldframe.contract.ledger import LedgerEntry, LedgerVerdict
+from coldframe.control.checkpoints import (
+    START,
+    ZERO,
+    Checkpoints,
+    Seal,
+    canonical,
+    has_seal,
+    make_seal,
+    read_head,
+    read_seal,
+)
+from coldframe.control.store import Store, metadata
+from coldframe.control.verification import FAULT_FOUND, INDEXED, entry_hash, find_opening_faults, verify_directory
+
+__all__ = ["Ledger", "verify_directory"]
+
+CHECKPOINT_EVERY = 256
+"""Entries between two signed checkpoints; a signature and its sync cost about 0.3 ms."""
+DURABLE_CHECKPOINT_S = 1.0
+"""Durable entries are signed too, but no more often than this."""
+MAX_ENTRIES = 10_000
+"""Most entries in one answer."""
+
+ledger_table = Table(
+    "ledger",
+    metadata,
+    Column("seq", Integer, primary_key=True, autoincrement=False),
+    Column("at", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("subject", Text, nullable=False),
+    Column("body", Text, nullable=False),
+    Column("previous", Text, nullable=False),
+    Column("hash", Text, nullable=False),
+    Column("sandbox_id", Text),
+    Column("agent_id", Text),
+    Column("session_id", Text),
+    Column("call_id", Text),
+)
+for _name in INDEXED:
+    Index(f"ledger_{_name}", ledger_table.c[_name])
+# Partial, since every index costs each append 2 to 5 µs and most entries are about calls.
+Index("ledger_subject", ledger_table.c.subject, sqlite_where=sqlalchemy.text("subject IS NOT call_id"))
+
+_INSERT = (
+    "INSERT INTO ledger (seq, at, kind, subject, body, previous, hash, sandbox_id, agent_id, session_id, call_id) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+_SELECT = "SELECT seq, at, kind, subject, body, previous, hash FROM ledger"
+_log = logging.getLogger("coldframe.ledger")
+
+
+def format_time(at: datetime) -> str:
+    """UTC with microseconds and `Z`: as text, in the order of time. Raises TypeError for a time without zone."""
+    if at.tzinfo is None:
+        raise TypeError("a time without a zone cannot be recorded")
+    if at.tzinfo is not UTC:
+        at = at.astimezone(UTC)
+    return at.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+
+
+def parse_time(text: str) -> datetime:
+    return datetime.fromisoformat(text)
+
+
+class Ledger:
+    """The writing and reading side. One per store."""
+
+    def __init__(self, store: Store, directory: str, clock: Callable[[], datetime]) -> None:
+        """Open the ledger of *store*, with head, checkpoints and keys in *directory* (made if missing).
+
+        Compares the two first; what does not fit is recorded as an entry `ledger.fault_found`, so that it
+        stays visible after new entries have been written over the gap.
+
+        Raises:
+            LedgerUnavailable: the directory cannot be written, or its key is gone although there are entries.
+        """
+        self._store = store
+        self._directory = directory
+        self._clock = clock
+        self._entries_since_checkpoint = 0
+        self._signed_at_s = float("-inf")
+        self._closed = False
+        try:
+            os.makedirs(directory, mode=0o700, exist_ok=True)
+            self._seq, self._hash = self._read_last()
+            seal = self._take_seal()
+            faults = find_opening_faults(store.path, directory, seal)
+            try:
+                head = read_head(directory, seal) or START
+            except ValueError:
+                head = START
+            self._checkpoints = Checkpoints(directory, seal, head)
+            if not faults:
+                # Forward over what a crash between commit and head left; with faults the next entry moves it,
+                # so that a second crash cannot take the evidence away.
+                self._checkpoints.move(self._seq, self._hash)
+        except (OSError, sqlite3.Error) as error:
+            raise LedgerUnavailable(f"the ledger in `{directory}` cannot be opened: {error}", path=directory) from error
+        if faults:
+            for fault in faults:
+                _log.error("ledger: %s at entry %d: %s", fault.kind, fault.seq, fault.message)
+            self.append(FAULT_FOUND, "ledger", {"faults": [fault.model_dump() for fault in faults]}, durable=True)
+
+    def append(
+        self,
+        kind: str,
+        subject: str,
+        body: dict[str, Any],
+        *,
+        connection: sqlalchemy.Connection | None = None,
+        durable: bool = False,
+    ) -> LedgerEntry:
+        """Record, in the transaction under way if there is one, else in its own.
+
+        *connection* says that the caller means its transaction; it is checked. *durable* makes the record
+        survive a power cut.
+
+        Raises:
+            LedgerUnavailable: it is not recorded; do not act.
+            TypeError: the body holds a float or anything else that is not plain JSON: a mistake of ours.
+        """
+        if connection is not None and not self._store.is_joined_by(connection):
+            raise RuntimeError("the connection given has no transaction under way in this store")
+        if self._closed:
+            raise LedgerUnavailable("the ledger is closed", hint="start the server again")
+        _check_plain(body)
+        text = canonical(body)
+        if "\\ud" in text:
+            # Lone surrogates (file names that are no UTF-8) become visible escapes: many JSON readers refuse them.
+            body = _without_surrogates(body)
+            text = canonical(body)
+        now = self._clock()
+        at = format_time(now)
+        with self._store.transaction(durable=durable):
+            seq, previous = self._seq + 1, self._hash
+            digest = entry_hash(seq, at, kind, subject, text, previous)
+            columns = (body.get(name) for name in INDEXED)
+            try:
+                self._store.raw.execute(_INSERT, (seq, at, kind, subject, text, previous, digest, *columns))
+            except sqlite3.Error as error:
+                raise LedgerUnavailable(f"the ledger cannot be written: {error}", reason=str(error)) from error
+            self._store.after(self._committed, self._undone)
+            self._seq, self._hash = seq, digest
+            self._entries_since_checkpoint += 1
+        return LedgerEntry(seq=seq, at=now, kind=kind, subject=subject, body=body, previous=previous, hash=digest)
+
+    def entries(
+        self,
+        *,
+        after: int = 0,
+        limit: int = 100,
+        kinds: Collection[str] = (),
+        subject: str | None = None,
+        sandbox_id: str | None = None,
+        agent_id: str | None = None,
+        session_id: str | None = None,
+        call_id: str | None = None,
+    ) -> list[LedgerEntry]:
+        """Entries past *after* in order, at most *limit* and never more than MAX_ENTRIES; all filters must fit."""
+        conditions, values = ["seq > ?"], [after]  # type: tuple[list[str], list[Any]]
+        if subject is not None:
+            # In the words of the partial index; the subject of an entry about a call is the call.
+            conditions.append("((subject = ? AND subject IS NOT call_id) OR (call_id = ? AND subject = ?))")
+            values.extend([subject] * 3)
+        for name, value in (
+            ("sandbox_id", sandbox_id),
+            ("agent_id", agent_id),
+            ("session_id", session_id),
+            ("call_id", call_id),
+        ):
+            if value is not None:
+                conditions.append(f"{name} = ?")
+                values.append(value)
+        if kinds:
+            conditions.append(f"kind IN ({', '.join('?' * len(kinds))})")
+            values.extend(kinds)
+            if not any(kind.startswith("call.") for kind in kinds):
+                conditions.append("call_id IS NULL")  # Few entries, and indexed; an index by kind costs every append.
+        query = f"{_SELECT} WHERE {' AND '.join(conditions)} ORDER BY seq LIMIT ?"
+        return self._read(query, [*values, max(0, min(limit, MAX_ENTRIES))])
+
+    def entry(self, seq: int) -> LedgerEntry | None:
+        """The one entry of that number."""
+        found = self._read(f"{_SELECT} WHERE seq = ?", [seq])
+        return found[0] if found else None
+
+    def open_calls(self) -> list[LedgerEntry]:
+        """`call.started` without `call.ended` or `call.interrupted`: what was under way when the server stopped."""
+        query = (
+            f"{_SELECT} WHERE kind = 'call.started' AND call_id IN ("  # noqa: S608  only names of ours
+            "SELECT call_id FROM ledger WHERE kind = 'call.started' EXCEPT "
+            "SELECT call_id FROM ledger WHERE kind IN ('call.ended', 'call.interrupted')) ORDER BY seq"
+        )
+        return self._read(query, [])
+
+    def verify(self) -> LedgerVerdict:
+        """Check every entry and checkpoint. Reads through a connection of its own, so it may run in a thread."""
+        return verify_directory(self._store.path, self._directory)
+
+    def export(self) -> Iterator[bytes]:
+        """Every entry as one line of canonical JSON with the fields of LedgerEntry."""
+        after = 0
+        while batch := self.entries(after=after, limit=1000):
+            for entry in batch:
+                after = entry.seq
+                yield export_line(entry)
+
+    def close(self) -> None:
+        """Sign the head and let go. Idempotent; the store stays open."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            if self._checkpoints.head.seq != 0 and self._entries_since_checkpoint:
+                self._checkpoints.sign(self._clock())
+        except OSError as error:
+            _log.error("ledger: the last checkpoint could not be written: %s", error)
+        finally:
+            self._checkpoints.close()
+
+    def _take_seal(self) -> Seal:
+        if has_seal(self._directory):
+            return read_seal(self._directory)
+        if self._seq or any(os.path.exists(os.path.join(self._directory, n)) for n in ("head", "checkpoints.jsonl")):
+            raise LedgerUnavailable(
+                f"the signing key is missing from `{self._directory}` although the ledger has entries",
+                hint="put `signing.key` back from a backup; `coldframe ledger verify` tells what can still be checked",
+                path=self._directory,
+            )
+        return make_seal(self._directory)
+
+    def _read_last(self) -> tuple[int, str]:
+        rows = self._store.read("SELECT seq, hash FROM ledger ORDER BY seq DESC LIMIT 1")
+        return (int(rows[0][0]), str(rows[0][1])) if rows else (0, ZERO)
+
+    def _committed(self, durable: bool) -> None:
+        if self._checkpoints.head[:2] == (self._seq, self._hash):
+            return  # Several entries of one transaction: the first call moved the head past all of them.
+        try:
+            self._checkpoints.move(self._seq, self._hash)
+            full = self._entries_since_checkpoint >= CHECKPOINT_EVERY
+            if full or (durable and time.monotonic() - self._signed_at_s >= DURABLE_CHECKPOINT_S):
+                self._checkpoints.sign(self._clock())
+                self._signed_at_s = time.monotonic()
+                self._entries_since_checkpoint = 0
+        except OSError as error:
+            # The entries stand, but nothing vouches for them; the action behind them must not go on.
+            raise LedgerUnavailable(f"the head of the ledger cannot be written: {error}", reason=str(error)) from error
+
+    def _undone(self) -> None:
+        with contextlib.suppress(LedgerUnavailable):
+            self._seq, self._hash = self._read_last()
+
+    def _read(self, query: str, values: list[Any]) -> list[LedgerEntry]:
+        return [
+            LedgerEntry(
+                seq=row[0],
+                at=parse_time(row[1]),
+                kind=row[2],
+                subject=row[3],
+                body=json.loads(row[4]),
+                previous=row[5],
+                hash=row[6],
+            )
+            for row in self._store.read(query, values)
+        ]
+
+
+def export_line(entry: LedgerEntry) -> bytes:
+    """The documented form of one entry: without `hash` it is exactly the text that `hash` is taken over."""
+    fields = {
+        "at": format_time(entry.at),
+        "body": entry.body,
+        "hash": entry.hash,
+        "kind": entry.kind,
+        "previous": entry.previous,
+        "seq": entry.seq,
+        "subject": entry.subject,
+    }
+    return canonical(fields).encode() + b"\n"
+
+
+def _check_plain(value: object) -> None:
+    """Refuse what JSON would take but not bring back the same."""
+    kind = type(value)
+    if kind is str or kind is int or kind is bool or value is None:
+        return
+    if kind is dict and isinstance(value, dict):
+        for key, inner in value.items():
+            if type(key) is not str:
+                raise TypeError(f"a ledger body has text keys only, not {key!r}")
+            _check_plain(inner)
+    elif isinstance(value, (list, tuple)):
+        for inner in value:
+            _check_plain(inner)
+    elif not isinstance(value, str):  # A text enumeration is its text.
+        raise TypeError(f"a ledger body holds no {kind.__name__}: {value!r}")
+
+
+def _without_surrogates(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {_without_surrogates(key): _without_surrogates(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_without_surrogates(inner) for inner in value]
+    return value

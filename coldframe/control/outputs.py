@@ -1,0 +1,242 @@
+"""Past and running commands of a sandbox: what they were, all they printed, and a way to stop them.
+
+Output is as labelled and as judged as the call that made it: whoever is not owner or admin gets nothing that a
+rule withheld, nothing of a running command while some rule reads output, and an agent's session takes the
+label of what it reads here. There is no poll: windows are read from disk, `follow` waits in the box.
+"""
+
+import contextlib
+import shlex
+from collections.abc import AsyncIterator, Iterator
+from typing import Literal
+
+from coldframe.contract.caller import Caller
+from coldframe.contract.command import CommandEvent, CommandInfo, CommandResult, Ended, OutputChunk
+from coldframe.contract.errors import DeniedByRule, GuestLost, InvalidArgument, NotFound, WrongState
+from coldframe.contract.files import ListCommands, ResizeTerminal, SignalCommand
+from coldframe.contract.ledger import CallEnded, CallStarted, LedgerEntry
+from coldframe.contract.policy import Label, Outcome, Role
+from coldframe.contract.ports import Host
+from coldframe.contract.sandbox import SandboxInfo
+from coldframe.contract.tool import OutputWindow
+from coldframe.control.call_records import ids_of
+from coldframe.control.judgement import holds_back
+from coldframe.control.ledger import Ledger
+from coldframe.control.rights import require
+from coldframe.control.rulebook import Rulebook
+from coldframe.control.sandboxes import Sandboxes
+from coldframe.control.sessions import Sessions
+from coldframe.policy.labels import join
+
+WINDOW_CAP_BYTES = 16 * 1024 * 1024
+"""Most bytes in one window."""
+MAX_SIGNAL = 64
+
+
+class Outputs:
+    """Reads what commands left behind; starts nothing."""
+
+    def __init__(
+        self, ledger: Ledger, rulebook: Rulebook, sandboxes: Sandboxes, sessions: Sessions, host: Host
+    ) -> None:
+        self._ledger = ledger
+        self._rulebook = rulebook
+        self._sandboxes = sandboxes
+        self._sessions = sessions
+        self._host = host
+
+    async def commands(self, caller: Caller, sandbox_id: str) -> list[CommandInfo]:
+        """Return every command that was ever let through in the sandbox, oldest first.
+
+        Raises:
+            GrantMissing, NotFound: not the caller's to see.
+        """
+        require(caller, "command.read")
+        info = self._sandboxes.get(caller, sandbox_id)
+        live = await self._live(info, None)
+        ended = {entry.subject for entry in self._entries(info, "call.ended")}
+        found = []
+        for entry in self._entries(info, "call.started"):
+            started = CallStarted.model_validate(entry.body)
+            if started.command_id is not None:
+                known = live.get(started.command_id)
+                found.append(known or _info_of(started, "ended" if started.call_id in ended else "lost", None))
+        return found
+
+    async def command(self, caller: Caller, sandbox_id: str, command_id: str) -> CommandInfo:
+        """Return one command with its result, if it has ended. Raises NotFound."""
+        require(caller, "command.read")
+        info = self._sandboxes.get(caller, sandbox_id)
+        started, _ = self._call(info, command_id)
+        known = (await self._live(info, command_id)).get(command_id)
+        if known is not None:
+            return known
+        result = await self._stored_result(info, command_id)
+        return _info_of(started, "lost" if result is None else "ended", result)
+
+    async def output(
+        self,
+        caller: Caller,
+        sandbox_id: str,
+        command_id: str,
+        stream: Literal["stdout", "stderr"],
+        offset: int = 0,
+        length: int = WINDOW_CAP_BYTES,
+    ) -> OutputWindow:
+        """Return at most *length* bytes of a stream from byte *offset* on. Memory holds the window only.
+
+        Raises:
+            NotFound: no such command.
+            DeniedByRule: a rule withheld its result.
+            WrongState: a rule reads output and the command has not ended yet.
+        """
+        if offset < 0 or not 0 < length <= WINDOW_CAP_BYTES:
+            raise InvalidArgument(
+                f"a window is 1 to {WINDOW_CAP_BYTES} bytes from an offset that is not negative", argument="length"
+            )
+        info, label = self._opened(caller, sandbox_id, command_id)
+        data = bytearray()
+        seen = 0
+        result: CommandResult | None = None
+        async for event in await self._host.stored(sandbox_id, command_id):
+            if isinstance(event, Ended):
+                result = event.result
+            elif isinstance(event, OutputChunk) and event.stream == stream:
+                start, stop = max(offset - seen, 0), offset + length - seen
+                if stop > 0:
+                    data += event.data[start:stop]
+                seen += len(event.data)
+        self._join(caller, info, label)
+        end = offset + len(data)
+        kept = None if result is None else getattr(result, stream)
+        return OutputWindow(
+            command_id=command_id,
+            stream=stream,
+            offset=offset,
+            data=bytes(data),
+            next_offset=None if result is not None and end >= seen else end,
+            total_bytes=seen,
+            sha256=None if kept is None else kept.sha256,
+            ended=result is not None,
+            label=label,
+        )
+
+    async def follow(
+        self, caller: Caller, sandbox_id: str, command_id: str, *, after_seq: int = -1
+    ) -> AsyncIterator[CommandEvent]:
+        """Yield the events of a command from the chunk after *after_seq* to its end. Raises like `output`."""
+        info, label = self._opened(caller, sandbox_id, command_id)
+        self._join(caller, info, label)
+        async for event in self._sandboxes.events(info, command_id, after_seq=after_seq):
+            yield event
+
+    async def signal(
+        self, caller: Caller, sandbox_id: str, command_id: str, signal: int, *, cancel: bool = False
+    ) -> None:
+        """Signal the whole tree of a command; with *cancel*, end it and count it as cancelled. Recorded.
+
+        Raises:
+            GrantMissing, NotFound: not the caller's.
+            WrongState: the sandbox does not run.
+        """
+        require(caller, "command.signal")
+        if not 0 < signal <= MAX_SIGNAL:
+            raise InvalidArgument(f"`{signal}` is no signal", argument="signal")
+        info = self._sandboxes.get(caller, sandbox_id)
+        self._call(info, command_id)
+        box = await self._sandboxes.box(info)
+        body = {
+            "sandbox_id": info.sandbox_id,
+            "agent_id": info.agent_id,
+            "command_id": command_id,
+            "signal": signal,
+            "cancel": cancel,
+            "caller": caller.name,
+        }
+        self._ledger.append("command.signalled", command_id, body)
+        await box.ask(SignalCommand(command_id=command_id, signal=signal, cancel=cancel))
+
+    async def resize(self, caller: Caller, sandbox_id: str, command_id: str, *, columns: int, rows: int) -> None:
+        """Change the size of a command's terminal. Raises like `signal`."""
+        require(caller, "command.signal")
+        info = self._sandboxes.get(caller, sandbox_id)
+        self._call(info, command_id)
+        box = await self._sandboxes.box(info)
+        await box.ask(ResizeTerminal(command_id=command_id, columns=columns, rows=rows))
+
+    def _opened(self, caller: Caller, sandbox_id: str, command_id: str) -> tuple[SandboxInfo, Label]:
+        require(caller, "command.read")
+        info = self._sandboxes.get(caller, sandbox_id)
+        started, ended = self._call(info, command_id)
+        if caller.role not in (Role.OWNER, Role.ADMIN):
+            _check_judged(started, ended, self._rulebook)
+        own = started.decision.label if ended is None else ended.label
+        return info, join(own, started.taint_before, info.workspace_label)
+
+    def _join(self, caller: Caller, info: SandboxInfo, label: Label) -> None:
+        if caller.role is Role.AGENT:
+            self._sessions.raise_taint(self._sandboxes.session(info).session_id, label)
+
+    def _call(self, info: SandboxInfo, command_id: str) -> tuple[CallStarted, CallEnded | None]:
+        entries = {entry.kind: entry for entry in self._ledger.entries(call_id=ids_of(command_id).call_id)}
+        started = entries.get("call.started")
+        if started is None or started.body.get("command_id") != command_id:
+            raise NotFound(f"no command `{command_id[:80]}`", command_id=command_id[:80])
+        if started.body["sandbox_id"] != info.sandbox_id:
+            raise NotFound(f"no command `{command_id[:80]}`", command_id=command_id[:80])
+        ended = entries.get("call.ended")
+        return (
+            CallStarted.model_validate(started.body),
+            None if ended is None else CallEnded.model_validate(ended.body),
+        )
+
+    def _entries(self, info: SandboxInfo, kind: str) -> Iterator[LedgerEntry]:
+        after = 0
+        while batch := self._ledger.entries(after=after, limit=1000, kinds=(kind,), sandbox_id=info.sandbox_id):
+            yield from batch
+            after = batch[-1].seq
+
+    async def _live(self, info: SandboxInfo, command_id: str | None) -> dict[str, CommandInfo]:
+        if info.state.state != "running":
+            return {}
+        with contextlib.suppress(GuestLost, NotFound):
+            box = await self._sandboxes.box(info)
+            answer = await box.ask(ListCommands(command_id=command_id))
+            return {one.command_id: one for one in answer.commands}
+        return {}
+
+    async def _stored_result(self, info: SandboxInfo, command_id: str) -> CommandResult | None:
+        with contextlib.suppress(NotFound):
+            async for event in await self._host.stored(info.sandbox_id, command_id):
+                if isinstance(event, Ended):
+                    return event.result
+        return None
+
+
+def _check_judged(started: CallStarted, ended: CallEnded | None, rulebook: Rulebook) -> None:
+    if ended is None:
+        if holds_back(rulebook.past(started.decision.rules_sha256), started.tool):
+            raise WrongState(
+                f"the output of command `{started.command_id}` is held back until it has ended and was judged",
+                command_id=started.command_id,
+            )
+        return
+    if ended.decision is None or ended.decision.outcome is not Outcome.ALLOW:
+        raise DeniedByRule(
+            f"the output of command `{started.command_id}` was withheld",
+            command_id=started.command_id,
+            rule=None if ended.decision is None else ended.decision.rule_id,
+        )
+
+
+def _info_of(
+    started: CallStarted, state: Literal["running", "ended", "lost"], result: CommandResult | None
+) -> CommandInfo:
+    line = started.command if started.command is not None else shlex.join(started.argv or ())
+    return CommandInfo(
+        command_id=started.command_id or "",
+        state=state,
+        command_line=line,
+        started_at=None if result is None else result.started_at,
+        result=result,
+    )

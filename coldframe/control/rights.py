@@ -1,0 +1,72 @@
+"""Who may do what: one table of operation and roles, asked by every mutating and every reading route.
+
+The table says what a role may do at all. That an `agent` token sees its own agent's things only is checked
+where those are looked up. An agent is never a person: it decides nothing, makes nothing, and reads nothing
+but what concerns itself. Rights are code, not configuration: a rule can refuse more, never grant more.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from coldframe.contract.caller import Caller
+from coldframe.contract.errors import GrantMissing
+from coldframe.contract.policy import Role
+
+_OWNER = frozenset({Role.OWNER})
+_ADMINS = frozenset({Role.OWNER, Role.ADMIN})
+_WORKERS = frozenset({Role.OWNER, Role.ADMIN, Role.MEMBER})
+_PEOPLE = frozenset({Role.OWNER, Role.ADMIN, Role.MEMBER, Role.VIEWER})
+_WORKERS_AND_AGENT = _WORKERS | {Role.AGENT}
+_ALL = _PEOPLE | {Role.AGENT}
+
+PERMISSIONS: Mapping[str, frozenset[Role]] = MappingProxyType(
+    {
+        "agent.clean": _WORKERS,
+        "agent.create": _WORKERS,
+        "agent.delete": _ADMINS,
+        "agent.read": _ALL,
+        "command.read": _ALL,
+        "command.signal": _WORKERS_AND_AGENT,
+        "host.doctor": _PEOPLE,
+        "label.set": _ADMINS,
+        "ledger.read": _PEOPLE,
+        "ledger.verify": _PEOPLE,
+        "policy.load": _ADMINS,
+        "policy.read": _PEOPLE,
+        "receipt.read": _ALL,
+        "sandbox.create": _WORKERS,
+        "sandbox.read": _ALL,
+        "sandbox.terminate": _WORKERS,
+        "session.read": _ALL,
+        "session.reset": _OWNER,
+        "token.create": _ADMINS,
+        "token.list": _ADMINS,
+        "token.revoke": _ADMINS,
+        "tool.call": _WORKERS_AND_AGENT,
+    }
+)
+"""Every operation with the roles that hold it. What is not listed, nobody may."""
+
+
+def may(caller: Caller, operation: str) -> bool:
+    """Whether the role of *caller* includes *operation*. An agent token without an agent holds nothing."""
+    if caller.role is Role.AGENT and caller.agent_id is None:
+        return False
+    return caller.role in PERMISSIONS.get(operation, frozenset())
+
+
+def require(caller: Caller, operation: str) -> None:
+    """Return if *caller* may.
+
+    Raises:
+        GrantMissing: with the operation, the role, and the roles that hold it.
+    """
+    if not may(caller, operation):
+        holders = sorted(PERMISSIONS.get(operation, frozenset()))
+        raise GrantMissing(
+            f"a token of role `{caller.role}` may not `{operation}`",
+            hint=f"use a token of role {' or '.join(holders)}" if holders else "there is no such operation",
+            operation=operation,
+            role=caller.role.value,
+            allowed_roles=[role.value for role in holders],
+        )

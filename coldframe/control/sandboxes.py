@@ -1,0 +1,458 @@
+"""Sandboxes: create, look at, end; and what becomes of them when a process of ours dies.
+
+A row is written before anything is built, so that a crash leaves something to clean up by. Creation is all
+or nothing: what cannot be built leaves no row, no session, no box. The state is what the host says, checked at
+start and whenever a call finds the box gone; there is no poll.
+"""
+
+import builtins
+import contextlib
+import json
+import secrets
+from collections.abc import AsyncIterator, Callable
+from datetime import datetime
+from functools import lru_cache
+from typing import Any
+
+import sqlalchemy as sa
+
+from coldframe.contract.caller import Caller
+from coldframe.contract.command import CommandEvent, Contact, Ended, OutputChunk
+from coldframe.contract.document import ContractDocument
+from coldframe.contract.errors import (
+    ColdframeError,
+    GuestLost,
+    InvalidArgument,
+    NextAction,
+    NotFound,
+    WrongState,
+    next_action,
+)
+from coldframe.contract.files import ListProcesses, ListRuntimes, ProcessInfo, Runtime
+from coldframe.contract.isolation import IsolationReport
+from coldframe.contract.policy import Label, Outcome, Role
+from coldframe.contract.ports import Box, Host
+from coldframe.contract.sandbox import SandboxInfo, SandboxSpec, SandboxState, SessionInfo, StateObject
+from coldframe.control.agents import Agents
+from coldframe.control.judgement import build_context, digest_of, judge_call
+from coldframe.control.ledger import Ledger, format_time, parse_time
+from coldframe.control.rights import require
+from coldframe.control.rulebook import Rulebook
+from coldframe.control.sessions import Sessions
+from coldframe.control.store import Store, metadata
+from coldframe.policy.labels import join, parse
+from coldframe.tools.registry import CallFacts
+
+sandboxes = sa.Table(
+    "sandboxes",
+    metadata,
+    sa.Column("sandbox_id", sa.Text, primary_key=True),
+    sa.Column("agent_id", sa.Text, nullable=True, index=True),
+    sa.Column("session_id", sa.Text, nullable=False),
+    sa.Column("spec", sa.Text, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("report", sa.Text, nullable=True),
+    sa.Column("workspace_label", sa.Text, nullable=False),
+    sa.Column("created_at", sa.Text, nullable=False),
+)
+
+IssueContract = Callable[[SandboxInfo, IsolationReport], ContractDocument]
+_ENDED = ("terminated", "lost", "failed")
+_FIELDS = "sandbox_id, agent_id, session_id, spec, state, report, workspace_label, created_at"
+
+
+class Sandboxes:
+    """The sandboxes of this installation."""
+
+    def __init__(
+        self,
+        store: Store,
+        ledger: Ledger,
+        agents: Agents,
+        sessions: Sessions,
+        rulebook: Rulebook,
+        host: Host,
+        clock: Callable[[], datetime],
+        issue_contract: IssueContract,
+    ) -> None:
+        self._store = store
+        self._ledger = ledger
+        self._agents = agents
+        self._sessions = sessions
+        self._rulebook = rulebook
+        self._host = host
+        self._clock = clock
+        self._issue_contract = issue_contract
+
+    async def create(self, caller: Caller, spec: SandboxSpec) -> SandboxInfo:
+        """Build a box for *spec* and measure it.
+
+        Raises:
+            GrantMissing: the caller may not.
+            InvalidArgument: neither or both of an agent and `background`.
+            IsolationUnavailable: a wall is missing on this host; nothing is left behind.
+        """
+        require(caller, "sandbox.create")
+        if (spec.agent_id is None) != spec.background:
+            raise InvalidArgument(
+                "a sandbox has either an agent or a temporary background workspace",
+                hint="give `agent_id`, or `background: true`",
+                argument="agent_id",
+            )
+        if caller.role is Role.AGENT and (spec.background or spec.agent_id != caller.agent_id):
+            raise NotFound(f"no agent `{spec.agent_id or 'background'}`", hint="use the agent of your token")
+        if spec.agent_id is not None:
+            await self._agents.ensure(spec.agent_id, caller=caller)
+        sandbox_id = f"sbx_{secrets.token_hex(10)}"
+        session = self._sessions.open(sandbox_id, spec.agent_id)
+        try:
+            with self._store.transaction() as connection:
+                connection.execute(
+                    sandboxes.insert().values(
+                        sandbox_id=sandbox_id,
+                        agent_id=spec.agent_id,
+                        session_id=session.session_id,
+                        spec=spec.model_dump_json(),
+                        state=_state("starting", self._clock()).model_dump_json(),
+                        workspace_label=Label.PUBLIC.value,
+                        created_at=format_time(self._clock()),
+                    )
+                )
+            report = await self._host.create(sandbox_id, spec, session_id=session.session_id)
+            with self._store.transaction() as connection:
+                connection.execute(
+                    sandboxes.update()
+                    .where(sandboxes.c.sandbox_id == sandbox_id)
+                    .values(report=report.model_dump_json(), state=_state("running", self._clock()).model_dump_json())
+                )
+                self._ledger.append(
+                    "sandbox.created",
+                    sandbox_id,
+                    {
+                        "sandbox_id": sandbox_id,
+                        "agent_id": spec.agent_id,
+                        "session_id": session.session_id,
+                        "caller": caller.name,
+                        "spec": spec.model_dump_json(),
+                        "degraded": list(_degraded(report)),
+                    },
+                    connection=connection,
+                )
+                info = self._find(sandbox_id)
+                self._issue_contract(info, report)
+        except BaseException as error:
+            await self._undo(sandbox_id, session.session_id, spec, caller, error)
+            raise
+        return info
+
+    async def _undo(
+        self, sandbox_id: str, session_id: str, spec: SandboxSpec, caller: Caller, error: BaseException
+    ) -> None:
+        with contextlib.suppress(ColdframeError):
+            life = await self._host.life(sandbox_id)
+            await life.end()
+        with self._store.transaction() as connection:
+            connection.execute(sandboxes.delete().where(sandboxes.c.sandbox_id == sandbox_id))
+            self._sessions.close(session_id)
+            body = {
+                "sandbox_id": sandbox_id,
+                "agent_id": spec.agent_id,
+                "caller": caller.name,
+                "code": error.code if isinstance(error, ColdframeError) else type(error).__name__,
+                "message": str(error),
+            }
+            self._ledger.append("sandbox.failed", sandbox_id, body, connection=connection)
+        if spec.background:
+            await self._sweep()
+
+    def get(self, caller: Caller, sandbox_id: str) -> SandboxInfo:
+        """Return one sandbox. An agent's token sees its own agent's only: another one is as good as not there.
+
+        Raises:
+            GrantMissing: the role may not look at sandboxes.
+            NotFound: there is none of that id, or it is not the caller's.
+        """
+        require(caller, "sandbox.read")
+        info = self._find(sandbox_id)
+        if not self._is_visible(caller, info):
+            raise _no_sandbox(sandbox_id)
+        return info
+
+    def _is_visible(self, caller: Caller, info: SandboxInfo) -> bool:
+        """People see all. An agent sees its own, and not those of an earlier agent of the same id."""
+        if caller.role is not Role.AGENT:
+            return True
+        if info.agent_id is None or info.agent_id != caller.agent_id:
+            return False
+        with contextlib.suppress(NotFound):
+            return info.created_at >= self._agents.get(info.agent_id).created_at
+        return False
+
+    def list(self, caller: Caller) -> builtins.list[SandboxInfo]:
+        """Return the caller's sandboxes, newest first, ended ones included."""
+        require(caller, "sandbox.read")
+        rows = self._store.read(f"SELECT {_FIELDS} FROM sandboxes ORDER BY created_at DESC")  # noqa: S608
+        found = [self._info(row) for row in rows]
+        return [info for info in found if self._is_visible(caller, info)]
+
+    async def terminate(self, caller: Caller, sandbox_id: str) -> SandboxInfo:
+        """End the box and all in it; the workspace of an agent stays, a background one goes. Idempotent.
+
+        Raises:
+            GrantMissing: the caller may not.
+            NotFound: there is none of that id, or it is not the caller's.
+            HostUnreachable: it is stopping; ask again.
+        """
+        require(caller, "sandbox.terminate")
+        info = self.get(caller, sandbox_id)
+        if info.state.state in ("terminated", "failed"):
+            return info
+        self._set_state(sandbox_id, _state("stopping", self._clock()))
+        with contextlib.suppress(NotFound, GuestLost):
+            life = await self._host.life(sandbox_id)
+            await life.end()
+        with self._store.transaction() as connection:
+            self._set_state(sandbox_id, _state("terminated", self._clock()))
+            self._close_sessions(sandbox_id)
+            body = {"sandbox_id": sandbox_id, "agent_id": info.agent_id, "caller": caller.name}
+            self._ledger.append("sandbox.terminated", sandbox_id, body, connection=connection)
+        if info.spec.background:
+            await self._sweep()
+        return self._find(sandbox_id)
+
+    async def report(self, caller: Caller, sandbox_id: str) -> IsolationReport:
+        """Measure the walls now; of a sandbox that ended, what was measured at its creation."""
+        info = self.get(caller, sandbox_id)
+        if info.state.state == "running":
+            with contextlib.suppress(GuestLost, NotFound):
+                life = await self._host.life(sandbox_id)
+                return await life.report()
+        return self.measured(sandbox_id)
+
+    async def contacts(self, caller: Caller, sandbox_id: str) -> builtins.list[Contact]:
+        """Return attempts to reach out that belong to no command that still runs."""
+        info = self.get(caller, sandbox_id)
+        if info.state.state != "running":
+            return []
+        return await (await self._host.life(sandbox_id)).contacts()
+
+    async def contract(self, caller: Caller, sandbox_id: str) -> ContractDocument:
+        """Return the newest version of the contract; a change of the rules makes a new one."""
+        return self._issue_contract(self.get(caller, sandbox_id), self.measured(sandbox_id))
+
+    def session(self, info: SandboxInfo) -> SessionInfo:
+        """Return the session that calls join unless they name another: the newest one, if the owner has reset it."""
+        session = self._sessions.get(info.session_id)
+        if session.closed_at is None or info.state.state != "running":
+            return session
+        open_ones = [one for one in self._sessions.of_sandbox(info.sandbox_id) if one.closed_at is None]
+        if not open_ones:
+            return session
+        with self._store.transaction() as connection:
+            connection.execute(
+                sandboxes.update()
+                .where(sandboxes.c.sandbox_id == info.sandbox_id)
+                .values(session_id=open_ones[-1].session_id)
+            )
+        return open_ones[-1]
+
+    async def processes(self, caller: Caller, sandbox_id: str) -> builtins.list[ProcessInfo]:
+        """Return what runs in the box now. Raises WrongState if the sandbox does not run."""
+        require(caller, "command.read")
+        box = await self.box(self.get(caller, sandbox_id))
+        return list((await box.ask(ListProcesses())).processes)
+
+    async def runtimes(self, caller: Caller, sandbox_id: str) -> builtins.list[Runtime]:
+        """Return the runtimes found inside, each with what the gate would say to starting it now."""
+        info = self.get(caller, sandbox_id)
+        found = (await (await self.box(info)).ask(ListRuntimes())).runtimes
+        rules, taint = self._rulebook.current, self.session(info).taint
+        judged = []
+        for runtime in found:
+            facts = CallFacts(argv=(runtime.name,), cwd="")
+            context = build_context(caller, info, info.session_id, taint, "run_command", facts, digest_of({}))
+            allowed = judge_call(context, rules).outcome is Outcome.ALLOW
+            judged.append(runtime.model_copy(update={"allowed": allowed}))
+        return judged
+
+    def measured(self, sandbox_id: str) -> IsolationReport:
+        """Return the report made at creation. Raises WrongState while the sandbox is starting."""
+        with self._store.transaction() as connection:
+            stored = connection.execute(
+                sa.select(sandboxes.c.report).where(sandboxes.c.sandbox_id == sandbox_id)
+            ).scalar_one_or_none()
+        if stored is None:
+            raise WrongState(f"sandbox `{sandbox_id[:80]}` has not been measured yet", sandbox_id=sandbox_id[:80])
+        return IsolationReport.model_validate_json(stored)
+
+    async def box(self, info: SandboxInfo) -> Box:
+        """Return the live handle, for the gate alone.
+
+        Raises:
+            WrongState: the sandbox is not running.
+            GuestLost: it ended by itself; its state is `lost` from now on.
+        """
+        if info.state.state != "running":
+            raise WrongState(
+                f"sandbox `{info.sandbox_id}` is {info.state.state}",
+                next_actions=[NextAction(action) for action in info.state.next_actions],
+                sandbox_id=info.sandbox_id,
+                state=info.state.state,
+            )
+        try:
+            return await self._host.box(info.sandbox_id)
+        except (GuestLost, NotFound) as error:
+            self.mark_lost(info.sandbox_id, str(error))
+            raise GuestLost(f"sandbox `{info.sandbox_id}` is lost: {error}", sandbox_id=info.sandbox_id) from error
+
+    async def events(self, info: SandboxInfo, command_id: str, *, after_seq: int = -1) -> AsyncIterator[CommandEvent]:
+        """Yield the events of a command, running or ended, from its box or from what the box left on disk.
+
+        Ends without Ended if the command was lost. Raises NotFound if there never was one.
+        """
+        with contextlib.suppress(GuestLost, NotFound):
+            box = await self._host.box(info.sandbox_id)
+            async for event in box.follow(command_id, after_seq=after_seq):
+                yield event
+                if isinstance(event, OutputChunk):
+                    after_seq = event.seq
+                elif isinstance(event, Ended):
+                    return
+        async for event in await self._host.stored(info.sandbox_id, command_id, after_seq=after_seq):
+            yield event
+
+    def mark_lost(self, sandbox_id: str, reason: str) -> None:
+        """Record that the box ended by itself. Does nothing if it has ended otherwise."""
+        with self._store.transaction() as connection:
+            info = self._find(sandbox_id)
+            if info.state.state not in ("starting", "running"):
+                return
+            self._set_state(sandbox_id, _state("lost", self._clock(), message=reason))
+            self._close_sessions(sandbox_id)
+            body = {"sandbox_id": sandbox_id, "agent_id": info.agent_id, "reason": reason}
+            self._ledger.append("sandbox.lost", sandbox_id, body, connection=connection)
+
+    def raise_workspace_label(self, info: SandboxInfo, label: Label, *, connection: sa.Connection) -> None:
+        """Join *label* into the high-water label of the workspace, which only rises."""
+        if info.agent_id is not None:
+            with contextlib.suppress(NotFound):  # An agent that was deleted has no files left to label.
+                self._agents.raise_label(info.agent_id, label, connection=connection)
+            return
+        risen = join(self._find(info.sandbox_id).workspace_label, label)
+        connection.execute(
+            sandboxes.update().where(sandboxes.c.sandbox_id == info.sandbox_id).values(workspace_label=risen.value)
+        )
+
+    def find(self, sandbox_id: str) -> SandboxInfo:
+        """Return one sandbox, whoever asks; for control itself."""
+        return self._find(sandbox_id)
+
+    async def reconcile(self) -> builtins.list[str]:
+        """After a start: boxes that nobody knows are removed, sandboxes without a box are lost. Returns what was removed."""
+        boxes = {status.sandbox_id: status.state for status in await self._host.boxes()}
+        with self._store.transaction() as connection:
+            rows = connection.execute(sa.select(sandboxes)).all()
+        for row in rows:
+            state = json.loads(row.state)["state"]
+            if state == "starting":
+                self._set_state(row.sandbox_id, _state("failed", self._clock(), message="the server stopped meanwhile"))
+                self._close_sessions(row.sandbox_id)
+            elif state == "stopping":
+                self._set_state(row.sandbox_id, _state("terminated", self._clock()))
+                self._close_sessions(row.sandbox_id)
+            elif state == "running" and boxes.get(row.sandbox_id) != "running":
+                self.mark_lost(row.sandbox_id, "its box was not there when the server started")
+        return await self._sweep()
+
+    async def _sweep(self) -> builtins.list[str]:
+        with self._store.transaction() as connection:
+            rows = connection.execute(sa.select(sandboxes)).all()
+        living = [row for row in rows if json.loads(row.state)["state"] not in _ENDED]
+        kept = {session.session_id for row in living for session in self._sessions.of_sandbox(row.sandbox_id)}
+        return await self._host.sweep(keep_boxes={row.sandbox_id for row in living}, keep_sessions=kept)
+
+    def _close_sessions(self, sandbox_id: str) -> None:
+        for session in self._sessions.of_sandbox(sandbox_id):
+            self._sessions.close(session.session_id)
+
+    def _set_state(self, sandbox_id: str, state: StateObject) -> None:
+        with self._store.transaction() as connection:
+            connection.execute(
+                sandboxes.update().where(sandboxes.c.sandbox_id == sandbox_id).values(state=state.model_dump_json())
+            )
+
+    def _find(self, sandbox_id: str) -> SandboxInfo:
+        rows = self._store.read(f"SELECT {_FIELDS} FROM sandboxes WHERE sandbox_id = ?", (sandbox_id,))  # noqa: S608
+        if not rows:
+            raise _no_sandbox(sandbox_id)
+        return self._info(rows[0])
+
+    def _info(self, row: tuple[Any, ...]) -> SandboxInfo:
+        sandbox_id, agent_id, session_id, spec, state, report, label, created_at = row
+        workspace_label = parse(label)
+        if agent_id is not None:
+            with contextlib.suppress(NotFound):
+                workspace_label = self._agents.get(agent_id).workspace_label
+        return SandboxInfo(
+            sandbox_id=sandbox_id,
+            agent_id=agent_id,
+            session_id=session_id,
+            spec=_spec(spec),
+            state=_stored_state(state),
+            created_at=parse_time(created_at),
+            workspace_label=workspace_label,
+            degraded=() if report is None else _weak_points(report),
+        )
+
+
+@lru_cache(maxsize=1024)
+def _spec(text: str) -> SandboxSpec:
+    """Parsed texts are kept: every call of a tool asks for them, and equal texts mean the same."""
+    return SandboxSpec.model_validate_json(text)
+
+
+@lru_cache(maxsize=1024)
+def _stored_state(text: str) -> StateObject:
+    return StateObject.model_validate_json(text)
+
+
+@lru_cache(maxsize=256)
+def _weak_points(text: str) -> tuple[str, ...]:
+    return _degraded(IsolationReport.model_validate_json(text))
+
+
+def _no_sandbox(sandbox_id: str) -> NotFound:
+    return NotFound(
+        f"no sandbox `{sandbox_id[:80]}`",
+        next_actions=[next_action("sandbox.list", "lists the sandboxes that are yours")],
+        sandbox_id=sandbox_id[:80],
+    )
+
+
+def _degraded(report: IsolationReport) -> tuple[str, ...]:
+    weak = [one.name for one in report.properties if one.state != "enforced" and one.required]
+    return (*weak, *(f"limit:{one.kind}" for one in report.limits if one.strength != "hard"))
+
+
+def _state(state: SandboxState, since: datetime, *, message: str = "") -> StateObject:
+    create = next_action("sandbox.create", "makes a new sandbox on the same workspace")
+    actions: dict[str, list[NextAction]] = {
+        "starting": [next_action("sandbox.get", "tells when it runs")],
+        "running": [
+            next_action("tool.call", "runs a tool in it"),
+            next_action("sandbox.terminate", "ends it; the files of an agent are kept"),
+        ],
+        "stopping": [next_action("sandbox.terminate", "finishes what was begun")],
+        "terminated": [create],
+        "lost": [create, next_action("command.output", "gives the output that was kept")],
+        "failed": [create, next_action("host.doctor", "tells what is missing on this machine")],
+    }
+    return StateObject(
+        state=state,
+        since=since,
+        code={"lost": "GUEST_LOST", "failed": "INTERNAL"}.get(state),
+        family={"lost": "infrastructure", "failed": "infrastructure"}.get(state),
+        message=message,
+        retryable=state in ("starting", "stopping"),
+        next_actions=tuple(actions[state]),
+    )

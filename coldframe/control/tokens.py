@@ -1,0 +1,292 @@
+"""Tokens: who a caller is. A secret is shown once and kept as its SHA-256 only.
+
+A secret is 256 random bits, so a plain hash is enough: there is nothing to guess, and a slow password hash
+would cost every request a tenth of a second. Making, revoking and the use of a dead token are recorded in
+the ledger, never the secret; a wholly unknown secret is not, or anybody could fill the disk.
+"""
+
+import builtins
+import hashlib
+import hmac
+import os
+import secrets
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any, Literal
+
+import sqlalchemy
+from sqlalchemy import Column, Index, LargeBinary, Table, Text
+
+from coldframe.contract.caller import Caller, TokenInfo
+from coldframe.contract.errors import (
+    GrantMissing,
+    InvalidArgument,
+    LedgerUnavailable,
+    NotFound,
+    Unauthenticated,
+    WrongState,
+)
+from coldframe.contract.policy import Role
+from coldframe.contract.sandbox import checked_agent_id
+from coldframe.control.ledger import Ledger, format_time, parse_time
+from coldframe.control.rights import require
+from coldframe.control.store import Store, metadata
+
+Surface = Literal["rest", "cli", "sdk", "embedded", "mcp", "e2b", "console"]
+
+PREFIX = "cf_"
+"""Lets secret scanners find a leaked token."""
+MAX_NAME_CHARACTERS = 100
+DEAD_USE_EVERY = timedelta(minutes=1)
+"""The use of a revoked or expired token is recorded once in this time for each token."""
+
+tokens_table = Table(
+    "tokens",
+    metadata,
+    Column("token_id", Text, primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("role", Text, nullable=False),
+    Column("agent_id", Text),
+    Column("digest", LargeBinary, nullable=False),
+    Column("created_at", Text, nullable=False),
+    Column("expires_at", Text),
+    Column("revoked_at", Text),
+)
+Index("tokens_digest", tokens_table.c.digest, unique=True)
+
+_SELECT = "SELECT token_id, name, role, agent_id, created_at, expires_at, revoked_at, digest FROM tokens"
+
+
+class Tokens:
+    """Makes, checks and revokes tokens."""
+
+    def __init__(self, store: Store, ledger: Ledger, clock: Callable[[], datetime]) -> None:
+        self._store = store
+        self._ledger = ledger
+        self._clock = clock
+        self._dead_use_noted: dict[str, datetime] = {}
+
+    def create(
+        self,
+        role: Role,
+        name: str,
+        *,
+        agent_id: str | None = None,
+        expires_at: datetime | None = None,
+        caller: Caller | None = None,
+    ) -> tuple[str, TokenInfo]:
+        """Make a token; returns its secret, which nobody can ask for again.
+
+        *caller* is None only for the operator of the machine itself, at set-up.
+
+        Raises:
+            GrantMissing: the caller may not, or asks for more rights than it has itself.
+            InvalidArgument: a name, agent or expiry that cannot be.
+        """
+        if caller is not None:
+            require(caller, "token.create")
+            _require_no_more(caller, role)
+        return self._create(_new_secret(), role, name, agent_id, expires_at, caller)
+
+    def authenticate(self, secret: str, *, surface: Surface) -> Caller:
+        """Tell who holds *secret*.
+
+        Raises:
+            Unauthenticated: unknown, expired or revoked; the message is the same for all three.
+        """
+        digest = _digest(secret)
+        row = self._row(f"{_SELECT} WHERE digest = ?", digest)
+        if row is None or not hmac.compare_digest(row[7], digest):
+            raise Unauthenticated("the token is not valid")
+        info = _info(row)
+        now = self._clock()
+        if info.revoked_at is not None or (info.expires_at is not None and info.expires_at <= now):
+            self._note_dead_use(info, surface, now)
+            raise Unauthenticated("the token is not valid")
+        return Caller(token_id=info.token_id, role=info.role, agent_id=info.agent_id, surface=surface)
+
+    def revoke(self, token_id: str, *, caller: Caller) -> TokenInfo:
+        """Make a token worthless from the next request on. Idempotent.
+
+        Raises:
+            NotFound: no such token.
+            GrantMissing: the caller may not, or the token has more rights than the caller.
+            WrongState: it is the last owner's token that works.
+        """
+        require(caller, "token.revoke")
+        with self._store.transaction(durable=True) as connection:
+            row = self._row(f"{_SELECT} WHERE token_id = ?", token_id)
+            if row is None:
+                raise NotFound(
+                    f"no token `{token_id[:80]}`", hint="`coldframe token list` shows all", token_id=token_id[:80]
+                )
+            info = _info(row)
+            _require_no_more(caller, info.role)
+            if info.revoked_at is not None:
+                return info
+            if info.role is Role.OWNER and self._living_owners() <= {info.token_id}:
+                raise WrongState(
+                    "the last token of an owner cannot be revoked", hint="create another owner token first"
+                )
+            return self.revoke_within(connection, info, caller)
+
+    def revoke_agent(self, agent_id: str, *, connection: sqlalchemy.Connection, caller: Caller) -> None:
+        """Revoke every token of a deleted agent, so that none opens a later agent of the same id."""
+        table = tokens_table.c
+        rows = connection.execute(
+            sqlalchemy.select(
+                table.token_id,
+                table.name,
+                table.role,
+                table.agent_id,
+                table.created_at,
+                table.expires_at,
+                table.revoked_at,
+            ).where(table.agent_id == agent_id, table.revoked_at.is_(None))
+        ).all()
+        for row in rows:
+            self.revoke_within(connection, _info(row), caller)
+
+    def revoke_within(self, connection: sqlalchemy.Connection, info: TokenInfo, caller: Caller) -> TokenInfo:
+        """Revoke inside a transaction of the caller, whose rights have been checked."""
+        now = self._clock()
+        connection.execute(
+            tokens_table.update().where(tokens_table.c.token_id == info.token_id).values(revoked_at=format_time(now))
+        )
+        body = {"token_id": info.token_id, "role": info.role, "agent_id": info.agent_id, "caller": caller.name}
+        self._ledger.append("token.revoked", info.token_id, body, connection=connection, durable=True)
+        return info.model_copy(update={"revoked_at": now})
+
+    def ensure_owner_token(self, path: str) -> bool:
+        """Make the first owner's token and write its secret to *path* (0600); True if that was done now.
+
+        Nothing is done while any owner's token works.
+
+        Raises:
+            LedgerUnavailable: the file cannot be written; no token was made.
+        """
+        if self._living_owners():
+            return False
+        secret = _new_secret()
+        try:
+            # The file first: a crash between leaves a secret that opens nothing, and the next start makes another.
+            fresh = f"{path}.new"
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+            descriptor = os.open(fresh, flags, 0o600)
+            try:
+                os.fchmod(descriptor, 0o600)
+                os.write(descriptor, f"{secret}\n".encode())
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            os.rename(fresh, path)
+        except OSError as error:
+            raise LedgerUnavailable(f"the owner's token cannot be written to `{path}`: {error.strerror}") from error
+        self._create(secret, Role.OWNER, "owner, made at set-up", None, None, None)
+        return True
+
+    def list(self) -> builtins.list[TokenInfo]:
+        """All tokens, oldest first, dead ones too."""
+        return [_info(row) for row in self._store.read(f"{_SELECT} ORDER BY created_at, token_id")]
+
+    def _create(
+        self,
+        secret: str,
+        role: Role,
+        name: str,
+        agent_id: str | None,
+        expires_at: datetime | None,
+        caller: Caller | None,
+    ) -> tuple[str, TokenInfo]:
+        now = self._clock()
+        if not name.strip() or len(name) > MAX_NAME_CHARACTERS or not name.isprintable():
+            raise InvalidArgument(f"a token needs a name of 1 to {MAX_NAME_CHARACTERS} characters", argument="name")
+        if (role is Role.AGENT) != (agent_id is not None):
+            raise InvalidArgument(
+                "a token of role `agent` names its agent, and no other token does", argument="agent_id"
+            )
+        if agent_id is not None:
+            checked_agent_id(agent_id)
+        if expires_at is not None and (expires_at.tzinfo is None or expires_at <= now):
+            raise InvalidArgument("the expiry lies in the past or has no time zone", argument="expires_at")
+        info = TokenInfo(
+            token_id=f"tok_{secrets.token_hex(8)}",
+            name=name,
+            role=role,
+            agent_id=agent_id,
+            created_at=now,
+            expires_at=expires_at,
+        )
+        expiry = format_time(expires_at) if expires_at is not None else None
+        with self._store.transaction(durable=True) as connection:
+            connection.execute(
+                tokens_table.insert().values(
+                    token_id=info.token_id,
+                    name=name,
+                    role=role.value,
+                    agent_id=agent_id,
+                    digest=_digest(secret),
+                    created_at=format_time(now),
+                    expires_at=expiry,
+                )
+            )
+            body = {
+                "token_id": info.token_id,
+                "name": name,
+                "role": role,
+                "agent_id": agent_id,
+                "expires_at": expiry,
+                "caller": caller.name if caller is not None else "operator",
+            }
+            self._ledger.append("token.created", info.token_id, body, connection=connection, durable=True)
+        return secret, info
+
+    def _note_dead_use(self, info: TokenInfo, surface: Surface, now: datetime) -> None:
+        last = self._dead_use_noted.get(info.token_id)
+        if last is None or now - last >= DEAD_USE_EVERY:
+            self._dead_use_noted[info.token_id] = now
+            why = "revoked" if info.revoked_at is not None else "expired"
+            body = {"token_id": info.token_id, "agent_id": info.agent_id, "surface": surface, "why": why}
+            self._ledger.append("token.refused", info.token_id, body)
+
+    def _living_owners(self) -> set[str]:
+        now = format_time(self._clock())
+        rows = self._store.read(
+            "SELECT token_id FROM tokens WHERE role = 'owner' AND revoked_at IS NULL "
+            "AND (expires_at IS NULL OR expires_at > ?)",
+            (now,),
+        )
+        return {str(row[0]) for row in rows}
+
+    def _row(self, query: str, value: object) -> Any:
+        rows = self._store.read(query, (value,))
+        return rows[0] if rows else None
+
+
+def _require_no_more(caller: Caller, role: Role) -> None:
+    if role is Role.OWNER and caller.role is not Role.OWNER:
+        raise GrantMissing(
+            f"a token of role `{caller.role}` has no say over a token of role `owner`",
+            hint="use a token of role owner",
+            role=caller.role.value,
+        )
+
+
+def _new_secret() -> str:
+    return PREFIX + secrets.token_urlsafe(32)
+
+
+def _digest(secret: str) -> bytes:
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
+
+
+def _info(row: Any) -> TokenInfo:
+    return TokenInfo(
+        token_id=row[0],
+        name=row[1],
+        role=Role(row[2]),
+        agent_id=row[3],
+        created_at=parse_time(row[4]),
+        expires_at=parse_time(row[5]) if row[5] is not None else None,
+        revoked_at=parse_time(row[6]) if row[6] is not None else None,
+    )

@@ -1,0 +1,51 @@
+"""Tool calls: the one way in which an agent does anything."""
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from coldframe.fronts.answers import json_response, result_response
+from coldframe.fronts.rest.request import caller_of, control_of, session_of
+from coldframe.fronts.rest.schema import EVENTS, JSON_RESULT, PLAIN_JSON, RawRoute
+from coldframe.fronts.streams import NDJSON, event_response, read_object
+from coldframe.tools.registry import all_tools
+
+
+async def call_tool(request: Request) -> Response:
+    """Judge, record, run, record, and answer; or stream the events of a command while it runs."""
+    control, caller = control_of(request), caller_of(request)
+    sandbox_id, tool = request.path_params["sandbox_id"], request.path_params["tool"]
+    arguments = await read_object(request)
+    key = request.headers.get("idempotency-key")
+    if NDJSON in request.headers.get("accept", "") and tool == "run_command":
+        return await event_response(
+            control.gate.stream(
+                caller, sandbox_id, tool, arguments, session_id=session_of(request), idempotency_key=key
+            )
+        )
+    return result_response(
+        await control.gate.call(
+            caller, sandbox_id, tool, arguments, session_id=session_of(request), idempotency_key=key
+        )
+    )
+
+
+async def list_tools(request: Request) -> Response:
+    """Every tool with the schemas of its arguments and answer."""
+    return json_response([spec.info for spec in all_tools().values()])
+
+
+ROUTES = (
+    RawRoute("GET", "/v1/tools", list_tools, "Tools with their schemas", PLAIN_JSON),
+    RawRoute(
+        "POST",
+        "/v1/sandboxes/{sandbox_id}/tools/{tool}",
+        call_tool,
+        "Call a tool",
+        {**JSON_RESULT, **EVENTS},
+        body=PLAIN_JSON,
+        headers=(
+            ("Idempotency-Key", "A call with the same key is carried out at most once; the answer is the first one's."),
+            ("Coldframe-Session", "Session whose label counts; the sandbox's own by default."),
+        ),
+    ),
+)

@@ -1,0 +1,120 @@
+"""Commands that were started: their list, results, whole output, and following one while it runs."""
+
+from collections.abc import AsyncIterator
+from typing import Literal
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from coldframe.contract.command import CommandEvent, Ended
+from coldframe.contract.errors import GuestLost, InvalidArgument
+from coldframe.fronts.answers import NO_SNIFF, json_response
+from coldframe.fronts.rest.request import caller_of, control_of, number_of
+from coldframe.fronts.rest.schema import BYTES, EVENTS, PLAIN_JSON, RawRoute
+from coldframe.fronts.streams import SMALL_BODY_CAP_BYTES, Event, event_response, read_object
+
+_STREAMS: dict[str, Literal["stdout", "stderr"]] = {"stdout": "stdout", "stderr": "stderr"}
+WINDOW_BYTES = 16 * 1024 * 1024
+"""Most bytes of output in one answer; the rest by `offset`."""
+
+
+async def list_commands(request: Request) -> Response:
+    """Commands of the sandbox, oldest first."""
+    found = await control_of(request).outputs.commands(caller_of(request), request.path_params["sandbox_id"])
+    return json_response(list(found))
+
+
+async def get_command(request: Request) -> Response:
+    """State and result of one command."""
+    return json_response(await control_of(request).outputs.command(caller_of(request), *_command(request)))
+
+
+async def read_output(request: Request) -> Response:
+    """Bytes of one stream, exactly as the command wrote them."""
+    stream = request.query_params.get("stream", "stdout")
+    if stream not in _STREAMS:
+        raise InvalidArgument("`stream` is neither `stdout` nor `stderr`", argument="stream")
+    offset = number_of(request, "offset", 0) or 0
+    length = number_of(request, "length", WINDOW_BYTES)
+    if offset < 0 or length is None or not 0 <= length <= WINDOW_BYTES:
+        raise InvalidArgument(f"ask for 0 to {WINDOW_BYTES} bytes from an offset of at least 0", argument="length")
+    window = await control_of(request).outputs.output(
+        caller_of(request), *_command(request), _STREAMS[stream], offset=offset, length=length
+    )
+    headers = NO_SNIFF | {
+        "Coldframe-Offset": str(window.offset),
+        "Coldframe-Total-Bytes": str(window.total_bytes),
+        "Coldframe-Ended": str(window.ended).lower(),
+        "Coldframe-Label": window.label.value,
+        "Content-Security-Policy": "sandbox; default-src 'none'",
+    }
+    if window.next_offset is not None:
+        headers["Coldframe-Next-Offset"] = str(window.next_offset)
+    if window.sha256 is not None:
+        headers["Coldframe-Sha256"] = window.sha256
+    return Response(window.data, 200, headers, "application/octet-stream")
+
+
+async def follow_command(request: Request) -> Response:
+    """Events of a command after a sequence number, until it ends; every reader gets all of them."""
+    after_seq = number_of(request, "after_seq", -1)
+    sandbox_id, command_id = _command(request)
+    events = control_of(request).outputs.follow(
+        caller_of(request), sandbox_id, command_id, after_seq=-1 if after_seq is None else after_seq
+    )
+    return await event_response(_to_end(events, command_id))
+
+
+async def _to_end(events: AsyncIterator[CommandEvent], command_id: str) -> AsyncIterator[Event]:
+    """The events; a command that was lost ends with an error, not in silence."""
+    ended = False
+    async for event in events:
+        ended = isinstance(event, Ended)
+        yield event
+    if not ended:
+        raise GuestLost(f"command `{command_id}` was lost with its sandbox", command_id=command_id)
+
+
+async def signal_command(request: Request) -> Response:
+    """Signal the whole process tree: `{"signal": 15}`, or `{"cancel": true}` for TERM and then KILL."""
+    body = await read_object(request, SMALL_BODY_CAP_BYTES)
+    number, cancel = body.get("signal", 15), body.get("cancel", False)
+    if set(body) - {"signal", "cancel"} or type(number) is not int or type(cancel) is not bool:
+        raise InvalidArgument("give `signal` (a number) and `cancel` (true or false), nothing else", argument="signal")
+    await control_of(request).outputs.signal(caller_of(request), *_command(request), number, cancel=cancel)
+    return json_response({"ok": True})
+
+
+async def resize_terminal(request: Request) -> Response:
+    """Give the terminal of a running command another size: `{"columns": 120, "rows": 40}`."""
+    body = await read_object(request, SMALL_BODY_CAP_BYTES)
+    columns, rows = body.get("columns"), body.get("rows")
+    if set(body) != {"columns", "rows"} or type(columns) is not int or type(rows) is not int:
+        raise InvalidArgument("give `columns` and `rows` as numbers, nothing else", argument="columns")
+    await control_of(request).outputs.resize(caller_of(request), *_command(request), columns=columns, rows=rows)
+    return json_response({"ok": True})
+
+
+def _command(request: Request) -> tuple[str, str]:
+    return request.path_params["sandbox_id"], request.path_params["command_id"]
+
+
+_LIST = "/v1/sandboxes/{sandbox_id}/commands"
+_ONE = _LIST + "/{command_id}"
+_STREAM = ("stream", "string", "`stdout` or `stderr`.")
+_WINDOW = (("offset", "integer", "First byte wanted."), ("length", "integer", f"At most {WINDOW_BYTES}."))
+ROUTES = (
+    RawRoute("GET", _LIST, list_commands, "Commands of a sandbox", PLAIN_JSON),
+    RawRoute("GET", _ONE, get_command, "One command", PLAIN_JSON),
+    RawRoute("GET", _ONE + "/output", read_output, "Raw output", BYTES, query=(_STREAM, *_WINDOW)),
+    RawRoute(
+        "GET",
+        _ONE + "/events",
+        follow_command,
+        "Follow a command",
+        EVENTS,
+        query=(("after_seq", "integer", "Sequence number of the last chunk seen; -1 for all."),),
+    ),
+    RawRoute("POST", _ONE + "/signal", signal_command, "Signal a command", PLAIN_JSON, body=PLAIN_JSON),
+    RawRoute("POST", _ONE + "/resize", resize_terminal, "Resize a terminal", PLAIN_JSON, body=PLAIN_JSON),
+)

@@ -1,0 +1,126 @@
+"""Files as raw bytes, of any size, through the gate like every other call.
+
+A download is a sequence of `read_file` calls bound to one version of the file, so that it never mixes two:
+if the file changes meanwhile, the connection breaks instead of ending as if all were well.
+"""
+
+import base64
+from collections.abc import AsyncIterator
+
+from starlette.convertors import Convertor, register_url_convertor
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from coldframe.contract.errors import Conflict, from_wire
+from coldframe.contract.tool import ToolResult
+from coldframe.fronts.answers import NO_SNIFF, result_response
+from coldframe.fronts.rest.request import caller_of, control_of, number_of, path_after, session_of
+from coldframe.fronts.rest.schema import BYTES, JSON_RESULT, RawRoute
+
+
+class AnyPath(Convertor[str]):
+    """The rest of the URL, line ends in names included, which Starlette's own `path` stops at."""
+
+    regex = r"[\s\S]*"
+
+    def convert(self, value: str) -> str:
+        return value
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
+register_url_convertor("anything", AnyPath())
+WINDOW_BYTES = 4 * 1024 * 1024
+"""Bytes held in memory at once by a download."""
+_CONTENT = NO_SNIFF | {"Content-Security-Policy": "sandbox; default-src 'none'"}
+
+
+async def download_file(request: Request) -> Response:
+    """The bytes of a file, or of a range of it."""
+    path = path_after(request, "/files/")
+    offset = number_of(request, "offset", 0) or 0
+    length = number_of(request, "length", None)
+    first_length = WINDOW_BYTES if length is None else min(length, WINDOW_BYTES)
+    first = await _read(request, path, offset, first_length, request.headers.get("if-match"))
+    if first.error is not None:
+        return result_response(first)
+    value = first.value
+    total = int(value["total_bytes"])
+    wanted = max(0, total - offset) if length is None else min(length, max(0, total - offset))
+    headers = _CONTENT | {
+        "Content-Length": str(wanted),
+        "ETag": f'"{value["version"]}"',
+        "Coldframe-Total-Bytes": str(total),
+        "Coldframe-Version": str(value["version"]),
+        "Coldframe-Label": first.label.value,
+        "Coldframe-Call": first.call_id,
+    }
+    return StreamingResponse(
+        _windows(request, path, first, offset, wanted), headers=headers, media_type="application/octet-stream"
+    )
+
+
+async def _windows(request: Request, path: str, first: ToolResult, offset: int, wanted: int) -> AsyncIterator[bytes]:
+    data, version = _bytes_of(first), str(first.value["version"])
+    while True:
+        yield data
+        wanted -= len(data)
+        offset += len(data)
+        if wanted <= 0:
+            return
+        more = await _read(request, path, offset, min(wanted, WINDOW_BYTES), version)
+        if more.error is not None:
+            raise from_wire(more.error)
+        data = _bytes_of(more)
+        if not data:
+            raise Conflict(f"`{path}` became shorter during the download")
+
+
+async def _read(request: Request, path: str, offset: int, length: int, version: str | None) -> ToolResult:
+    arguments: dict[str, object] = {"path": path, "offset": offset, "length": length, "encoding": "base64"}
+    if version is not None:
+        arguments["if_version"] = version.strip('"')
+    return await control_of(request).gate.call(
+        caller_of(request),
+        request.path_params["sandbox_id"],
+        "read_file",
+        arguments,
+        session_id=session_of(request),
+    )
+
+
+def _bytes_of(result: ToolResult) -> bytes:
+    return base64.b64decode(result.value["content_base64"] or "")
+
+
+async def upload_file(request: Request) -> Response:
+    """Replace a file by the body, atomically: a broken upload changes nothing."""
+    version = request.headers.get("if-match")
+    return result_response(
+        await control_of(request).gate.upload(
+            caller_of(request),
+            request.path_params["sandbox_id"],
+            path_after(request, "/files/"),
+            request.stream(),
+            session_id=session_of(request),
+            if_version=None if version is None else version.strip('"'),
+        )
+    )
+
+
+_PATH = "/v1/sandboxes/{sandbox_id}/files/{path:anything}"
+_SESSION = ("Coldframe-Session", "Session whose label counts; the sandbox's own by default.")
+_IF_MATCH = ("If-Match", "Version that the file must still have; CONFLICT otherwise.")
+ROUTES = (
+    RawRoute(
+        "GET",
+        _PATH,
+        download_file,
+        "Download a file",
+        BYTES,
+        query=(("offset", "integer", "First byte wanted."), ("length", "integer", "Bytes wanted.")),
+        headers=(_SESSION, _IF_MATCH),
+    ),
+    RawRoute("PUT", _PATH, upload_file, "Upload a file", JSON_RESULT, body=BYTES, headers=(_SESSION, _IF_MATCH)),
+)

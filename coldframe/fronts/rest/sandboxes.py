@@ -1,0 +1,83 @@
+"""Sandboxes and their sessions."""
+
+from fastapi import APIRouter, Request
+
+from coldframe.contract.command import Contact
+from coldframe.contract.document import ContractDocument
+from coldframe.contract.files import ListProcesses, ListRuntimes, ProcessInfo, Runtime
+from coldframe.contract.isolation import IsolationReport
+from coldframe.contract.policy import Outcome
+from coldframe.contract.sandbox import SandboxInfo, SandboxSpec
+from coldframe.contract.tool import AllowedOperation
+from coldframe.fronts.rest.request import OneCaller, TheControl, judge_now
+
+router = APIRouter(prefix="/v1")
+
+
+@router.post("/sandboxes")
+async def create_sandbox(request: Request, spec: SandboxSpec, caller: OneCaller, control: TheControl) -> SandboxInfo:
+    """Create a sandbox and measure its walls; nothing is left behind if one is missing."""
+    if "on_missing" not in spec.model_fields_set:
+        spec = spec.model_copy(update={"on_missing": request.app.state.on_missing})
+    return await control.sandboxes.create(caller, spec)
+
+
+@router.get("/sandboxes")
+async def list_sandboxes(caller: OneCaller, control: TheControl) -> list[SandboxInfo]:
+    """Sandboxes that the caller may see."""
+    return control.sandboxes.list(caller)
+
+
+@router.get("/sandboxes/{sandbox_id}")
+async def get_sandbox(sandbox_id: str, caller: OneCaller, control: TheControl) -> SandboxInfo:
+    return control.sandboxes.get(caller, sandbox_id)
+
+
+@router.delete("/sandboxes/{sandbox_id}")
+async def terminate_sandbox(sandbox_id: str, caller: OneCaller, control: TheControl) -> SandboxInfo:
+    """End a sandbox and everything that runs in it. The workspace of its agent stays."""
+    return await control.sandboxes.terminate(caller, sandbox_id)
+
+
+@router.get("/sandboxes/{sandbox_id}/contract")
+async def get_contract(sandbox_id: str, caller: OneCaller, control: TheControl) -> ContractDocument:
+    """Inputs, what is executed, outputs, and what remains at the end."""
+    return await control.sandboxes.contract(caller, sandbox_id)
+
+
+@router.get("/sandboxes/{sandbox_id}/report")
+async def measure_isolation(sandbox_id: str, caller: OneCaller, control: TheControl) -> IsolationReport:
+    """The walls, measured now."""
+    return await control.sandboxes.report(caller, sandbox_id)
+
+
+@router.get("/sandboxes/{sandbox_id}/allowed")
+async def list_allowed(sandbox_id: str, caller: OneCaller, control: TheControl) -> list[AllowedOperation]:
+    """What this caller may do here; what is not listed is denied."""
+    return control.gate.allowed(caller, sandbox_id)
+
+
+@router.get("/sandboxes/{sandbox_id}/contacts")
+async def list_contacts(sandbox_id: str, caller: OneCaller, control: TheControl) -> list[Contact]:
+    """Attempts to reach out."""
+    return list(await control.sandboxes.contacts(caller, sandbox_id))
+
+
+@router.get("/sandboxes/{sandbox_id}/processes")
+async def list_processes(sandbox_id: str, caller: OneCaller, control: TheControl) -> list[ProcessInfo]:
+    """What runs inside now."""
+    box = await control.sandboxes.box(control.sandboxes.get(caller, sandbox_id))
+    return list((await box.ask(ListProcesses())).processes)
+
+
+@router.get("/sandboxes/{sandbox_id}/runtimes")
+async def list_runtimes(sandbox_id: str, caller: OneCaller, control: TheControl) -> list[Runtime]:
+    """Runtimes found inside, and whether the rules let this caller start them."""
+    info = control.sandboxes.get(caller, sandbox_id)
+    box = await control.sandboxes.box(info)
+    found = (await box.ask(ListRuntimes())).runtimes
+    judged = [judge_now(control, caller, info, "run_command", {"command": [one.name]}) for one in found]
+    return [
+        one.model_copy(update={"allowed": decision.outcome is not Outcome.DENY})
+        for one, decision in zip(found, judged, strict=True)
+    ]

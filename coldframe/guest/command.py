@@ -1,0 +1,538 @@
+"""One command from start to record: its streams, its end, what outlives it.
+
+The call ends when the main process has ended and its streams are empty, or at most DRAIN_LIMIT_S later
+if somebody else still holds them. What lives on then is *adopted* (kept, listed, its late output kept
+apart) or *ended*, as the spec says. Every end goes through the whole tree of the command: by its
+control group where there is one, else by the mark that each descendant inherits.
+
+The result is written to disk before anybody hears of it, so it is whole whoever dies afterwards.
+"""
+
+import errno
+import os
+import signal
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, NamedTuple, Protocol
+
+from coldframe.guest import spawn
+from coldframe.guest.loop import EDGE, HANGUP, IN, Loop, Timer
+from coldframe.guest.transcript import STDERR, STDOUT, Transcript
+
+DRAIN_IDLE_S = 0.15
+"""After the main process ended: how long silence on a stream that somebody else holds counts as its end."""
+DRAIN_LIMIT_S = 0.8
+"""And the longest wait in all. T1.38 allows one second."""
+GRACE_S = 1.0
+"""Between TERM and KILL."""
+EXACT_ORDER_BYTES = 256 * 1024
+"""Output up to which the order across streams is exact; past it the pipes grow for throughput."""
+READ_BYTES = 1024 * 1024
+USAGE_CHECK_S = 0.1
+"""How often CPU time, and memory without a controller, are looked at."""
+LATE_CAP_BYTES = 64 * 1024 * 1024
+"""Output of adopted processes that is kept after their command's end; more is read and dropped."""
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat()
+
+
+class Tree(Protocol):
+    """All processes of one command, however they were forked."""
+
+    def enter(self) -> None:
+        """In the child, before exec: become part of it and take on its limits."""
+
+    def empty(self) -> bool: ...
+
+    def members(self) -> list[dict[str, Any]]:
+        """Fields of Leftover for each live process."""
+
+    def signal(self, number: int) -> None: ...
+
+    def kill(self) -> None: ...
+
+    def oom_kills(self) -> int: ...
+
+    def cpu_s(self) -> float: ...
+
+    def polled_memory_bytes(self) -> int:
+        """Resident memory now, where no controller enforces the limit; 0 where one does."""
+
+    def peak_memory_bytes(self) -> int | None: ...
+
+    def close(self) -> None: ...
+
+
+class Started(NamedTuple):
+    pid: int | None
+    at: str
+
+
+class Command:
+    """A running or ended command. `on_change` is called whenever followers have something new."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        spec: dict[str, Any],
+        *,
+        tree: Tree,
+        transcript: Transcript,
+        late: Transcript,
+        finish: Callable[["Command"], dict[str, Any]],
+        on_change: Callable[["Command"], None],
+    ) -> None:
+        self.spec = spec
+        self.command_id: str = spec["command_id"]
+        self.transcript = transcript
+        self.tree = tree
+        self.started: Started | None = None
+        self.result: dict[str, Any] | None = None
+        self.leftovers: list[dict[str, Any]] = []
+        self.leftovers_ended = 0
+        self.state = "starting"
+        self._loop = loop
+        self._late = late
+        self._finish = finish
+        self._on_change = on_change
+        self._began = time.monotonic()
+        self._child: spawn.Child | None = None
+        self._report = b""
+        self._outputs: dict[int, tuple[int, int]] = {}
+        """Read descriptor to (stream, held write descriptor or -1)."""
+        self._pending: list[tuple[int, bytearray]] = []
+        self._bulk = False
+        self._streams_after_bulk: set[int] = set()
+        self._terminal = -1
+        self._status: int | None = None
+        self._usage_s = 0.0
+        self._reason: str | None = None
+        self._limit: dict[str, Any] | None = None
+        self._start_error: str | None = None
+        self._deadline: Timer | None = None
+        self._drain_idle: Timer | None = None
+        self._drain_end: Timer | None = None
+        self._flushing = False
+        self._late_discarded = False
+
+    # -- start ---------------------------------------------------------------------------------
+
+    def begin(self, directory: int, environment: dict[bytes, bytes], stdin: bytes) -> None:
+        """Fork it. A start that fails becomes a result; no exception leaves here."""
+        spec = self.spec
+        terminal = spec.get("terminal")
+        arguments, script = self._arguments()
+        opened: list[int] = [script] if script >= 0 else []
+        try:
+            if terminal:
+                self._terminal, theirs = spawn.open_terminal(terminal["columns"], terminal["rows"])
+                opened.append(theirs)
+                self._outputs[self._terminal] = (STDOUT, -1)
+                streams = (theirs, theirs, theirs)
+            else:
+                source = spawn.open_input(stdin)
+                opened.append(source)
+                out, err = spawn.open_output(), spawn.open_output()
+                self._outputs[out.read] = (STDOUT, out.write)
+                self._outputs[err.read] = (STDERR, err.write)
+                streams = (source, out.write, err.write)
+            self._child = spawn.start(
+                arguments,
+                environment=environment,
+                directory=directory,
+                streams=streams,
+                script=script,
+                terminal=bool(terminal),
+                prepare=self.tree.enter,
+            )
+        except OSError as error:
+            self._start_error = f"no process could be made: {error.strerror}"
+            if error.errno == errno.EAGAIN:
+                self._limit = {"kind": "pids", "limit": float(spec.get("pids", 0)), "used": None, "unit": "processes"}
+            self._status = 126 << 8
+            self._close_streams()
+            self.started = Started(None, now())
+            self._complete()
+            return
+        finally:
+            for file in opened:
+                os.close(file)
+        if terminal and stdin:
+            os.write(self._terminal, stdin)
+        for file in self._outputs:
+            self._loop.watch(file, IN | EDGE, self._stream_reader(file))
+        self._loop.watch(self._child.report, IN, self._on_report)
+        self._loop.watch(self._child.pidfd, IN, self._on_exit)
+        self._deadline = self._loop.after(spec["timeout_s"], self._on_timeout)
+        self._loop.after(USAGE_CHECK_S, self._check_usage)
+
+    def _arguments(self) -> tuple[list[bytes], int]:
+        if self.spec.get("shell") is not None:
+            return spawn.shell_arguments(_bytes(self.spec["shell"]))
+        return [_bytes(word) for word in self.spec["argv"]], -1
+
+    def _on_report(self, _: int) -> None:
+        """The child's word before exec: its pid inside, and why the start failed if it did."""
+        assert self._child is not None
+        try:
+            data = os.read(self._child.report, 4096)
+        except BlockingIOError:
+            return
+        self._report += data
+        if data and not self._report.endswith(b"\n"):
+            return
+        lines = self._report.decode("utf-8", "replace").splitlines()
+        pid = None
+        for line in lines:
+            word, _sep, rest = line.partition(" ")
+            if word == "pid" and rest.isdigit():
+                pid = int(rest)
+            elif word == "fail":
+                step, code, text = [*rest.split(" ", 2), "", "", ""][:3]
+                self._start_error = _start_message(self.spec, step, int(code or 0), text)
+                self._status_if_failed = 127 if int(code or 0) == errno.ENOENT else 126
+        if self.started is None and pid is not None:
+            self.started = Started(pid, now())
+            self.state = "running"
+            self._on_change(self)
+        if not data:
+            self._loop.forget(self._child.report)
+            os.close(self._child.report)
+            self._child = self._child._replace(report=-1)
+
+    _status_if_failed = 126
+
+    # -- streams -------------------------------------------------------------------------------
+
+    def _stream_reader(self, file: int) -> Callable[[int], None]:
+        def read(events: int) -> None:
+            self._read_stream(file, everything=bool(events & HANGUP) or self._bulk or file == self._terminal)
+
+        return read
+
+    def _reader_again(self, file: int) -> Callable[[], None]:
+        def read() -> None:
+            if file in self._outputs:
+                self._read_stream(file, everything=True)
+
+        return read
+
+    def _read_stream(self, file: int, *, everything: bool) -> None:
+        """Take one write (exact order), or all there is (bulk, or nobody writes any more)."""
+        stream, _ = self._outputs[file]
+        budget = 8 * READ_BYTES
+        while True:
+            try:
+                data = os.read(file, READ_BYTES)
+            except BlockingIOError:
+                break
+            except OSError as error:
+                if error.errno != errno.EIO:  # EIO: the last holder of the terminal is gone
+                    raise
+                data = b""
+            if not data:
+                self._close_stream(file)
+                break
+            self._take(stream, data)
+            budget -= len(data)
+            if not everything:
+                break
+            if budget <= 0:  # let others have a turn; edge-triggered, so ask ourselves again
+                self._loop.soon(self._reader_again(file))
+                break
+
+    def _take(self, stream: int, data: bytes) -> None:
+        if self._bulk:
+            self._streams_after_bulk.add(stream)
+        if self._pending and self._pending[-1][0] == stream and len(self._pending[-1][1]) < READ_BYTES:
+            self._pending[-1][1].extend(data)
+        else:
+            self._pending.append((stream, bytearray(data)))
+        if not self._flushing:
+            self._flushing = True
+            self._loop.soon(self._flush)
+        if self._drain_idle is not None:
+            self._restart_drain()
+        if not self._bulk and self.transcript.total_bytes > EXACT_ORDER_BYTES:
+            self._go_bulk()
+
+    def _go_bulk(self) -> None:
+        self._bulk = True
+        for read, (stream, write) in list(self._outputs.items()):
+            if write >= 0:
+                spawn.make_bulk(spawn.Output(read, write))
+                os.close(write)
+                self._outputs[read] = (stream, -1)
+                self._loop.soon(self._reader_again(read))
+
+    def _flush(self) -> None:
+        self._flushing = False
+        pending, self._pending = self._pending, []
+        try:
+            for stream, data in pending:
+                self._keep(stream, bytes(data))
+        except OSError as error:
+            self._output_lost(error)
+        self._on_change(self)
+
+    def _keep(self, stream: int, data: bytes) -> None:
+        if self.result is None:
+            self.transcript.append(stream, data)
+            cap = self.spec.get("output_bytes")
+            if cap and self.transcript.total_bytes > cap and self._limit is None:
+                self._limit = {"kind": "output", "limit": float(cap), "used": None, "unit": "bytes"}
+                self._end_tree("limit")
+        elif self._late.total_bytes < LATE_CAP_BYTES:
+            self._late.append(stream, data)
+
+    def _output_lost(self, error: OSError) -> None:
+        """The host cannot keep the output, so the command may not go on as if it were kept."""
+        if self.result is None and self._limit is None:
+            self._limit = {"kind": "disk", "limit": 0.0, "used": None, "unit": "bytes"}
+            self._start_error = f"output could not be kept: {error.strerror}"
+            self._end_tree("limit")
+
+    def _close_stream(self, file: int) -> None:
+        _, write = self._outputs.pop(file)
+        self._loop.forget(file)
+        os.close(file)
+        if write >= 0:
+            os.close(write)
+        if file == self._terminal:
+            self._terminal = -1
+        if not self._outputs and self._status is not None and self.result is None:
+            self._loop.soon(self._complete)
+
+    def _close_streams(self) -> None:
+        for file in list(self._outputs):
+            _, write = self._outputs.pop(file)
+            self._loop.forget(file)
+            os.close(file)
+            if write >= 0:
+                os.close(write)
+        self._terminal = -1
+
+    # -- end -----------------------------------------------------------------------------------
+
+    def _on_exit(self, _: int) -> None:
+        assert self._child is not None
+        pid, status, usage = os.wait4(self._child.pid, os.WNOHANG)
+        if pid == 0:
+            return
+        self._status = status
+        self._usage_s = usage.ru_utime + usage.ru_stime
+        self._loop.forget(self._child.pidfd)
+        os.close(self._child.pidfd)
+        if self._child.report >= 0:
+            self._on_report(IN)
+            if self._child.report >= 0:
+                self._loop.forget(self._child.report)
+                os.close(self._child.report)
+        if self.started is None:
+            self.started = Started(None, now())
+        if self._deadline is not None and self._reason is None:
+            self._deadline.cancel()
+        for read, (stream, write) in list(self._outputs.items()):
+            if write >= 0:  # our own hold would hide the end of the file
+                os.close(write)
+                self._outputs[read] = (stream, -1)
+        self._drain_end = self._loop.after(DRAIN_LIMIT_S, self._complete)
+        self._restart_drain()
+        if not self._outputs:
+            self._loop.soon(self._complete)
+
+    def _restart_drain(self) -> None:
+        if self._drain_idle is not None:
+            self._drain_idle.cancel()
+        self._drain_idle = self._loop.after(DRAIN_IDLE_S, self._complete)
+
+    def _on_timeout(self) -> None:
+        if self.result is None and self._reason is None:
+            self._limit = {
+                "kind": "wall",
+                "limit": float(self.spec["timeout_s"]),
+                "used": time.monotonic() - self._began,
+                "unit": "s",
+            }
+            self._end_tree("timed_out")
+
+    def _check_usage(self) -> None:
+        """CPU time of the whole tree, and its memory where only we can look: overrun is bounded by the interval."""
+        if self.result is not None or self._reason is not None:
+            return
+        cpu_s, memory_bytes = self.tree.cpu_s(), self.tree.polled_memory_bytes()
+        if cpu_s > self.spec["cpu_s"]:
+            self._limit = {"kind": "cpu", "limit": float(self.spec["cpu_s"]), "used": cpu_s, "unit": "s"}
+        elif memory_bytes > self.spec["memory_bytes"]:
+            limit, used = float(self.spec["memory_bytes"]), float(memory_bytes)
+            self._limit = {"kind": "memory", "limit": limit, "used": used, "unit": "bytes"}
+            self.tree.kill()
+        if self._limit is None:
+            self._loop.after(USAGE_CHECK_S, self._check_usage)
+        else:
+            self._end_tree("limit")
+
+    def cancel(self) -> None:
+        """End the whole tree because a caller asked. After the end it ends what was adopted."""
+        if self.result is not None:
+            self.tree.signal(signal.SIGTERM)
+            self._loop.after(GRACE_S, self.tree.kill)
+        elif self._reason is None:
+            self._end_tree("cancelled")
+
+    def send_signal(self, number: int) -> None:
+        self.tree.signal(number)
+
+    def resize(self, columns: int, rows: int) -> bool:
+        if self._terminal < 0:
+            return False
+        spawn.resize_terminal(self._terminal, columns, rows)
+        return True
+
+    def _end_tree(self, reason: str) -> None:
+        self._reason = reason
+        self.tree.signal(signal.SIGTERM)
+        self.tree.signal(signal.SIGCONT)
+        self._loop.after(GRACE_S, self._kill_until_gone)
+        self._watch_for_end(time.monotonic() + GRACE_S)
+
+    def _watch_for_end(self, until: float) -> None:
+        """Complete before the grace period is over if everybody went by themselves."""
+        if self.result is not None or time.monotonic() >= until:
+            return
+        if self._status is not None and self.tree.empty():
+            self._complete()
+        else:
+            self._loop.after(0.02, lambda: self._watch_for_end(until))
+
+    def _kill_until_gone(self) -> None:
+        """KILL, again and again: a fork bomb may be faster than one pass."""
+        if self.tree.empty():
+            if self._status is not None and self.result is None:
+                self._complete()
+            return
+        self.tree.kill()
+        self._loop.after(0.02, self._kill_until_gone)
+
+    def _complete(self) -> None:
+        """The command is over: settle what is left of it, write the record, tell followers. Once."""
+        if self.result is not None or self._status is None:
+            return
+        if self._reason is not None and not self.tree.empty():
+            return  # an ended tree is reported when it is really gone; _kill_until_gone comes back
+        for timer in (self._drain_idle, self._drain_end, self._deadline):
+            if timer is not None:
+                timer.cancel()
+        self._flush_now()
+        if not self.tree.empty():
+            if self.spec.get("leftovers") == "end":
+                self.leftovers_ended = len(self.tree.members())
+                self._reason_kept, self._reason = self._reason, "leftovers"
+                self._end_leftovers()
+                return
+            self.leftovers = [
+                {key: member[key] for key in ("pid", "command_line", "started_at")} for member in self.tree.members()
+            ]
+        self._seal()
+
+    _reason_kept: str | None = None
+
+    def _end_leftovers(self) -> None:
+        if self.tree.empty():
+            self._reason = self._reason_kept
+            self._seal()
+            return
+        self.tree.kill()
+        self._loop.after(0.01, self._end_leftovers)
+
+    def _flush_now(self) -> None:
+        for file in list(self._outputs):
+            if file in self._outputs:
+                self._read_stream(file, everything=True)
+        self._flush()
+
+    def _seal(self) -> None:
+        if self.result is not None:
+            return
+        self.result = self._finish(self)
+        self.state = "ended"
+        if not self.leftovers:
+            self._close_streams()
+            self._close()
+        else:
+            self._watch_leftovers()
+        self._on_change(self)
+
+    def _watch_leftovers(self) -> None:
+        """Keep the group of adopted processes until the last of them is gone."""
+        if self.tree.empty():
+            self._close_streams()
+            self._close()
+        else:
+            self._loop.after(1.0, self._watch_leftovers)
+
+    def _close(self) -> None:
+        self._late.close()
+        self.tree.close()
+
+    # -- record --------------------------------------------------------------------------------
+
+    def describe_end(self) -> dict[str, Any]:
+        """The fields of CommandResult that this room knows."""
+        status = self._status or 0
+        number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
+        code = 128 + number if number is not None else os.waitstatus_to_exitcode(status)
+        if self._start_error and self._reason is None:
+            ended, code, number = "not_started", self._status_if_failed, None
+        elif self._reason in ("timed_out", "cancelled", "limit"):
+            ended = self._reason
+        else:
+            ended = "signalled" if number is not None else "exited"
+        oom = self.tree.oom_kills() > 0
+        limit = self._limit
+        if oom and limit is None:
+            limit = {
+                "kind": "memory",
+                "limit": float(self.spec.get("memory_bytes", 0)),
+                "used": self.tree.peak_memory_bytes(),
+                "unit": "bytes",
+            }
+        assert self.started is not None
+        mixed = self._bulk and len(self._streams_after_bulk) > 1
+        return {
+            "command_id": self.command_id,
+            "ended": ended,
+            "exit_code": code,
+            "signal": number,
+            "timed_out": self._reason == "timed_out",
+            "cancelled": self._reason == "cancelled",
+            "out_of_memory": oom,
+            "limit": limit,
+            "start_error": self._start_error,
+            "started_at": self.started.at,
+            "ended_at": now(),
+            "duration_ms": (time.monotonic() - self._began) * 1000,
+            "cpu_s": max(self.tree.cpu_s(), self._usage_s),
+            "peak_memory_bytes": self.tree.peak_memory_bytes(),
+            "stdout": self.transcript.digests[STDOUT].summary(),
+            "stderr": self.transcript.digests[STDERR].summary(),
+            "order": "approximate" if mixed else "exact",
+            "leftovers": self.leftovers,
+            "leftovers_ended": self.leftovers_ended,
+            "artifact_id": self.command_id,
+        }
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _start_message(spec: dict[str, Any], step: str, number: int, text: str) -> str:
+    if step != "exec":
+        return f"the command could not be prepared ({step}): {text}"
+    program = "bash" if spec.get("shell") is not None else spec["argv"][0]
+    reason = "command not found" if number == errno.ENOENT else (os.strerror(number).lower() if number else text)
+    return f"{program}: {reason}"

@@ -1,0 +1,85 @@
+"""The keeper's event loop: descriptors, timers, and the order in which the kernel reported events.
+
+Not asyncio: commands are forked from this process, so it must stay single-threaded and small, and the
+order of events across two pipes must be the kernel's own (epoll keeps its ready list first in, first
+out), since the transcript's order rests on it.
+"""
+
+import heapq
+import itertools
+import select
+import time
+from collections.abc import Callable
+
+IN, OUT, HANGUP, EDGE = select.EPOLLIN, select.EPOLLOUT, select.EPOLLHUP | select.EPOLLERR, select.EPOLLET
+
+
+class Timer:
+    """A call in the future; `cancel` it or let it happen."""
+
+    __slots__ = ("action",)
+
+    def __init__(self, action: Callable[[], None]) -> None:
+        self.action: Callable[[], None] | None = action
+
+    def cancel(self) -> None:
+        self.action = None
+
+
+class Loop:
+    def __init__(self) -> None:
+        self._epoll = select.epoll()
+        self._handlers: dict[int, Callable[[int], None]] = {}
+        self._timers: list[tuple[float, int, Timer]] = []
+        self._soon: list[Callable[[], None]] = []
+        self._order = itertools.count()
+        self._stopped = False
+
+    def watch(self, file: int, events: int, handler: Callable[[int], None]) -> None:
+        self._epoll.register(file, events)
+        self._handlers[file] = handler
+
+    def change(self, file: int, events: int) -> None:
+        self._epoll.modify(file, events)
+
+    def forget(self, file: int) -> None:
+        """Stop watching. Must come before the descriptor is closed; unknown ones are ignored."""
+        if self._handlers.pop(file, None) is not None:
+            self._epoll.unregister(file)
+
+    def after(self, delay_s: float, action: Callable[[], None]) -> Timer:
+        timer = Timer(action)
+        heapq.heappush(self._timers, (time.monotonic() + delay_s, next(self._order), timer))
+        return timer
+
+    def soon(self, action: Callable[[], None]) -> None:
+        """Run *action* once the events at hand are dealt with."""
+        self._soon.append(action)
+
+    def stop(self) -> None:
+        self._stopped = True
+
+    def run(self) -> None:
+        while not self._stopped:
+            for file, events in self._epoll.poll(self._wait_s(), 256):
+                handler = self._handlers.get(file)
+                if handler is not None:
+                    handler(events)
+            self._run_timers()
+            actions, self._soon = self._soon, []
+            for action in actions:
+                action()
+
+    def _wait_s(self) -> float:
+        if self._soon:
+            return 0
+        while self._timers and self._timers[0][2].action is None:
+            heapq.heappop(self._timers)
+        return max(0.0, self._timers[0][0] - time.monotonic()) if self._timers else -1
+
+    def _run_timers(self) -> None:
+        now = time.monotonic()
+        while self._timers and self._timers[0][0] <= now:
+            _, _, timer = heapq.heappop(self._timers)
+            if timer.action is not None:
+                timer.action()

@@ -1,0 +1,124 @@
+"""The whole output of one command, on disk, in the order in which it was read.
+
+The file is a row of chunks: one byte stream (1 stdout, 2 stderr), three zero bytes, four bytes length,
+then the bytes. A chunk's number is its position. Readers follow by number and never miss or repeat one;
+what a follower has not fetched yet costs no memory, since it is read back from the file.
+"""
+
+import array
+import codecs
+import hashlib
+import os
+import struct
+from typing import Any
+
+CHUNK = struct.Struct(">B3xI")
+STREAMS = {1: "stdout", 2: "stderr"}
+STDOUT, STDERR = 1, 2
+
+
+class StreamDigest:
+    """Length, SHA-256 and UTF-8 validity of one stream, kept while it grows."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self._sha256 = hashlib.sha256()
+        self._decoder = codecs.getincrementaldecoder("utf-8")("strict")
+        self._invalid = False
+
+    def update(self, data: bytes) -> None:
+        self.bytes += len(data)
+        self._sha256.update(data)
+        if not self._invalid:
+            try:
+                self._decoder.decode(data)
+            except UnicodeDecodeError:
+                self._invalid = True
+
+    def summary(self) -> dict[str, Any]:
+        """The fields of StreamInfo for the stream so far."""
+        unfinished = bool(self._decoder.getstate()[0])
+        return {
+            "bytes": self.bytes,
+            "sha256": self._sha256.hexdigest(),
+            "invalid_utf8": self._invalid or unfinished,
+        }
+
+
+class Transcript:
+    """Appends chunks and reads them back. The file is made with the first byte."""
+
+    def __init__(self, directory: int, name: str) -> None:
+        self._directory = directory
+        self._name = name
+        self._file = -1
+        self._offsets = array.array("Q")
+        self._end = 0
+        self.digests = {STDOUT: StreamDigest(), STDERR: StreamDigest()}
+
+    def __len__(self) -> int:
+        """Number of chunks."""
+        return len(self._offsets)
+
+    @property
+    def total_bytes(self) -> int:
+        return self.digests[STDOUT].bytes + self.digests[STDERR].bytes
+
+    def append(self, stream: int, data: bytes) -> None:
+        """Keep one chunk. OSError (no space) leaves the transcript as it was."""
+        if self._file < 0:
+            self._file = os.open(
+                self._name,
+                os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC,
+                0o600,
+                dir_fd=self._directory,
+            )
+        parts: list[bytes | memoryview] = [CHUNK.pack(stream, len(data)), data]
+        written = 0
+        wanted = CHUNK.size + len(data)
+        while written < wanted:
+            try:
+                step = os.pwritev(self._file, parts, self._end + written)
+            except OSError:
+                os.ftruncate(self._file, self._end)
+                raise
+            written += step
+            rest = memoryview(b"".join(bytes(part) for part in parts))[step:] if written < wanted else memoryview(b"")
+            parts = [rest]
+        self._offsets.append(self._end)
+        self._end += wanted
+        self.digests[stream].update(data)
+
+    def chunk(self, number: int) -> tuple[int, bytes]:
+        """Stream and bytes of chunk *number*."""
+        offset = self._offsets[number]
+        stream, length = CHUNK.unpack(os.pread(self._file, CHUNK.size, offset))
+        return stream, os.pread(self._file, length, offset + CHUNK.size)
+
+    def close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
+class StoredTranscript:
+    """Reads a transcript whose writer is gone. A chunk cut short by a crash ends it."""
+
+    def __init__(self, file: int) -> None:
+        self._file = file
+        self._offset = 0
+        self._size = os.fstat(file).st_size
+
+    def next(self) -> tuple[int, bytes] | None:
+        prefix = os.pread(self._file, CHUNK.size, self._offset)
+        if len(prefix) < CHUNK.size:
+            return None
+        stream, length = CHUNK.unpack(prefix)
+        if stream not in STREAMS or self._offset + CHUNK.size + length > self._size:
+            return None
+        data = os.pread(self._file, length, self._offset + CHUNK.size)
+        self._offset += CHUNK.size + length
+        return stream, data
+
+    def close(self) -> None:
+        os.close(self._file)

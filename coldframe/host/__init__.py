@@ -1,0 +1,1 @@
+"""Holds the privileges and decides nothing."""

@@ -1,0 +1,114 @@
+"""The live handle on one sandbox; implements Box and BoxLife over the link to its keeper."""
+
+from collections.abc import AsyncIterable, AsyncIterator
+from typing import Any, TypeVar, get_args
+
+from pydantic import ValidationError
+
+from coldframe.contract.command import CommandEvent, CommandResult, CommandSpec, Contact, Ended, OutputChunk, Started
+from coldframe.contract.errors import GuestLost
+from coldframe.contract.files import Request, WriteAnswer, WriteFile
+from coldframe.contract.model import Model
+from coldframe.host.link import Connection, Link
+
+A = TypeVar("A", bound=Model)
+UPLOAD_CHUNK_BYTES = 1024 * 1024
+
+
+class KeeperBox:
+    """A Box whose keeper listens below *directory*."""
+
+    def __init__(self, sandbox_id: str, directory: str) -> None:
+        self.sandbox_id = sandbox_id
+        self._link = Link(directory)
+
+    async def run(self, spec: CommandSpec) -> AsyncIterator[CommandEvent]:
+        head = spec.model_dump(mode="json", exclude={"stdin"})
+        async for event in self._events({"op": "run", **head}, spec.stdin):
+            yield event
+
+    async def follow(self, command_id: str, *, after_seq: int = -1) -> AsyncIterator[CommandEvent]:
+        async for event in self._events({"op": "follow", "command_id": command_id, "after_seq": after_seq}, b""):
+            yield event
+
+    async def _events(self, head: dict[str, Any], body: bytes) -> AsyncIterator[CommandEvent]:
+        async with self._link.connection() as connection:
+            await connection.send(head, body)
+            while True:
+                event = parse_event(*await connection.receive())
+                if isinstance(event, Ended):
+                    break
+                yield event
+        yield event
+
+    async def ask(self, request: Request[A]) -> A:
+        fields = request.model_dump(mode="json")
+        content = getattr(request, "content", b"")
+        fields.pop("content", None)
+        value, body = await self._link.request({"op": "ask", **fields}, content)
+        return _parsed(answer_model(type(request)), value, body)
+
+    async def write(self, request: WriteFile, content: AsyncIterable[bytes]) -> WriteAnswer:
+        fields = request.model_dump(mode="json", exclude={"content"})
+        async with self._link.connection() as connection:
+            await connection.send({"op": "write", **fields})
+            await _send_chunks(connection, content)
+            await connection.send({"op": "commit"})
+            head, body = await connection.receive()
+        return _parsed(WriteAnswer, head.get("answer"), body)
+
+    async def evidence(self) -> dict[str, Any]:
+        """What the keeper reads inside, for the isolation report."""
+        return (await self._link.request({"op": "report"}))[0]
+
+    async def contacts(self) -> list[Contact]:
+        value, _ = await self._link.request({"op": "contacts"})
+        return [_parsed(Contact, item, b"") for item in value.get("contacts", [])]
+
+    async def end(self) -> None:
+        """Ask the keeper to kill its box; returns at once."""
+        async with self._link.connection() as connection:
+            await connection.send({"op": "end"})
+
+    def close(self) -> None:
+        self._link.close()
+
+
+async def _send_chunks(connection: Connection, content: AsyncIterable[bytes]) -> None:
+    async for part in content:
+        for start in range(0, len(part), UPLOAD_CHUNK_BYTES):
+            await connection.send({"op": "chunk"}, part[start : start + UPLOAD_CHUNK_BYTES])
+
+
+def answer_model(request: type[Request[A]]) -> type[A]:
+    """The answer type that a request class names: `class ReadFile(Request[ReadAnswer])`."""
+    for base in request.__mro__:
+        origin = getattr(base, "__pydantic_generic_metadata__", {})
+        arguments = origin.get("args") or get_args(base)
+        if arguments:
+            found: type[A] = arguments[0]
+            return found
+    raise TypeError(f"{request.__name__} names no answer")
+
+
+def _parsed(model: type[A], value: object, body: bytes) -> A:
+    """A keeper's word, checked field by field: it comes from the edge of a hostile place."""
+    try:
+        if isinstance(value, dict) and "content" in model.model_fields:
+            value = {**value, "content": b""}
+            return model.model_validate(value).model_copy(update={"content": body})
+        return model.model_validate(value)
+    except ValidationError as error:
+        raise GuestLost("the keeper of this sandbox gave a malformed answer", fields=error.error_count()) from error
+
+
+def parse_event(head: dict[str, Any], body: bytes) -> CommandEvent:
+    """One frame of a command's life, checked."""
+    kind = head.get("event")
+    if kind == "output":
+        return _parsed(OutputChunk, {**head, "data": b""}, b"").model_copy(update={"data": body})
+    if kind == "started":
+        return _parsed(Started, head, b"")
+    if kind == "ended":
+        return Ended(result=_parsed(CommandResult, head.get("result"), b""))
+    raise GuestLost("the keeper of this sandbox gave a malformed answer")

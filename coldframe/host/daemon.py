@@ -1,0 +1,168 @@
+"""The privileged process of one machine: Machine behind a unix socket.
+
+Holds the rights and decides nothing. It may be killed and started again at any time: boxes are kept by
+their keepers, and everything else is on disk. Only the server's user (and root) may connect; what it
+may ask is the table below and no more.
+"""
+
+import asyncio
+import os
+import socket
+import struct
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from coldframe.contract.errors import ColdframeError, Internal, InvalidArgument
+from coldframe.contract.sandbox import SandboxSpec
+from coldframe.guest.frames import PREFIX, BadFrame, decode_head, encode, lengths
+from coldframe.host.machine import Machine
+
+SOCKET_NAME = "daemon.sock"
+
+Answer = dict[str, Any]
+
+
+class Daemon:
+    def __init__(self, machine: Machine, *, allowed_uids: set[int]) -> None:
+        self._machine = machine
+        self._allowed = allowed_uids
+        self._verbs: dict[str, Callable[[dict[str, Any], bytes], Awaitable[Answer]]] = {
+            "create": self._create,
+            "report": self._report,
+            "end": self._end,
+            "boxes": self._boxes,
+            "create_workspace": self._create_workspace,
+            "delete_workspace": self._delete_workspace,
+            "append_history": self._append_history,
+            "sweep": self._sweep,
+            "doctor": self._doctor,
+            "ping": self._ping,
+        }
+
+    async def serve_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One request at a time until the client leaves."""
+        try:
+            if not self._may_connect(writer.get_extra_info("socket")):
+                return
+            while True:
+                head_bytes, body_bytes = lengths(await reader.readexactly(PREFIX.size))
+                head = decode_head(await reader.readexactly(head_bytes))
+                body = await reader.readexactly(body_bytes)
+                if head.get("verb") == "stored":
+                    await self._stored(head, writer)
+                else:
+                    writer.write(encode(await self._answer(head, body)))
+                await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError, BadFrame):
+            pass
+        finally:
+            writer.close()
+
+    def _may_connect(self, peer: socket.socket) -> bool:
+        credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+        _, uid, _ = struct.unpack("3i", credentials)
+        return uid in self._allowed
+
+    async def _answer(self, head: dict[str, Any], body: bytes) -> Answer:
+        verb = self._verbs.get(str(head.get("verb")))
+        if verb is None:
+            return {"error": InvalidArgument("unknown verb of the host daemon").to_wire()}
+        try:
+            return {"answer": await verb(head, body)}
+        except ColdframeError as error:
+            return {"error": error.to_wire()}
+        except (KeyError, TypeError, ValueError) as error:
+            return {"error": InvalidArgument(f"malformed request: {error!r}").to_wire()}
+        except OSError as error:
+            return {"error": Internal(f"the host could not do it: {error}").to_wire()}
+
+    async def _ping(self, _: dict[str, Any], __: bytes) -> Answer:
+        return {"installation": self._machine.installation, "pid": os.getpid()}
+
+    async def _create(self, head: dict[str, Any], _: bytes) -> Answer:
+        spec = SandboxSpec.model_validate(head["spec"])
+        measured = await self._machine.create(head["sandbox_id"], spec, session_id=head["session_id"])
+        return measured.model_dump(mode="json")
+
+    async def _report(self, head: dict[str, Any], _: bytes) -> Answer:
+        life = await self._machine.life(head["sandbox_id"])
+        return (await life.report()).model_dump(mode="json")
+
+    async def _end(self, head: dict[str, Any], _: bytes) -> Answer:
+        await self._machine.end_box(head["sandbox_id"])
+        return {}
+
+    async def _boxes(self, _: dict[str, Any], __: bytes) -> Answer:
+        return {"boxes": [status.model_dump(mode="json") for status in await self._machine.boxes()]}
+
+    async def _create_workspace(self, head: dict[str, Any], _: bytes) -> Answer:
+        await self._machine.create_workspace(head["agent_id"])
+        return {}
+
+    async def _delete_workspace(self, head: dict[str, Any], _: bytes) -> Answer:
+        await self._machine.delete_workspace(head["agent_id"])
+        return {}
+
+    async def _append_history(self, head: dict[str, Any], body: bytes) -> Answer:
+        await self._machine.append_history(head["owner"], head.get("session_id"), body)
+        return {}
+
+    async def _sweep(self, head: dict[str, Any], _: bytes) -> Answer:
+        removed = await self._machine.sweep(
+            keep_boxes=set(head["keep_boxes"]), keep_sessions=set(head["keep_sessions"])
+        )
+        return {"removed": removed}
+
+    async def _doctor(self, _: dict[str, Any], __: bytes) -> Answer:
+        return (await self._machine.doctor()).model_dump(mode="json")
+
+    async def _stored(self, head: dict[str, Any], writer: asyncio.StreamWriter) -> None:
+        """Frames of events, then an empty answer: the only verb that streams."""
+        try:
+            events = await self._machine.stored(
+                head["sandbox_id"], head["command_id"], after_seq=int(head["after_seq"])
+            )
+            async for event in events:
+                body = getattr(event, "data", b"")
+                writer.write(encode(event.model_dump(mode="json", exclude={"data"}), body))
+                await writer.drain()
+            writer.write(encode({"answer": {}}))
+        except ColdframeError as error:
+            writer.write(encode({"error": error.to_wire()}))
+
+
+def socket_path(data_dir: str) -> str:
+    return os.path.join(data_dir, "host", SOCKET_NAME)
+
+
+async def serve(data_dir: str, *, server_uid: int | None = None, ready: Callable[[], None] = lambda: None) -> None:
+    """Serve until cancelled. *server_uid* is the user of the unprivileged server, if it is another one."""
+    machine = Machine(data_dir, server_uid=server_uid)
+    own = os.getuid()
+    allowed = {0, own} | ({server_uid} if server_uid is not None else set())
+    daemon = Daemon(machine, allowed_uids=allowed)
+    directory = os.path.join(data_dir, "host")
+    if server_uid is not None:
+        os.chmod(directory, 0o711)
+    path = os.path.join(directory, SOCKET_NAME)
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    folder = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        listener.bind(f"/proc/self/fd/{folder}/{SOCKET_NAME}")
+    finally:
+        os.close(folder)
+    os.chmod(path, 0o600)
+    if server_uid is not None:
+        os.chown(path, server_uid, -1)
+    listener.listen(64)
+    server = await asyncio.start_unix_server(daemon.serve_connection, sock=listener, limit=1 << 20)
+    ready()
+    try:
+        async with server:
+            await server.serve_forever()
+    finally:
+        await machine.close()

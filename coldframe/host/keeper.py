@@ -1,0 +1,157 @@
+"""Builds one box, joins it, gives every right away, and then serves it (`guest/main.py`).
+
+One process per sandbox, forked from the zygote; nobody's child that may die first, so server and host
+daemon can be killed while commands go on. It stays outside the box: the payload does not see it. What
+is lost if it dies is the box, which dies with it.
+
+The steps are told in order, because each depends on the one before: descriptors → the sandbox's own
+user → "here I am" (the machine puts this process into its control group) → bubblewrap → join → last
+mounts → no capabilities, no new privileges, filter, not dumpable → evidence → ready. Only then is the
+socket served, so no command runs before all of it holds.
+"""
+
+import json
+import os
+import signal
+import socket
+import sys
+from typing import Any, NamedTuple
+
+from coldframe.guest import contacts, main
+from coldframe.guest import files as _files  # noqa: F401 - its verbs register themselves
+from coldframe.guest import runtimes as _runtimes  # noqa: F401
+from coldframe.host import confine, seccomp
+from coldframe.host.isolation import namespaces
+from coldframe.host.limits import GroupDescriptors
+from coldframe.host.tree import Trees
+
+
+class Order(NamedTuple):
+    """What the machine asks a keeper to be. Travels as JSON to the zygote."""
+
+    sandbox_id: str
+    installation: str
+    uid: int
+    """Host user of the payload; the caller's own where there is no root."""
+    gid: int
+    workspace: str
+    history: str
+    records: str
+    tools: dict[str, str]
+    limits: dict[str, Any]
+    memory_enforced: bool
+    """Whether a memory controller holds the limit; if not, the keeper looks and ends what is over it."""
+    files: list[str]
+    """What each descriptor that comes along is: `listener`, `answer`, `lease`, or `per_command:NAME` and
+    `attach_only:NAME` for directories of control groups."""
+
+
+def become_keeper(order: Order, files: dict[str, int]) -> None:
+    """Build and serve; the process ends here.
+
+    On `answer` it says `{"keeper": pid}` and waits for a byte, then `{"ready": evidence, "init": pid}`,
+    or `{"failed": text}` at any point.
+    """
+    answer = socket.socket(fileno=files["answer"])
+    try:
+        os.umask(0o022)
+        _tell(answer, {"keeper": os.getpid()})
+        if not answer.recv(1):
+            os._exit(1)
+        setting, init = _build(order, files)
+        _tell(answer, {"ready": setting.evidence(), "init": init})
+    except (OSError, confine.ConfineError, namespaces.BuildFailed) as error:
+        _tell(answer, {"failed": f"{error}"})
+        os._exit(1)
+    answer.close()
+    try:
+        main.Keeper(setting).serve()
+    finally:
+        sys.stderr.flush()
+        os._exit(0)
+
+
+def _tell(answer: socket.socket, message: dict[str, Any]) -> None:
+    answer.send(json.dumps(message).encode())
+
+
+def _groups(files: dict[str, int]) -> GroupDescriptors | None:
+    kinds: dict[str, list[tuple[str, int]]] = {"per_command": [], "attach_only": []}
+    for name, file in files.items():
+        kind, _, hierarchy = name.partition(":")
+        if hierarchy:
+            kinds[kind].append((hierarchy, file))
+    if not any(kinds.values()):
+        return None
+    return GroupDescriptors(tuple(kinds["per_command"]), tuple(kinds["attach_only"]))
+
+
+def _build(order: Order, files: dict[str, int]) -> tuple[main.Setting, int]:
+    records = os.open(order.records, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    if os.getuid() == 0:
+        os.setgroups([])
+        os.setresgid(order.gid, order.gid, order.gid)
+        os.setresuid(order.uid, order.uid, order.uid)
+    program = seccomp.build_filter("default")
+    plan = namespaces.Plan(
+        workspace=order.workspace,
+        history=order.history,
+        tools=order.tools,
+        memory_mib=order.limits["memory_mib"],
+    )
+    built = namespaces.build(plan, program=program)
+    init = os.pidfd_open(built.init)
+    capture: list[socket.socket] = []
+
+    def while_privileged() -> None:
+        namespaces.finish_mounts()
+        capture.append(contacts.open_capture())
+
+    confine.join_namespaces(built.init, while_privileged=while_privileged)
+    confine.drop_all_capabilities()
+    confine.set_no_new_privs()
+    seccomp.load_filter(program)
+    confine.set_not_dumpable()
+    root = os.open(namespaces.HOME, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    os.chdir("/")
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    environment = {name.encode(): value.encode() for name, value in namespaces.ENVIRONMENT.items()}
+    trees = Trees(_groups(files), order.limits, memory_enforced=order.memory_enforced)
+    setting = main.Setting(
+        listener=socket.socket(fileno=files["listener"]),
+        lease=files.get("lease", -1),
+        records=records,
+        root=root,
+        init=init,
+        environment=environment,
+        limits=order.limits,
+        tree=trees.make,
+        capture=capture[0],
+        evidence=_evidence,
+    )
+    return setting, built.init
+
+
+def _evidence() -> dict[str, Any]:
+    """What only somebody inside can read, gathered now."""
+    processes = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                processes[name] = _text(f"/proc/{name}/status")
+            except OSError:
+                continue
+    namespaces_of_init = {}
+    for name in os.listdir("/proc/1/ns"):
+        namespaces_of_init[name] = os.stat(f"/proc/1/ns/{name}").st_ino
+    return {
+        "namespaces": namespaces_of_init,
+        "processes": processes,
+        "mountinfo": _text("/proc/1/mountinfo"),
+        "net_dev": _text("/proc/1/net/dev"),
+    }
+
+
+def _text(path: str) -> str:
+    with open(path, encoding="utf-8", errors="replace") as source:
+        return source.read()

@@ -1,0 +1,634 @@
+"""One machine: its boxes, workspaces and records; implements Host.
+
+Everything made for a box carries the installation's mark: its directory below `boxes/`, the keeper's
+process id with its start time, the control groups. So a restart finds what is its own, and touches
+nothing else.
+
+On disk, below the data directory:
+
+    host/installation        id of this installation
+    workspace/AGENT/         durable workspace, owned by the sandbox user of that agent
+    background/SESSION/      temporary one
+    boxes/SANDBOX/           keeper.sock, keeper.json, records/ (see guest/main.py)
+"""
+
+import asyncio
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from coldframe.contract.command import CommandEvent, CommandResult, Contact, Ended, OutputChunk, Started
+from coldframe.contract.errors import GuestLost, InvalidArgument, IsolationUnavailable, NotFound, WrongState
+from coldframe.contract.isolation import IsolationReport
+from coldframe.contract.ports import Box, BoxLife, BoxStatus
+from coldframe.contract.sandbox import Limits, SandboxSpec, checked_agent_id
+from coldframe.guest.transcript import STREAMS, StoredTranscript
+from coldframe.host import report
+from coldframe.host.box import KeeperBox
+from coldframe.host.cgroups import BoxGroups, Controllers, GroupLimits, detect_controllers, remove_groups
+from coldframe.host.confine import ConfineError
+from coldframe.host.link import SOCKET_NAME
+from coldframe.host.removal import remove_tree
+
+WORKSPACE_PARTS = ("scratch", "integrations", "skills")
+HISTORY = ".exec_history"
+FIRST_UID = 2_000_000
+"""Sandbox users of a root installation: one per workspace, far above people, services and subordinate ids."""
+UID_COUNT = 60_000
+BUILD_TIMEOUT_S = 30.0
+END_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True)
+class KeeperMark:
+    """Who keeps a box, told so that a reused process id is not mistaken for it."""
+
+    pid: int
+    started: str
+    created_at: str
+    owner: str | None
+    session_id: str
+    uid: int
+    init: int
+    limits: dict[str, Any]
+
+    def alive(self) -> bool:
+        return process_start(self.pid) == self.started
+
+
+def process_start(pid: int) -> str | None:
+    """Start time of a live process in clock ticks since boot; None if there is none (or a zombie)."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as source:
+            fields = source.read().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else fields[19]
+
+
+class Machine:
+    """Implements Host in this process. As root it gives each workspace an unprivileged user of its own.
+
+    *embedded* boxes end when this process does; others go on and are found again after a restart.
+    *server_uid* is the user that may connect to keepers, if it is not this one.
+    """
+
+    def __init__(self, data_dir: str, *, embedded: bool = False, server_uid: int | None = None) -> None:
+        self._data = os.path.abspath(data_dir)
+        self._embedded = embedded
+        self._root = os.getuid() == 0
+        self._server_uid = server_uid
+        self._lives: dict[str, KeeperLife] = {}
+        self._lease_read, self._lease_write = os.pipe2(os.O_CLOEXEC)
+        self._zygote: subprocess.Popen[bytes] | None = None
+        self._zygote_socket: socket.socket | None = None
+        self._zygote_lock = asyncio.Lock()
+        for name in ("", "host", "workspace", "background", "boxes"):
+            path = os.path.join(self._data, name)
+            os.makedirs(path, mode=0o711, exist_ok=True)
+        os.chmod(os.path.join(self._data, "host"), 0o700)
+        if self._root:
+            for name in ("workspace", "background", "boxes"):
+                os.chmod(os.path.join(self._data, name), 0o711)
+            self._check_traversable()
+        self.installation = self._installation_id()
+        self._controllers: Controllers = detect_controllers(self.installation)
+
+    def _check_traversable(self) -> None:
+        """bubblewrap resolves paths as the sandbox user, so each folder above must let it pass."""
+        path = self._data
+        while path != "/":
+            if not os.stat(path).st_mode & 0o001:
+                raise InvalidArgument(
+                    f"the data directory lies below `{path}`, which only its owner may enter",
+                    hint=f"choose another data directory, or `chmod o+x {path}`",
+                    path=path,
+                )
+            path = os.path.dirname(path)
+
+    def _installation_id(self) -> str:
+        path = os.path.join(self._data, "host", "installation")
+        try:
+            with open(path, encoding="ascii") as source:
+                return source.read().strip()
+        except FileNotFoundError:
+            made = secrets.token_hex(6)
+            with open(path, "x", encoding="ascii") as target:
+                target.write(made)
+            return made
+
+    # -- workspaces ----------------------------------------------------------------------------
+
+    def _workspace(self, agent_id: str) -> str:
+        return os.path.join(self._data, "workspace", checked_agent_id(agent_id))
+
+    def _background(self, session_id: str) -> str:
+        if not session_id.replace("_", "").replace("-", "").isalnum():
+            raise InvalidArgument("malformed session id")
+        return os.path.join(self._data, "background", session_id)
+
+    async def create_workspace(self, agent_id: str) -> None:
+        self._make_workspace(self._workspace(agent_id), parts=WORKSPACE_PARTS)
+
+    def _make_workspace(self, path: str, *, parts: tuple[str, ...]) -> None:
+        """Make it whole or not at all: under another name first."""
+        if os.path.isdir(path):
+            return
+        draft = f"{path}.new-{secrets.token_hex(4)}"
+        uid = self._free_uid() if self._root else os.getuid()
+        os.mkdir(draft, 0o700)
+        for part in parts:
+            os.mkdir(os.path.join(draft, part), 0o755)
+        history = os.path.join(draft, HISTORY)
+        os.close(os.open(history, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644))
+        if self._root:
+            for name in ("", *parts):
+                os.chown(os.path.join(draft, name), uid, uid)
+        os.rename(draft, path)
+
+    def _free_uid(self) -> int:
+        taken = set()
+        for parent in ("workspace", "background"):
+            with os.scandir(os.path.join(self._data, parent)) as entries:
+                taken |= {entry.stat(follow_symlinks=False).st_uid for entry in entries}
+        for uid in range(FIRST_UID, FIRST_UID + UID_COUNT):
+            if uid not in taken:
+                return uid
+        raise IsolationUnavailable(
+            "all sandbox users of this installation are taken", hint="delete agents that are not needed"
+        )
+
+    async def delete_workspace(self, agent_id: str) -> None:
+        path = self._workspace(agent_id)
+        for mark_id, mark in self._marks():
+            if mark.owner == agent_id and mark.alive():
+                raise WrongState(f"sandbox `{mark_id}` still uses the workspace", hint="terminate it first")
+        await asyncio.to_thread(self._remove_directory, path)
+
+    def _remove_directory(self, path: str) -> None:
+        """Out of sight in one step, then removed for good. A tree of any depth and mode goes."""
+        if not os.path.isdir(path):
+            return
+        grave = f"{path}.gone-{secrets.token_hex(4)}"
+        os.rename(path, grave)
+        remove_tree(grave)
+
+    async def append_history(self, owner: str, session_id: str | None, lines: bytes) -> None:
+        path = self._background(session_id or "") if owner == "background" else self._workspace(owner)
+        try:
+            file = os.open(os.path.join(path, HISTORY), os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return  # the workspace was deleted meanwhile; the ledger has the entry
+        try:
+            os.write(file, lines)
+        finally:
+            os.close(file)
+
+    # -- boxes ---------------------------------------------------------------------------------
+
+    def _directory(self, sandbox_id: str) -> str:
+        if not sandbox_id.replace("_", "").replace("-", "").isalnum():
+            raise InvalidArgument("malformed sandbox id")
+        return os.path.join(self._data, "boxes", sandbox_id)
+
+    async def create(self, sandbox_id: str, spec: SandboxSpec, *, session_id: str) -> IsolationReport:
+        if spec.background:
+            workspace = self._background(session_id)
+            self._make_workspace(workspace, parts=())
+        elif spec.agent_id is None:
+            raise InvalidArgument("a sandbox needs an agent, or `background`")
+        else:
+            workspace = self._workspace(spec.agent_id)
+            self._make_workspace(workspace, parts=WORKSPACE_PARTS)
+        owner = os.stat(workspace)
+        directory = self._directory(sandbox_id)
+        os.mkdir(directory, 0o711)
+        try:
+            return await self._build(sandbox_id, spec, session_id, workspace, (owner.st_uid, owner.st_gid))
+        except BaseException:
+            await asyncio.shield(self._discard(sandbox_id, workspace if spec.background else None))
+            raise
+
+    async def _build(
+        self, sandbox_id: str, spec: SandboxSpec, session_id: str, workspace: str, owner: tuple[int, int]
+    ) -> IsolationReport:
+        directory = self._directory(sandbox_id)
+        records = os.path.join(directory, "records")
+        os.mkdir(records, 0o700)
+        if self._root:
+            os.chown(records, *owner)
+        order = {
+            "sandbox_id": sandbox_id,
+            "installation": self.installation,
+            "uid": owner[0],
+            "gid": owner[1],
+            "workspace": workspace,
+            "history": os.path.join(workspace, HISTORY),
+            "records": records,
+            "tools": offered_tools(),
+            "limits": spec.limits.model_dump(mode="json"),
+            "memory_enforced": "memory" in self._controllers.controls,
+        }
+        listener = self._listen(directory)
+        try:
+            async with self._zygote_lock:
+                answer = await asyncio.to_thread(self._order_keeper, order, listener, spec.limits)
+        finally:
+            listener.close()
+        if "ready" not in answer:
+            raise IsolationUnavailable(
+                f"the sandbox could not be built: {answer.get('failed', 'no answer')}",
+                property="box",
+                reason=str(answer.get("failed")),
+            )
+        mark = KeeperMark(
+            pid=answer["keeper"],
+            started=process_start(answer["keeper"]) or "",
+            created_at=datetime.now(UTC).isoformat(),
+            owner=spec.agent_id,
+            session_id=session_id,
+            uid=owner[0],
+            init=answer["init"],
+            limits=spec.limits.model_dump(mode="json"),
+        )
+        with open(os.path.join(directory, "keeper.json"), "w", encoding="utf-8") as target:
+            json.dump(mark.__dict__, target)
+        life = self._new_life(sandbox_id, mark)
+        measured = life.measure(answer["ready"])
+        report.refuse_unless_enforced(measured)
+        self._lives[sandbox_id] = life
+        return measured
+
+    def _listen(self, directory: str) -> socket.socket:
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        folder = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            listener.bind(f"/proc/self/fd/{folder}/{SOCKET_NAME}")
+        finally:
+            os.close(folder)
+        path = os.path.join(directory, SOCKET_NAME)
+        os.chmod(path, 0o600)
+        if self._root and self._server_uid is not None:
+            os.chown(path, self._server_uid, -1)
+        listener.listen(128)
+        return listener
+
+    def _order_keeper(self, order: dict[str, Any], listener: socket.socket, limits: Limits) -> dict[str, Any]:
+        """The whole conversation with a new keeper; blocking, on a worker thread."""
+        groups = BoxGroups(self._controllers, self.installation, order["sandbox_id"])
+        mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        mine.settimeout(BUILD_TIMEOUT_S)
+        mine.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
+        theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 << 20)
+        descriptors: list[tuple[str, int]] = []
+        try:
+            groups.create(
+                GroupLimits(limits.memory_mib << 20, limits.pids, limits.cpus),
+                owner_uid=order["uid"],
+            )
+            opened = groups.descriptors()
+            descriptors += [(f"per_command:{name}", file) for name, file in opened.per_command]
+            descriptors += [(f"attach_only:{name}", file) for name, file in opened.attach_only]
+            files = [("listener", listener.fileno()), ("answer", theirs.fileno()), *descriptors]
+            if self._embedded:
+                files.append(("lease", self._lease_read))
+            order["files"] = [name for name, _ in files]
+            self._send_order(json.dumps(order).encode(), [file for _, file in files])
+            theirs.close()
+            hello = _heard(mine)
+            groups.enter(hello["keeper"])
+            mine.send(b".")
+            answer = {**hello, **_heard(mine)}
+            if "ready" in answer:
+                groups.settle(answer["init"])
+            return answer
+        except (OSError, ConfineError, KeyError, ValueError) as error:
+            return {"failed": f"{error}"}
+        finally:
+            mine.close()
+            theirs.close()
+            for _, file in descriptors:
+                os.close(file)
+
+    def _send_order(self, message: bytes, files: list[int]) -> None:
+        """Hand it to the zygote; a zygote that died meanwhile is started again, once."""
+        try:
+            socket.send_fds(self._zygote_channel(), [message], files)
+        except OSError:
+            self._end_zygote()
+            socket.send_fds(self._zygote_channel(), [message], files)
+
+    def _zygote_channel(self) -> socket.socket:
+        if self._zygote_socket is not None and self._zygote is not None and self._zygote.poll() is None:
+            return self._zygote_socket
+        self._end_zygote()
+        mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        home = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+        program = (
+            "import os, sys; "
+            f"os.dup2({theirs.fileno()}, 3); sys.path.append({home!r}); "
+            "from coldframe.host.zygote import main; main()"
+        )
+        mine.setblocking(True)
+        self._zygote = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", program, f"coldframe-{self.installation}"],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            env={"LANG": "C.UTF-8", "PATH": "/usr/bin:/bin"},
+            start_new_session=True,
+        )
+        theirs.close()
+        self._zygote_socket = mine
+        return mine
+
+    def _end_zygote(self) -> None:
+        if self._zygote_socket is not None:
+            self._zygote_socket.close()
+            self._zygote_socket = None
+        if self._zygote is not None:
+            self._zygote.wait()
+            self._zygote = None
+
+    async def _discard(self, sandbox_id: str, background: str | None) -> None:
+        """Leave nothing of a box that did not come to be."""
+        directory = self._directory(sandbox_id)
+        mark = self._mark(sandbox_id)
+        if mark is not None:
+            await self._end_keeper(sandbox_id, mark)
+        self._remove_groups(sandbox_id)
+        await asyncio.to_thread(self._remove_directory, directory)
+        if background is not None:
+            await asyncio.to_thread(self._remove_directory, background)
+        self._lives.pop(sandbox_id, None)
+
+    def _mark(self, sandbox_id: str) -> KeeperMark | None:
+        try:
+            with open(os.path.join(self._directory(sandbox_id), "keeper.json"), encoding="utf-8") as source:
+                return KeeperMark(**json.load(source))
+        except (OSError, ValueError, TypeError):
+            return None
+
+    def _marks(self) -> list[tuple[str, KeeperMark]]:
+        found = []
+        for name in sorted(os.listdir(os.path.join(self._data, "boxes"))):
+            mark = self._mark(name) if ".gone-" not in name else None
+            if mark is not None:
+                found.append((name, mark))
+        return found
+
+    def _life(self, sandbox_id: str) -> "KeeperLife":
+        life = self._lives.get(sandbox_id)
+        mark = life.mark if life else self._mark(sandbox_id)
+        if mark is None:
+            raise NotFound(f"no box `{sandbox_id}` on this machine")
+        if not mark.alive():
+            self._lives.pop(sandbox_id, None)
+            raise GuestLost(f"the keeper of sandbox `{sandbox_id}` ended")
+        if life is None:
+            life = self._lives[sandbox_id] = self._new_life(sandbox_id, mark)
+        return life
+
+    def _new_life(self, sandbox_id: str, mark: KeeperMark) -> "KeeperLife":
+        groups = BoxGroups(self._controllers, self.installation, sandbox_id)
+        return KeeperLife(self, sandbox_id, mark, groups, self._directory(sandbox_id))
+
+    async def box(self, sandbox_id: str) -> Box:
+        return self._life(sandbox_id).box
+
+    async def life(self, sandbox_id: str) -> BoxLife:
+        return self._life(sandbox_id)
+
+    async def boxes(self) -> list[BoxStatus]:
+        return [
+            BoxStatus(
+                sandbox_id=name,
+                state="running" if mark.alive() else "lost",
+                created_at=datetime.fromisoformat(mark.created_at),
+                owner=mark.owner,
+            )
+            for name, mark in self._marks()
+        ]
+
+    async def stored(self, sandbox_id: str, command_id: str, *, after_seq: int = -1) -> AsyncIterator[CommandEvent]:
+        return self._stored(os.path.join(self._directory(sandbox_id), "records"), command_id, after_seq)
+
+    async def _stored(self, records: str, command_id: str, after_seq: int) -> AsyncIterator[CommandEvent]:
+        """Records belong to the sandbox user, so they are opened without following links and parsed as hostile."""
+        start = _read_record(records, f"{command_id}.start")
+        if start is None:
+            raise NotFound(f"no record of command `{command_id}`")
+        yield Started(command_id=command_id, pid=None, at=datetime.fromisoformat(str(start["at"])), attached=True)
+        file = _open_record(records, f"{command_id}.out")
+        if file is not None:
+            transcript = StoredTranscript(file)
+            try:
+                number = 0
+                while (chunk := transcript.next()) is not None:
+                    if number > after_seq:
+                        yield OutputChunk.model_validate(
+                            {"seq": number, "stream": STREAMS[chunk[0]], "data": b""}
+                        ).model_copy(update={"data": chunk[1]})
+                    number += 1
+            finally:
+                transcript.close()
+        end = _read_record(records, f"{command_id}.end")
+        if end is not None:
+            yield Ended(result=CommandResult.model_validate(end["result"]))
+
+    async def end_box(self, sandbox_id: str) -> None:
+        """End a box and remove all of it but its records, and the temporary workspace of a background box."""
+        mark = self._mark(sandbox_id)
+        if mark is None:
+            return
+        await self._end_keeper(sandbox_id, mark)
+        self._remove_groups(sandbox_id)
+        directory = self._directory(sandbox_id)
+        for name in (SOCKET_NAME, "keeper.json"):
+            try:
+                os.unlink(os.path.join(directory, name))
+            except FileNotFoundError:
+                pass
+        if mark.owner is None:
+            await asyncio.to_thread(self._remove_directory, self._background(mark.session_id))
+        life = self._lives.pop(sandbox_id, None)
+        if life is not None:
+            life.box.close()
+
+    async def _end_keeper(self, sandbox_id: str, mark: KeeperMark) -> None:
+        """Ask, then insist. Returns when keeper and box are gone: the box dies with its keeper."""
+        if not mark.alive():
+            return
+        try:
+            keeper = os.pidfd_open(mark.pid)
+        except ProcessLookupError:
+            return
+        try:
+            if not mark.alive():
+                return
+            life = self._lives.get(sandbox_id)
+            box = life.box if life else KeeperBox(sandbox_id, self._directory(sandbox_id))
+            try:
+                await asyncio.wait_for(box.end(), 2.0)
+            except (GuestLost, TimeoutError):
+                signal.pidfd_send_signal(keeper, signal.SIGKILL)
+            if not await _ended(keeper, END_TIMEOUT_S):
+                signal.pidfd_send_signal(keeper, signal.SIGKILL)
+                await _ended(keeper, END_TIMEOUT_S)
+        finally:
+            os.close(keeper)
+        deadline = time.monotonic() + END_TIMEOUT_S
+        while process_start(mark.init) is not None and time.monotonic() < deadline:
+            if _uid_of(mark.init) != mark.uid:
+                break  # the number was used again by somebody else
+            await asyncio.sleep(0.005)
+
+    async def sweep(self, *, keep_boxes: set[str], keep_sessions: set[str]) -> list[str]:
+        removed = []
+        boxes = os.path.join(self._data, "boxes")
+        for name in sorted(os.listdir(boxes)):
+            if ".gone-" in name:
+                await asyncio.to_thread(remove_tree, os.path.join(boxes, name))
+                removed.append(f"boxes/{name}")
+        for name, mark in self._marks():
+            if name not in keep_boxes:
+                await self.end_box(name)
+                removed.append(f"box {name}")
+            elif not mark.alive():
+                self._remove_groups(name)
+        for name in sorted(os.listdir(os.path.join(self._data, "background"))):
+            if name not in keep_sessions:
+                path = os.path.join(self._data, "background", name)
+                await asyncio.to_thread(remove_tree, path)
+                removed.append(f"background/{name}")
+        workspaces = os.path.join(self._data, "workspace")
+        for name in sorted(os.listdir(workspaces)):
+            if ".gone-" in name or ".new-" in name:
+                await asyncio.to_thread(remove_tree, os.path.join(workspaces, name))
+                removed.append(f"workspace/{name}")
+        alive = {name for name, mark in self._marks() if mark.alive()}
+        removed += [f"groups of {name}" for name in remove_groups(self._controllers, self.installation, keep=alive)]
+        return removed
+
+    def _remove_groups(self, sandbox_id: str) -> None:
+        BoxGroups(self._controllers, self.installation, sandbox_id).remove()
+
+    async def doctor(self) -> IsolationReport:
+        name = f"doctor-{secrets.token_hex(4)}"
+        spec = SandboxSpec(background=True)
+        measured = await self.create(name, spec, session_id=name)
+        await self.end_box(name)
+        await asyncio.to_thread(self._remove_directory, self._directory(name))
+        return measured
+
+    async def close(self) -> None:
+        """Let go of this process's part. Boxes go on, unless they are embedded: those end."""
+        if self._embedded:
+            for sandbox_id in list(self._lives):
+                await self.end_box(sandbox_id)
+        for life in self._lives.values():
+            life.box.close()
+        self._lives.clear()
+        await asyncio.to_thread(self._end_zygote)
+        if not any(mark.alive() for _, mark in self._marks()):
+            remove_groups(self._controllers, self.installation, keep=set())
+        os.close(self._lease_read)
+        os.close(self._lease_write)
+
+
+class KeeperLife:
+    """Beginning and end of one box on this machine; implements BoxLife."""
+
+    def __init__(self, machine: Machine, sandbox_id: str, mark: KeeperMark, groups: BoxGroups, directory: str) -> None:
+        self.mark = mark
+        self.box = KeeperBox(sandbox_id, directory)
+        self._machine = machine
+        self._sandbox_id = sandbox_id
+        self._groups = groups
+
+    def measure(self, evidence: dict[str, Any]) -> IsolationReport:
+        limits = Limits.model_validate(self.mark.limits)
+        return report.measure(self.mark.init, self.mark.pid, evidence, limits=limits, groups=self._groups)
+
+    async def report(self) -> IsolationReport:
+        return self.measure(await self.box.evidence())
+
+    async def contacts(self) -> list[Contact]:
+        return await self.box.contacts()
+
+    async def end(self) -> None:
+        await self._machine.end_box(self._sandbox_id)
+
+
+def offered_tools() -> dict[str, str]:
+    """Programs of this installation that boxes get beside the host's own /usr."""
+    found = {}
+    deno = os.path.join(os.path.dirname(sys.executable), "deno")
+    if not os.path.exists(deno):
+        deno = shutil.which("deno") or ""
+    if deno and os.stat(deno).st_mode & 0o005 == 0o005:
+        found["deno"] = deno
+    return found
+
+
+def _open_record(records: str, name: str) -> int | None:
+    if "/" in name:
+        raise InvalidArgument("malformed command id")
+    try:
+        return os.open(os.path.join(records, name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+
+
+def _read_record(records: str, name: str) -> dict[str, Any] | None:
+    file = _open_record(records, name)
+    if file is None:
+        return None
+    with os.fdopen(file, "rb") as source:
+        body = json.loads(source.read())
+    return body if isinstance(body, dict) else None
+
+
+def _heard(answer: socket.socket) -> dict[str, Any]:
+    """One message of a keeper that is being built.
+
+    Raises:
+        ValueError: it ended without a word.
+    """
+    message = answer.recv(16 << 20)
+    if not message:
+        raise ValueError("the keeper ended while it built the box")
+    heard = json.loads(message)
+    if "failed" in heard:
+        raise ValueError(heard["failed"])
+    return dict(heard)
+
+
+async def _ended(process: int, timeout_s: float) -> bool:
+    """Whether the process behind the descriptor ends within the time."""
+    loop = asyncio.get_running_loop()
+    gone = asyncio.Event()
+    loop.add_reader(process, gone.set)
+    try:
+        await asyncio.wait_for(gone.wait(), timeout_s)
+    except TimeoutError:
+        return False
+    finally:
+        loop.remove_reader(process)
+    return True
+
+
+def _uid_of(pid: int) -> int | None:
+    try:
+        return os.stat(f"/proc/{pid}").st_uid
+    except OSError:
+        return None

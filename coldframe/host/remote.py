@@ -1,0 +1,136 @@
+"""Host as the unprivileged server has it: the daemon for what needs rights, keepers directly for the rest.
+
+A command or file request goes straight to the keeper's socket; the daemon is not on that path, so it
+may be restarted while commands run.
+"""
+
+import os
+import socket
+from collections.abc import AsyncIterator
+from typing import Any
+
+from coldframe.contract.command import CommandEvent, Contact
+from coldframe.contract.errors import HostUnreachable
+from coldframe.contract.isolation import IsolationReport
+from coldframe.contract.ports import Box, BoxLife, BoxStatus
+from coldframe.contract.sandbox import SandboxSpec
+from coldframe.host.box import KeeperBox, parse_event
+from coldframe.host.daemon import SOCKET_NAME
+from coldframe.host.link import Link, LinkLost
+
+
+class RemoteHost:
+    """Implements Host over the daemon of the installation at *data_dir*."""
+
+    def __init__(self, data_dir: str) -> None:
+        self._data = os.path.abspath(data_dir)
+        self._link = Link(os.path.join(self._data, "host"), socket_name=SOCKET_NAME)
+        self._boxes: dict[str, KeeperBox] = {}
+
+    async def _ask(self, verb: str, body: bytes = b"", **fields: Any) -> dict[str, Any]:
+        try:
+            answer, _ = await self._link.request({"verb": verb, **fields}, body)
+        except LinkLost as error:
+            raise HostUnreachable("the host daemon does not answer", hint="start it with `coldframe up`") from error
+        return answer
+
+    async def ping(self) -> dict[str, Any]:
+        """Installation id and process id of the daemon."""
+        return await self._ask("ping")
+
+    async def create(self, sandbox_id: str, spec: SandboxSpec, *, session_id: str) -> IsolationReport:
+        answer = await self._ask(
+            "create", sandbox_id=sandbox_id, spec=spec.model_dump(mode="json"), session_id=session_id
+        )
+        return IsolationReport.model_validate(answer)
+
+    async def box(self, sandbox_id: str) -> Box:
+        return await self._box(sandbox_id)
+
+    async def _box(self, sandbox_id: str) -> KeeperBox:
+        if sandbox_id not in self._boxes:
+            self._boxes[sandbox_id] = KeeperBox(sandbox_id, os.path.join(self._data, "boxes", sandbox_id))
+        return self._boxes[sandbox_id]
+
+    async def life(self, sandbox_id: str) -> BoxLife:
+        return _RemoteLife(self, sandbox_id, await self._box(sandbox_id))
+
+    async def boxes(self) -> list[BoxStatus]:
+        return [BoxStatus.model_validate(item) for item in (await self._ask("boxes"))["boxes"]]
+
+    async def stored(self, sandbox_id: str, command_id: str, *, after_seq: int = -1) -> AsyncIterator[CommandEvent]:
+        return self._stored(sandbox_id, command_id, after_seq)
+
+    async def _stored(self, sandbox_id: str, command_id: str, after_seq: int) -> AsyncIterator[CommandEvent]:
+        request = {"verb": "stored", "sandbox_id": sandbox_id, "command_id": command_id, "after_seq": after_seq}
+        async with self._link.connection() as connection:
+            await connection.send(request)
+            while True:
+                head, body = await connection.receive()
+                if "answer" in head:
+                    break
+                yield parse_event(head, body)
+
+    async def create_workspace(self, agent_id: str) -> None:
+        await self._ask("create_workspace", agent_id=agent_id)
+
+    async def delete_workspace(self, agent_id: str) -> None:
+        await self._ask("delete_workspace", agent_id=agent_id)
+
+    async def append_history(self, owner: str, session_id: str | None, lines: bytes) -> None:
+        await self._ask("append_history", lines, owner=owner, session_id=session_id)
+
+    async def sweep(self, *, keep_boxes: set[str], keep_sessions: set[str]) -> list[str]:
+        answer = await self._ask("sweep", keep_boxes=sorted(keep_boxes), keep_sessions=sorted(keep_sessions))
+        return list(answer["removed"])
+
+    async def doctor(self) -> IsolationReport:
+        return IsolationReport.model_validate(await self._ask("doctor"))
+
+    async def report(self, sandbox_id: str) -> IsolationReport:
+        return IsolationReport.model_validate(await self._ask("report", sandbox_id=sandbox_id))
+
+    async def end(self, sandbox_id: str) -> None:
+        await self._ask("end", sandbox_id=sandbox_id)
+        box = self._boxes.pop(sandbox_id, None)
+        if box is not None:
+            box.close()
+
+    async def close(self) -> None:
+        self._link.close()
+        for box in self._boxes.values():
+            box.close()
+        self._boxes.clear()
+
+
+class _RemoteLife:
+    def __init__(self, host: RemoteHost, sandbox_id: str, box: KeeperBox) -> None:
+        self._host = host
+        self._sandbox_id = sandbox_id
+        self._box = box
+
+    async def report(self) -> IsolationReport:
+        return await self._host.report(self._sandbox_id)
+
+    async def contacts(self) -> list[Contact]:
+        return await self._box.contacts()
+
+    async def end(self) -> None:
+        await self._host.end(self._sandbox_id)
+
+
+def daemon_answers(data_dir: str) -> bool:
+    """Whether a daemon listens for the installation at *data_dir*."""
+    peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        folder = os.open(os.path.join(data_dir, "host"), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        peer.connect(f"/proc/self/fd/{folder}/{SOCKET_NAME}")
+    except OSError:
+        return False
+    finally:
+        os.close(folder)
+        peer.close()
+    return True

@@ -1,0 +1,207 @@
+"""All processes of one command, as the keeper sees and ends them.
+
+With control groups membership, CPU time and killing are exact. Without, every process carries an
+inherited mark (see `limits.py`): best effort, since a process may change its own; what changed it is
+ended with the last command that could be its parent. Numbers are those inside the box, found through
+the box's own /proc; signals go through a descriptor of that very process, so a reused number is not hit.
+"""
+
+import os
+import signal
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+from coldframe.host.limits import (
+    CommandGroup,
+    GroupDescriptors,
+    GroupUsage,
+    MarkedProcesses,
+    apply_rlimits,
+    mark_process,
+    marked_pids,
+)
+
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+class Trees:
+    """Makes the tree of each new command of one box."""
+
+    def __init__(self, groups: GroupDescriptors | None, limits: dict[str, Any], *, memory_enforced: bool) -> None:
+        self.groups = groups
+        self.live: set[int] = set()
+        self._unremoved: list[CommandGroup] = []
+        rlimits = {"open_files": limits["open_files"], "file_bytes": limits["file_mib"] << 20}
+        names = {name for pairs in groups or () for name, _ in pairs}
+        self.polls_memory = not memory_enforced
+        if "pids" not in names:
+            # The first process, its sleep, the keeper and one helper count too: one uid, one user namespace.
+            rlimits["pids"] = limits["pids"] + 8
+        if not names & {"unified", "cpuacct"}:
+            rlimits["cpu_s"] = int(limits["cpu_s"]) + 1
+        self.rlimits = rlimits
+        self.proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def make(self, number: int) -> "CommandTree":
+        self._unremoved = [group for group in self._unremoved if not group.remove()]
+        group = CommandGroup(self.groups, f"c{number}") if self.groups and self.groups.per_command else None
+        self.live.add(number)
+        return CommandTree(self, number, group)
+
+    def drop(self, number: int, group: CommandGroup | None) -> None:
+        self.live.discard(number)
+        if group is not None and not group.remove():
+            self._unremoved.append(group)
+
+
+class CommandTree:
+    def __init__(self, trees: Trees, number: int, group: CommandGroup | None) -> None:
+        self._trees = trees
+        self._number = number
+        self._group = group
+        self._last_usage = GroupUsage(None, None, None)
+        self._closed = False
+
+    def enter(self) -> None:
+        """In the child: into the groups first, then the limits, then the mark. An OSError fails the start."""
+        if self._group is not None:
+            self._group.enter()
+        apply_rlimits(self._trees.rlimits)
+        mark_process(self._number)
+
+    def empty(self) -> bool:
+        if self._closed:
+            return True
+        if self._group is not None and self._group.exact:
+            return self._group.is_empty()
+        return not self._find()
+
+    def members(self) -> list[dict[str, Any]]:
+        found = []
+        for pid in self._find():
+            process = describe_process(self._trees.proc, pid)
+            if process is not None:
+                found.append(process)
+        return found
+
+    def signal(self, number: int) -> None:
+        if self._group is not None and self._group.exact:
+            self._group.signal(number)
+        else:
+            for pid in self._find():
+                signal_process(self._trees.proc, pid, number)
+
+    def kill(self) -> None:
+        if self._group is not None and self._group.exact:
+            self._group.kill()
+            return
+        for _ in range(20):  # until a look finds nobody: a fork may slip between look and signal
+            found = self._find()
+            if not found:
+                return
+            for pid in found:
+                signal_process(self._trees.proc, pid, signal.SIGKILL)
+
+    def oom_kills(self) -> int:
+        return self._usage().oom_kills or 0
+
+    def cpu_s(self) -> float:
+        used = self._usage().cpu_s
+        if used is not None:
+            return used
+        return sum(cpu_of(self._trees.proc, pid) for pid in self._find())
+
+    def polled_memory_bytes(self) -> int:
+        if not self._trees.polls_memory:
+            return 0
+        return sum(resident_bytes(self._trees.proc, pid) for pid in self._find())
+
+    def peak_memory_bytes(self) -> int | None:
+        return self._usage().peak_memory_bytes
+
+    def close(self) -> None:
+        """Remove the groups. The last figures stay readable."""
+        if not self._closed:
+            self._usage()
+            self._closed = True
+            self._trees.drop(self._number, self._group)
+
+    def _usage(self) -> GroupUsage:
+        if self._group is not None and not self._closed:
+            self._last_usage = self._group.usage()
+        return self._last_usage
+
+    def _find(self) -> tuple[int, ...]:
+        if self._closed:
+            return ()
+        found: MarkedProcesses = marked_pids(self._trees.proc, self._number, self._trees.live)
+        alone = self._trees.live == {self._number}
+        pids = found.marked + (found.unattributed if alone else ())
+        return tuple(pid for pid in pids if not _is_zombie(self._trees.proc, pid))
+
+
+def _read(proc: int, name: str) -> bytes | None:
+    try:
+        file = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc)
+    except OSError:
+        return None
+    try:
+        return os.read(file, 65536)
+    except OSError:
+        return None
+    finally:
+        os.close(file)
+
+
+def _stat_fields(proc: int, pid: int) -> list[bytes] | None:
+    """Fields of /proc/PID/stat from the state on; the name before it may hold anything."""
+    text = _read(proc, f"{pid}/stat")
+    return text.rpartition(b")")[2].split() if text else None
+
+
+def _is_zombie(proc: int, pid: int) -> bool:
+    fields = _stat_fields(proc, pid)
+    return fields is None or fields[0] in (b"Z", b"X")
+
+
+def cpu_of(proc: int, pid: int) -> float:
+    """CPU time of a process and of the children it has waited for."""
+    fields = _stat_fields(proc, pid)
+    return sum(int(field) for field in fields[11:15]) / _TICKS_PER_S if fields else 0.0
+
+
+def resident_bytes(proc: int, pid: int) -> int:
+    """Private and shared resident memory; pages shared by two processes count twice, on the safe side."""
+    words = (_read(proc, f"{pid}/statm") or b"").split()
+    return int(words[1]) * _PAGE_BYTES if len(words) > 1 else 0
+
+
+def describe_process(proc: int, pid: int) -> dict[str, Any] | None:
+    """Fields of ProcessInfo except the command; None if it is gone."""
+    fields = _stat_fields(proc, pid)
+    if fields is None:
+        return None
+    words = _read(proc, f"{pid}/cmdline") or b""
+    started = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + int(fields[19]) / _TICKS_PER_S
+    return {
+        "pid": pid,
+        "parent": int(fields[1]),
+        "command_line": words.rstrip(b"\0").replace(b"\0", b" ").decode("utf-8", "replace")[:4096],
+        "started_at": datetime.fromtimestamp(started, UTC).isoformat(),
+    }
+
+
+def signal_process(proc: int, pid: int, number: int) -> None:
+    """Signal exactly the process that has *pid* now, or nobody."""
+    try:
+        process = os.open(str(pid), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=proc)
+    except OSError:
+        return
+    try:
+        signal.pidfd_send_signal(process, number)
+    except ProcessLookupError:
+        pass
+    finally:
+        os.close(process)

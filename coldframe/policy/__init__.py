@@ -1,0 +1,1 @@
+"""Judgement as pure functions: labels, rules, shell reading, floor, hooks."""

@@ -1,0 +1,93 @@
+"""The floor: rules that are code. No file, setting or person can remove, shadow or outrank them.
+
+Each answers a verdict of its own beside all others, and the strictest wins, so there is no priority to overbid.
+The default deny list (`denylist.py`) stands here too; custom rules only ever add verdicts.
+"""
+
+import re
+from collections.abc import Collection, Iterator
+
+from coldframe.contract.policy import CommandReading, Outcome, RuleVerdict
+from coldframe.policy import labels
+from coldframe.policy.denylist import find_denied
+from coldframe.policy.fields import Facts
+from coldframe.policy.matching import allows, match
+from coldframe.policy.rules import Rule, RuleSet
+from coldframe.policy.wrappers import BUILTINS
+
+_TOOL_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
+
+READING_TOOLS = frozenset({"list_directory", "read_file", "search_files"})
+"""Tools that write nowhere, so that no clearance of a place concerns them."""
+
+
+def check_floor(facts: Facts, tools: Collection[str] | None) -> Iterator[RuleVerdict]:
+    """Verdicts of the floor on one call. `tools`: names of all tools, if the caller of the hook knows them."""
+    call = facts.call
+    if not _TOOL_NAME.fullmatch(call.tool):
+        yield _deny("floor:tools-only", f"`{call.tool}` is no tool, and calls are made of tools only", "UNKNOWN_TOOL")
+    elif tools is not None and call.tool not in tools:
+        yield _deny("floor:unknown-tool", f"there is no tool `{call.tool}`", "UNKNOWN_TOOL")
+    if facts.reading is not None:
+        finding = find_denied(facts.reading, call.cwd or "")
+        if finding is not None and finding.certain:
+            yield _deny(finding.entry, finding.reason)
+
+
+def check_clearance(facts: Facts, rule: Rule) -> RuleVerdict | None:
+    """No write-down: data of the session may not go to a place that `rule` clears for less."""
+    if rule.target_label is None or facts.call.tool in READING_TOOLS:
+        return None
+    taint = labels.parse(facts.call.taint)
+    if labels.may_flow(taint, rule.target_label):
+        return None
+    return _deny(
+        "floor:write-down",
+        f"the session is {taint}, and rule `{rule.id}` clears the target for {rule.target_label} only",
+    )
+
+
+def check_settings(facts: Facts, rules: RuleSet) -> Iterator[RuleVerdict]:
+    """Verdicts of the switches of the rule file. They tighten; there is none that loosens."""
+    call, settings = facts.call, rules.settings
+    for whom in (call.role.value, call.agent_id, "*"):
+        names = settings.disabled_tools.get(whom, ())
+        if call.tool in names or "*" in names:
+            yield _deny("settings:disabled_tools", f"`{call.tool}` is switched off for `{whom}`", "NOT_IN_PROFILE")
+    reading = facts.reading
+    if reading is None:
+        return
+    if settings.strict_parsing:
+        yield from _check_strict(reading, call.cwd or "")
+    for program in reading.programs:
+        for entry in rules.deny_commands:
+            verdict = match(entry, program)
+            if verdict or (verdict is None and settings.strict_parsing):
+                yield _deny("settings:deny_commands", f"`{program.name}` is on the deny list as `{entry.text}`")
+    if rules.allow_programs:
+        yield from _check_allowed(reading, rules)
+
+
+def _check_strict(reading: CommandReading, cwd: str) -> Iterator[RuleVerdict]:
+    if reading.certainty == "unparsable":
+        yield _deny("settings:strict_parsing", f"the command is no shell text from byte {reading.position} on")
+    elif reading.certainty == "opaque":
+        because = "; ".join(reading.opaque_because[:3])
+        yield _deny("settings:strict_parsing", f"the command cannot be read to the end: {because}")
+    finding = find_denied(reading, cwd)
+    if finding is not None and not finding.certain:
+        yield _deny("settings:strict_parsing", f"{finding.reason}, depending on what is only known at run time")
+
+
+def _check_allowed(reading: CommandReading, rules: RuleSet) -> Iterator[RuleVerdict]:
+    if reading.certainty != "complete":
+        because = "; ".join(reading.opaque_because[:3]) or f"no shell text from byte {reading.position} on"
+        yield _deny("settings:allow_programs", f"only listed programs may start, and this cannot be read: {because}")
+    for program in reading.programs:
+        if program.word in BUILTINS or any(allows(entry, program) for entry in rules.allow_programs):
+            continue
+        yield _deny("settings:allow_programs", f"`{program.word}` is not among the allowed programs")
+
+
+def _deny(rule_id: str, reason: str, code: str = "DENIED_BY_RULE") -> RuleVerdict:
+    return RuleVerdict(rule_id=rule_id, outcome=Outcome.DENY, reason=reason, code=code)

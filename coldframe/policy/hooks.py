@@ -1,0 +1,137 @@
+"""The hooks: one pure decision before a call and one on its result.
+
+Floor, deny list, settings and custom rules each give verdicts; the strictest verdict decides, and order in the file
+only orders messages. Nothing here raises: whatever goes wrong is a refusal with POLICY_UNAVAILABLE.
+
+Same context and same rules give the same decision, byte for byte: no clock, no random, no state. The label of a
+result comes from rules and never from what the result says.
+"""
+
+import hashlib
+import json
+from collections.abc import Collection, Iterable
+
+from coldframe.contract.model import Model
+from coldframe.contract.policy import (
+    CallContext,
+    CommandReading,
+    Decision,
+    Hook,
+    Label,
+    Outcome,
+    ResultContext,
+    RuleVerdict,
+)
+from coldframe.policy import labels
+from coldframe.policy.fields import Facts
+from coldframe.policy.floor import check_clearance, check_floor, check_settings
+from coldframe.policy.rules import Rule, RuleSet
+from coldframe.policy.shell import read_argv, read_shell
+
+
+def decide_call(context: CallContext, rules: RuleSet, *, tools: Collection[str] | None = None) -> Decision:
+    """PRE_TOOL_CALL. `tools`: all tool names there are, if known; any other is then refused.
+
+    If the context carries a command but no reading of it, the command is read here. Never raises.
+    """
+    try:
+        facts = Facts(context, _reading(context))
+        verdicts = [*check_floor(facts, tools), *check_settings(facts, rules)]
+        for rule in rules.candidates(Hook.PRE_TOOL_CALL, context.tool):
+            verdicts.extend(_judge(rule, facts))
+        return _join(Hook.PRE_TOOL_CALL, verdicts, rules, context)
+    except Exception:  # noqa: BLE001 - the edge of judgement: what cannot be judged is refused
+        return _unavailable(Hook.PRE_TOOL_CALL, rules, context)
+
+
+def decide_result(context: ResultContext, output: bytes, rules: RuleSet) -> Decision:
+    """POST_TOOL_RESPONSE. A refusal means that the result is withheld. Never raises."""
+    try:
+        facts = Facts(context.call, _reading(context.call), context, output)
+        verdicts: list[RuleVerdict] = []
+        for rule in rules.candidates(Hook.POST_TOOL_RESPONSE, context.call.tool):
+            verdicts.extend(_judge(rule, facts))
+        return _join(Hook.POST_TOOL_RESPONSE, verdicts, rules, context)
+    except Exception:  # noqa: BLE001 - the edge of judgement: what cannot be judged is refused
+        return _unavailable(Hook.POST_TOOL_RESPONSE, rules, context)
+
+
+def reads_output(rules: RuleSet) -> bool:
+    """Whether output has to be held back until it is complete.
+
+    So it is with any rule of POST_TOOL_RESPONSE that can refuse or ask: each may look at how the call ended.
+    """
+    return any(
+        rule.hook is Hook.POST_TOOL_RESPONSE and (rule.reads_output or rule.outcome in (Outcome.DENY, Outcome.ASK))
+        for rule in rules.rules
+    )
+
+
+def context_sha256(context: Model) -> str:
+    """Digest of the canonical JSON of a context: sorted keys, no blanks, ASCII."""
+    text = json.dumps(context.model_dump(), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(text.encode("ascii")).hexdigest()
+
+
+def _reading(call: CallContext) -> CommandReading | None:
+    if call.reading is not None:
+        return call.reading
+    if call.argv is not None and not call.shell:
+        return read_argv(call.argv)
+    return read_shell(call.command) if call.command is not None else None
+
+
+def _judge(rule: Rule, facts: Facts) -> Iterable[RuleVerdict]:
+    """A field that is missing counts as matching where that restricts, and as not matching where it would allow."""
+    certain = True
+    for condition in rule.conditions:
+        answer = condition.test(facts)
+        if answer is False:
+            return
+        certain = certain and answer is True
+    clearance = check_clearance(facts, rule)
+    if clearance is not None:
+        yield clearance
+    outcome = rule.outcome or Outcome.ALLOW
+    if outcome is Outcome.ALLOW and not certain and rule.label is None:
+        return
+    if rule.outcome is None and rule.label is None:
+        return
+    yield RuleVerdict(rule_id=rule.id, outcome=outcome, reason=rule.reason, code=_CODES[outcome], label=rule.label)
+
+
+_CODES = {Outcome.ALLOW: "", Outcome.ASK: "PENDING_APPROVAL", Outcome.DENY: "DENIED_BY_RULE"}
+
+
+def _join(hook: Hook, verdicts: list[RuleVerdict], rules: RuleSet, context: Model) -> Decision:
+    strictest = max((verdict.outcome.strictness for verdict in verdicts), default=-1)
+    deciding = next((verdict for verdict in verdicts if verdict.outcome.strictness == strictest), None)
+    return Decision(
+        hook=hook,
+        outcome=deciding.outcome if deciding else Outcome.ALLOW,
+        rule_id=deciding.rule_id if deciding else "default",
+        reason=deciding.reason if deciding else "no rule has anything against it",
+        code=(deciding.code or None) if deciding else None,
+        label=labels.join(*(verdict.label for verdict in verdicts if verdict.label is not None)),
+        verdicts=tuple(verdicts),
+        rules_sha256=rules.sha256,
+        context_sha256=context_sha256(context),
+    )
+
+
+def _unavailable(hook: Hook, rules: RuleSet, context: Model) -> Decision:
+    try:
+        digest = context_sha256(context)
+    except Exception:  # noqa: BLE001 - a context that cannot even be hashed is still refused
+        digest = ""
+    sha256 = getattr(rules, "sha256", "")
+    return Decision(
+        hook=hook,
+        outcome=Outcome.DENY,
+        rule_id="floor:unavailable",
+        reason="the call could not be judged",
+        code="POLICY_UNAVAILABLE",
+        label=Label.RESTRICTED,
+        rules_sha256=sha256 if isinstance(sha256, str) else "",
+        context_sha256=digest,
+    )

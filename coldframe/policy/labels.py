@@ -1,0 +1,33 @@
+"""Arithmetic of labels: join, parse, and the one direction in which data may flow.
+
+Labels are a total order, so join is the maximum and there is nothing else to know. A label is never taken from
+content: it comes from rules, profiles and people.
+"""
+
+from coldframe.contract.policy import Label
+
+
+def join(*labels: Label) -> Label:
+    """The highest of the labels; PUBLIC of none. Never lower than any argument."""
+    return max((parse(label) for label in labels), key=_rank, default=Label.PUBLIC)
+
+
+def parse(value: object) -> Label:
+    """The label that a stored or received value means. Whatever is no exact name of a label is RESTRICTED."""
+    if isinstance(value, Label):
+        return value
+    if isinstance(value, str):
+        for label in Label:
+            if label.value == value:
+                return label
+    return Label.RESTRICTED
+
+
+def may_flow(source: Label, target: Label) -> bool:
+    """Whether data of `source` may go to a place that is cleared up to `target`. An unknown target is PUBLIC."""
+    cleared = target if isinstance(target, Label) else Label.PUBLIC
+    return parse(source).rank <= cleared.rank
+
+
+def _rank(label: Label) -> int:
+    return label.rank

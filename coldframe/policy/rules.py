@@ -1,0 +1,274 @@
+"""The rule file: typed YAML, checked as a whole at load, immutable afterwards.
+
+    version: 1
+    settings:
+      deny_commands: ["git push", "npm publish *"]
+      allow_programs: []
+      strict_parsing: false
+      disabled_tools: {viewer: [run_command]}
+    rules:
+      - id: no-secrets
+        hook: PRE_TOOL_CALL
+        when: {tool: [read_file, write_file], path: {glob: "secrets/*"}}
+        then: deny
+        reason: this directory is for people
+
+A file with any fault is refused whole, with the line. Rejected: expressions in conditions (CEL and the like): a
+closed table of fields and operators can be checked at load, indexed, and explained.
+"""
+
+import hashlib
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from coldframe.contract.errors import RulesInvalid
+from coldframe.contract.policy import ExecSettings, Hook, Label, Outcome
+from coldframe.policy.conditions import Condition, ConditionInvalid, compile_condition
+from coldframe.policy.document import Tree, read_document
+from coldframe.policy.fields import SCHEMA
+from coldframe.policy.matching import Entry, parse_entry
+
+MAX_RULES = 10_000
+
+_RESERVED = ("floor:", "denylist:", "settings:", "default")
+"""Beginnings of rule ids that belong to the product."""
+
+
+class Rule(NamedTuple):
+    """One custom rule, compiled."""
+
+    id: str
+    hook: Hook
+    conditions: tuple[Condition, ...]
+    outcome: Outcome | None
+    """None for a rule that only labels."""
+    label: Label | None
+    target_label: Label | None
+    """Clearance of the place that `when` describes; the floor keeps higher data out of it."""
+    reason: str
+
+    @property
+    def key(self) -> frozenset[tuple[object, ...]]:
+        """Equal for rules that match the same calls."""
+        return frozenset(condition.key for condition in self.conditions)
+
+    @property
+    def reads_output(self) -> bool:
+        return any(condition.field == "output" for condition in self.conditions)
+
+
+class _Index(NamedTuple):
+    """Rules of one hook in file order, found by tool."""
+
+    by_tool: dict[str, tuple[tuple[int, Rule], ...]]
+    any_tool: tuple[tuple[int, Rule], ...]
+
+
+class RuleSet:
+    """A checked set. Immutable; equal texts have equal `sha256` and decide alike."""
+
+    __slots__ = ("_index", "allow_programs", "deny_commands", "rules", "settings", "sha256", "text")
+
+    def __init__(self, text: str, settings: ExecSettings, rules: tuple[Rule, ...]) -> None:
+        put = object.__setattr__
+        put(self, "text", text)
+        put(self, "sha256", hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest())
+        put(self, "settings", settings)
+        put(self, "rules", rules)
+        put(self, "deny_commands", _entries(settings.deny_commands))
+        put(self, "allow_programs", _entries(settings.allow_programs))
+        put(self, "_index", {hook: _build_index(rules, hook) for hook in Hook})
+
+    text: str
+    sha256: str
+    settings: ExecSettings
+    rules: tuple[Rule, ...]
+    deny_commands: tuple[Entry, ...]
+    allow_programs: tuple[Entry, ...]
+    _index: dict[Hook, _Index]
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a rule set is immutable: `{name}`")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"a rule set is immutable: `{name}`")
+
+    def candidates(self, hook: Hook, tool: str) -> Iterable[Rule]:
+        """Rules of the hook whose `tool` condition, if any, names this tool; in file order."""
+        index = self._index[hook]
+        own = index.by_tool.get(tool, ())
+        if not own:
+            return [rule for _, rule in index.any_tool]
+        return [rule for _, rule in sorted((*own, *index.any_tool), key=lambda pair: pair[0])]
+
+
+def load_rules(text: str) -> RuleSet:
+    """Check and compile a rule file. Raises RulesInvalid with the fact `line` (counted from 1)."""
+    root = read_document(text)
+    if root.is_empty:
+        return RuleSet(text, ExecSettings(), ())
+    root.require_mapping("the rule file", ("version", "settings", "rules"), required=("version",))
+    version = root.child("version")
+    if version is None or version.value != 1 or type(version.value) is not int:
+        raise (version or root).fault("`version` must be 1")
+    settings = _load_settings(root.child("settings"))
+    rules = _load_rules(root.child("rules"))
+    return RuleSet(text, settings, rules)
+
+
+def _entries(texts: Iterable[str]) -> tuple[Entry, ...]:
+    entries = tuple(parse_entry(text) for text in texts)
+    if any(entry is None for entry in entries):
+        raise RulesInvalid("an entry of a list of commands is not one program with arguments", line=1)
+    return tuple(entry for entry in entries if entry is not None)
+
+
+def _load_settings(node: Tree | None) -> ExecSettings:
+    if node is None:
+        return ExecSettings()
+    node.require_mapping("`settings`", ("deny_commands", "allow_programs", "strict_parsing", "disabled_tools"))
+    lists: dict[str, tuple[str, ...]] = {}
+    for name in ("deny_commands", "allow_programs"):
+        texts: list[str] = []
+        for item in _items(node.child(name), f"`{name}`"):
+            if not isinstance(item.value, str) or parse_entry(item.value) is None:
+                raise item.fault(f"`{item.value}` of `{name}` is not one program with arguments")
+            if item.value in texts:
+                raise item.fault(f"`{item.value}` stands twice in `{name}`")
+            texts.append(item.value)
+        lists[name] = tuple(texts)
+    strict = node.child("strict_parsing")
+    if strict is not None and type(strict.value) is not bool:
+        raise strict.fault("`strict_parsing` takes true or false")
+    disabled: dict[str, tuple[str, ...]] = {}
+    table = node.child("disabled_tools")
+    if table is not None:
+        table.require_mapping("`disabled_tools`", None)
+        for whom, tools in table.pairs():
+            names = _items(tools, f"`disabled_tools` of `{whom}`")
+            for item in names:
+                if not isinstance(item.value, str) or not item.value:
+                    raise item.fault("a tool is named by text")
+            disabled[whom] = tuple(str(item.value) for item in names)
+    return ExecSettings(
+        deny_commands=lists["deny_commands"],
+        allow_programs=lists["allow_programs"],
+        strict_parsing=bool(strict.value) if strict is not None else False,
+        disabled_tools=disabled,
+    )
+
+
+def _items(node: Tree | None, what: str) -> list[Tree]:
+    if node is None:
+        return []
+    return node.items(what)
+
+
+def _load_rules(node: Tree | None) -> tuple[Rule, ...]:
+    items = _items(node, "`rules`")
+    if len(items) > MAX_RULES and node is not None:
+        raise node.fault(f"more than {MAX_RULES} rules")
+    rules: list[Rule] = []
+    lines: dict[str, int] = {}
+    earlier: dict[tuple[Hook, frozenset[tuple[object, ...]]], list[Rule]] = {}
+    for item in items:
+        rule = _load_rule(item)
+        if rule.id in lines:
+            raise item.fault(f"rule id `{rule.id}` is used at line {lines[rule.id]} already")
+        lines[rule.id] = item.line
+        for other in earlier.setdefault((rule.hook, rule.key), []):
+            if _covers(other, rule):
+                raise item.fault(
+                    f"rule `{rule.id}` is unreachable: `{other.id}` at line {lines[other.id]} has the same conditions"
+                    " and is as strict or stricter"
+                )
+            if _covers(rule, other):
+                raise item.fault(
+                    f"rule `{rule.id}` contradicts `{other.id}` at line {lines[other.id]}: same conditions, and only"
+                    " the stricter of both can hold"
+                )
+        earlier[rule.hook, rule.key].append(rule)
+        rules.append(rule)
+    return tuple(rules)
+
+
+def _covers(one: Rule, other: Rule) -> bool:
+    """Whether `other`, with the same conditions, never changes anything beside `one`."""
+    outcome = other.outcome is None or (one.outcome is not None and one.outcome.strictness >= other.outcome.strictness)
+    label = other.label is None or (one.label is not None and one.label.rank >= other.label.rank)
+    target = other.target_label is None or (
+        one.target_label is not None and one.target_label.rank <= other.target_label.rank
+    )
+    return outcome and label and target
+
+
+def _load_rule(node: Tree) -> Rule:
+    node.require_mapping(
+        "a rule", ("id", "hook", "when", "then", "label", "target_label", "reason"), required=("id", "hook")
+    )
+    rule_id = node.text("id", limit=100)
+    if not rule_id or rule_id.startswith(_RESERVED) or not rule_id.isprintable() or rule_id != rule_id.strip():
+        raise node.child_or_self("id").fault(f"`{rule_id}` is no id for a rule of yours")
+    hook_name = node.text("hook")
+    if hook_name not in Hook.__members__:
+        raise node.child_or_self("hook").fault(f"unknown hook `{hook_name}`; known are {', '.join(Hook)}")
+    hook = Hook(hook_name)
+    outcome: Outcome | None = None
+    then = node.child("then")
+    if then is not None:
+        if not isinstance(then.value, str) or then.value not in [each.value for each in Outcome]:
+            raise then.fault(f"unknown action `{then.value}`; known are {', '.join(Outcome)}")
+        outcome = Outcome(then.value)
+    label, target_label = _load_label(node.child("label")), _load_label(node.child("target_label"))
+    if outcome is None and label is None and target_label is None:
+        raise node.fault(f"rule `{rule_id}` does nothing: give `then`, `label` or `target_label`")
+    if target_label is not None and hook is not Hook.PRE_TOOL_CALL:
+        raise node.child_or_self("target_label").fault("`target_label` belongs to PRE_TOOL_CALL")
+    conditions = _load_conditions(node.child("when"), hook)
+    if target_label is not None and not any(each.field in ("path", "written_path", "tool") for each in conditions):
+        raise node.fault("`target_label` needs a condition on `path`, `written_path` or `tool`")
+    reason = node.text("reason", limit=1000, default=f"rule `{rule_id}`")
+    return Rule(rule_id, hook, conditions, outcome, label, target_label, reason)
+
+
+def _load_label(node: Tree | None) -> Label | None:
+    if node is None:
+        return None
+    if not isinstance(node.value, str) or node.value not in Label.__members__:
+        raise node.fault(f"`{node.value}` is no label; labels are {', '.join(Label)}")
+    return Label(node.value)
+
+
+def _load_conditions(node: Tree | None, hook: Hook) -> tuple[Condition, ...]:
+    if node is None:
+        return ()
+    node.require_mapping("`when`", None)
+    conditions: list[Condition] = []
+    for name, child in node.pairs():
+        spec = SCHEMA[hook].get(name)
+        if spec is None:
+            raise child.fault(f"unknown field `{name}` at {hook}; known are {', '.join(SCHEMA[hook])}")
+        try:
+            conditions.append(compile_condition(name, spec, child.plain()))
+        except ConditionInvalid as error:
+            raise child.fault(str(error)) from None
+    return tuple(conditions)
+
+
+def _build_index(rules: tuple[Rule, ...], hook: Hook) -> _Index:
+    by_tool: dict[str, list[tuple[int, Rule]]] = {}
+    any_tool: list[tuple[int, Rule]] = []
+    for place, rule in enumerate(rules):
+        if rule.hook is not hook:
+            continue
+        named = next((each.equals for each in rule.conditions if each.field == "tool" and each.equals), None)
+        if named is None:
+            any_tool.append((place, rule))
+        else:
+            for tool in dict.fromkeys(named):
+                by_tool.setdefault(tool, []).append((place, rule))
+    return _Index({tool: tuple(found) for tool, found in by_tool.items()}, tuple(any_tool))
+
+
+DEFAULT_RULES = load_rules("version: 1\n")
+"""No custom rule. Floor and default deny list hold anyway."""

@@ -1,0 +1,238 @@
+"""Tools: what an agent may ask for. One file each beside this one; discovery, argument checks and schemas are here.
+
+A tool is *handed* a box and checked arguments; it decides nothing about permission and records nothing,
+which is the gate's business. Arguments are closed: an unknown or mistyped one is an error that names it,
+because a misspelt `timout_s` that is quietly ignored does harm. JSON types are taken at their word: the
+text `"5"` is no number here.
+"""
+
+import importlib
+import pkgutil
+import posixpath
+from collections.abc import AsyncIterable, Awaitable, Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Annotated, Any, Generic, NamedTuple, TypeVar, cast
+
+from pydantic import AfterValidator, Field, StrictStr, ValidationError
+
+import coldframe.tools
+from coldframe.contract.command import CommandEvent, CommandResult
+from coldframe.contract.errors import InvalidArgument, OutsideWorkspace, UnknownTool
+from coldframe.contract.model import Model
+from coldframe.contract.ports import Box
+from coldframe.contract.sandbox import SandboxSpec
+from coldframe.contract.tool import ToolInfo
+
+HOME = "/home/user"
+"""Where the workspace lies inside every box."""
+OUTPUT_CAP_BYTES = 64 * 1024 * 1024
+"""Most content that one answer holds, both streams of a command together. A stream of events has no such cap."""
+MAX_PATH_BYTES = 4096
+"""Longest path argument: Linux's PATH_MAX."""
+
+
+class CallFacts(NamedTuple):
+    """What the arguments of a call say about it, for the rules."""
+
+    path: str | None = None
+    command: str | None = None
+    """Shell text, if a shell will read it."""
+    argv: tuple[str, ...] | None = None
+    cwd: str | None = None
+    runtime: str | None = None
+    environment: tuple[tuple[str, str], ...] = ()
+    stdin: bytes = b""
+    background: bool = False
+    """The caller wants its answer when the command has started."""
+
+
+class Arguments(Model):
+    """Base of every tool's arguments."""
+
+    def facts(self) -> CallFacts:
+        """Raises OutsideWorkspace for a path that leaves the workspace by its text alone."""
+        return CallFacts()
+
+    def fit(self, spec: SandboxSpec) -> None:
+        """Raise InvalidArgument if the call asks for more than the sandbox has."""
+
+
+class Answer(Model):
+    """Base of every tool's answer."""
+
+
+def relative_path(path: str) -> str:
+    """Return *path* relative to the workspace, normalised by text alone; empty for the workspace itself.
+
+    An absolute path is taken only below the workspace as the agent sees it. Links are the box's business:
+    it resolves what is left beneath a directory handle.
+
+    Raises:
+        OutsideWorkspace: for another absolute path, or one that climbs out.
+    """
+    inner = path
+    if path.startswith("/"):
+        clean = posixpath.normpath("/" + path.lstrip("/"))
+        if clean != HOME and not clean.startswith(HOME + "/"):
+            raise OutsideWorkspace(f"`{path[:200]}` is outside the workspace", path=path)
+        inner = clean[len(HOME) + 1 :]
+    normal = posixpath.normpath(inner) if inner else ""
+    if normal == ".." or normal.startswith("../"):
+        raise OutsideWorkspace(f"`{path[:200]}` is outside the workspace", path=path)
+    return "" if normal == "." else normal
+
+
+def _plain_text(value: str) -> str:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ValueError("holds a lone surrogate, which no UTF-8 text can") from None
+    return value
+
+
+def _plain_path(value: str) -> str:
+    if "\0" in value:
+        raise ValueError("holds a NUL character")
+    if len(_plain_text(value).encode()) > MAX_PATH_BYTES:
+        raise ValueError(f"is longer than {MAX_PATH_BYTES} bytes")
+    return value
+
+
+Text = Annotated[StrictStr, AfterValidator(_plain_text)]
+"""Text that has a UTF-8 form."""
+PathArgument = Annotated[
+    StrictStr,
+    AfterValidator(_plain_path),
+    Field(description="Relative to the workspace, or absolute below /home/user."),
+]
+
+
+def shown_path(path: str) -> str:
+    """Return *path* in a form that JSON can carry: bytes that are no UTF-8 become U+FFFD."""
+    return path.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+Args = TypeVar("Args", bound=Arguments)
+Result = TypeVar("Result", bound=Answer)
+
+
+@dataclass(frozen=True)
+class ToolCall(Generic[Args]):
+    """One call as a tool gets it."""
+
+    arguments: Args
+    box: Box
+    spec: SandboxSpec
+    command_id: str
+    """For a tool that starts a command: the id to start it under."""
+    attach: bool
+    """Look at the command started under that id, and never start it."""
+    keep_output: bool
+    """False if the caller has been handed the chunks already; then only totals are wanted."""
+    emit: Callable[[CommandEvent], None]
+    """Told every event of a command as it happens. Returns at once."""
+    content: AsyncIterable[bytes] | None
+    """Content that is streamed in beside the arguments; None if they hold it."""
+    answer_early: Callable[[Answer], None]
+    """Lets the caller go with this answer while the tool works on, for a command in the background."""
+
+
+class Ran(NamedTuple):
+    """What a tool hands back to the gate: its answer, and what rules about results look at."""
+
+    answer: Answer
+    output: Callable[[], bytes] = bytes
+    """Gives the content that the caller will get to see; called only if some rule reads output."""
+    output_bytes: int = 0
+    """Its true size. Over OUTPUT_CAP_BYTES, `output` gives but a part."""
+    command: CommandResult | None = None
+
+
+Run = Callable[[ToolCall[Any]], Awaitable[Ran]]
+
+
+class ToolSpec(NamedTuple):
+    """One registered tool."""
+
+    name: str
+    description: str
+    arguments: type[Arguments]
+    answer: type[Answer]
+    writes: bool
+    """May leave data in the workspace, so that the workspace takes the label of the session."""
+    run: Run
+
+    @property
+    def info(self) -> ToolInfo:
+        return ToolInfo(
+            name=self.name,
+            description=self.description,
+            input_schema=self.arguments.model_json_schema(mode="validation"),
+            output_schema=self.answer.model_json_schema(mode="serialization"),
+        )
+
+    def check(self, arguments: dict[str, Any]) -> Arguments:
+        """Return the checked arguments.
+
+        Raises:
+            InvalidArgument: names the first argument that is unknown, missing, mistyped or out of range.
+        """
+        try:
+            return self.arguments.model_validate(arguments)
+        except ValidationError as error:
+            raise _invalid(self, error) from None
+
+
+_TOOLS: dict[str, ToolSpec] = {}
+
+
+def tool(
+    *, arguments: type[Args], answer: type[Result], writes: bool
+) -> Callable[[Callable[[ToolCall[Args]], Awaitable[Ran]]], Callable[[ToolCall[Args]], Awaitable[Ran]]]:
+    """Register the function below as the tool of its name; its docstring is the published description."""
+
+    def register(run: Callable[[ToolCall[Args]], Awaitable[Ran]]) -> Callable[[ToolCall[Args]], Awaitable[Ran]]:
+        name = run.__name__
+        description = " ".join((run.__doc__ or "").split())
+        _TOOLS[name] = ToolSpec(name, description, arguments, answer, writes, cast("Run", run))
+        return run
+
+    return register
+
+
+@cache
+def all_tools() -> dict[str, ToolSpec]:
+    """Every tool by name, in alphabetical order, from the files beside this one."""
+    for module in pkgutil.iter_modules(coldframe.tools.__path__):
+        if module.name != "registry":
+            importlib.import_module(f"{coldframe.tools.__name__}.{module.name}")
+    return dict(sorted(_TOOLS.items()))
+
+
+def find_tool(name: str) -> ToolSpec:
+    """Return the tool of that name.
+
+    Raises:
+        UnknownTool: with the names there are.
+    """
+    found = all_tools().get(name)
+    if found is None:
+        raise UnknownTool(f"there is no tool `{name[:80]}`", tools=list(all_tools()))
+    return found
+
+
+def _invalid(spec: ToolSpec, error: ValidationError) -> InvalidArgument:
+    first = error.errors(include_url=False, include_context=False)[0]
+    parts = [str(part) for part in first["loc"]]
+    name = parts[0] if parts else ""
+    where = ".".join(parts) or "arguments"
+    known = sorted(spec.arguments.model_fields)
+    if first["type"] == "extra_forbidden":
+        message = f"`{spec.name}` has no parameter `{where[:80]}`"
+    elif first["type"] == "missing":
+        message = f"`{spec.name}` needs the parameter `{where}`"
+    else:
+        reason = first["msg"].removeprefix("Value error, ")
+        message = f"`{where[:80]}` of `{spec.name}`: {reason[:1].lower()}{reason[1:]}"
+    return InvalidArgument(message, hint=f"parameters are {', '.join(known)}", argument=name, parameters=list(known))

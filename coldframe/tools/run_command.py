@@ -1,0 +1,352 @@
+"""run_command: run one command in the workspace and tell everything about it.
+
+The answer is structured: nothing in it is found by looking at what the program printed. Output is whole by
+default. Only two things shorten it, and both are told by `complete`, `truncated` and exact byte counts: a
+`view` that the caller asked for, and more than 64 MiB on both streams together, which is given as a stream
+only (or fetched by ranges under `artifact_id`); the answer then shows the first and last MiB of each stream.
+"""
+
+import base64
+from datetime import datetime
+from typing import Annotated, Literal
+
+from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr, model_validator
+
+from coldframe.contract.command import (
+    MAX_COMMAND_BYTES,
+    CommandResult,
+    CommandSpec,
+    Contact,
+    Ended,
+    FileChanges,
+    Leftover,
+    LimitHit,
+    OutputChunk,
+    Started,
+    StreamInfo,
+    TerminalSize,
+)
+from coldframe.contract.errors import GuestLost, InvalidArgument
+from coldframe.contract.model import Model
+from coldframe.contract.sandbox import SandboxSpec
+from coldframe.tools.output import OutputCollector, Segment, Stream, joined_text, transcript_of
+from coldframe.tools.registry import (
+    Answer,
+    Arguments,
+    CallFacts,
+    PathArgument,
+    Ran,
+    Text,
+    ToolCall,
+    relative_path,
+    shown_path,
+    tool,
+)
+
+STDIN_CAP_BYTES = 16 * 1024 * 1024
+
+Runtime = Literal["sh", "bash", "python", "python3", "node", "deno"]
+_CODE_OPTION: dict[str, tuple[str, ...]] = {
+    "sh": ("-c",),
+    "bash": ("-c",),
+    "python": ("-c",),
+    "python3": ("-c",),
+    "node": ("-e",),
+    "deno": ("eval",),
+}
+
+
+class View(Model):
+    max_bytes: Annotated[StrictInt, Field(ge=2)] = Field(
+        description="Most bytes of each stream to show, half from its head and half from its tail."
+    )
+
+
+class RunCommandArguments(Arguments):
+    command: Text | Annotated[list[Text], Field(min_length=1, max_length=10_000)] = Field(
+        description="A line or script for bash, or a list of program and arguments that no shell reads."
+    )
+    cwd: PathArgument = ""
+    timeout_s: Annotated[StrictFloat | StrictInt, Field(gt=0)] | None = Field(
+        default=None, description="Wall time in seconds; by default, and at most, that of the sandbox."
+    )
+    stdin: Text | None = Field(default=None, description="Given whole to the command, then end of file.")
+    stdin_base64: StrictStr | None = Field(default=None, description="Bytes, instead of `stdin`.")
+    env: dict[Text, Text] = Field(default_factory=dict, description="Added to the clean environment.")
+    runtime: Runtime | None = Field(
+        default=None, description="Run `command` with this: a text as its code, a list as its arguments."
+    )
+    pty: StrictBool = Field(default=False, description="Run on a terminal: one stream, isatty is true.")
+    columns: Annotated[StrictInt, Field(ge=1, le=1000)] = 120
+    rows: Annotated[StrictInt, Field(ge=1, le=1000)] = 40
+    background: StrictBool = Field(
+        default=False, description="Answer as soon as it has started; it is followed by its `command_id`."
+    )
+    view: View | None = Field(default=None, description="Show only a part of a long output, and say so.")
+    encoding: Literal["utf-8", "base64"] = Field(
+        default="utf-8", description="`utf-8` shows invalid bytes as U+FFFD and tells; `base64` gives exact bytes."
+    )
+    leftovers: Literal["adopt", "end"] | None = Field(
+        default=None, description="Keep or end processes that outlive the command; by default as the sandbox does."
+    )
+
+    @model_validator(mode="after")
+    def _sound(self) -> "RunCommandArguments":
+        words = [self.command] if isinstance(self.command, str) else self.command
+        if any("\0" in word for word in words):
+            raise ValueError("`command` holds a NUL character")
+        if not isinstance(self.command, str) and not self.command[0] and self.runtime is None:
+            raise ValueError("the program of `command` is empty")
+        if sum(len(word.encode()) for word in words) > MAX_COMMAND_BYTES:
+            raise ValueError(f"`command` is longer than {MAX_COMMAND_BYTES} bytes")
+        for name, value in self.env.items():
+            if not name or "=" in name or "\0" in name or "\0" in value:
+                raise ValueError("`env` holds an empty name, a name with `=`, or a NUL character")
+        if self.stdin is not None and self.stdin_base64 is not None:
+            raise ValueError("give either `stdin` or `stdin_base64`")
+        if len(self.stdin_base64 or "") * 3 // 4 > STDIN_CAP_BYTES or len(self.stdin or "") > STDIN_CAP_BYTES:
+            raise ValueError(f"`stdin` is longer than {STDIN_CAP_BYTES} bytes; write a file and redirect from it")
+        try:
+            self.stdin_bytes()
+        except ValueError:
+            raise ValueError("`stdin_base64` is not valid base64") from None
+        return self
+
+    def stdin_bytes(self) -> bytes:
+        if self.stdin_base64 is not None:
+            return base64.b64decode(self.stdin_base64, validate=True)
+        return (self.stdin or "").encode()
+
+    def program(self) -> tuple[str | None, tuple[str, ...] | None]:
+        """Return shell text or an argument list; exactly one of them."""
+        if self.runtime is not None:
+            if isinstance(self.command, str):
+                return None, (self.runtime, *_CODE_OPTION[self.runtime], self.command)
+            return None, (self.runtime, *self.command)
+        return (self.command, None) if isinstance(self.command, str) else (None, tuple(self.command))
+
+    def facts(self) -> CallFacts:
+        shell, argv = self.program()
+        return CallFacts(
+            command=shell,
+            argv=argv,
+            cwd=relative_path(self.cwd),
+            runtime=self.runtime,
+            environment=tuple(self.env.items()),
+            stdin=self.stdin_bytes(),
+            background=self.background,
+        )
+
+    def fit(self, spec: SandboxSpec) -> None:
+        if self.timeout_s is not None and self.timeout_s > spec.limits.wall_s:
+            raise InvalidArgument(
+                f"`timeout_s` of {self.timeout_s:g} is over this sandbox's {spec.limits.wall_s:g}",
+                hint="ask for less, or create a sandbox with a higher `limits.wall_s`",
+                argument="timeout_s",
+                limit=spec.limits.wall_s,
+            )
+
+
+class StreamView(Model):
+    """How much there is of one stream, and how much of it this answer shows."""
+
+    bytes: int
+    sha256: str
+    """Of the whole stream as it is kept."""
+    invalid_utf8: bool
+    complete: bool
+    omitted_bytes: int
+    omitted_at: int | None
+    """Offset of the first byte left out; None if all is shown."""
+
+
+class RunCommandAnswer(Answer):
+    command_id: str
+    state: Literal["running", "ended"]
+    ended: str | None
+    """exited, signalled, timed_out, cancelled, limit, lost or not_started; None while it runs."""
+    exit_code: int | None
+    """The program's own; 128 + signal if a signal ended it; 126 or 127 if it could not start."""
+    signal: int | None
+    timed_out: bool
+    cancelled: bool
+    out_of_memory: bool
+    limit: LimitHit | None
+    start_error: str | None
+    started_at: datetime
+    ended_at: datetime | None
+    duration_ms: float | None
+    cpu_s: float | None
+    peak_memory_bytes: int | None
+    encoding: Literal["utf-8", "base64"]
+    stdout: str | None
+    """None if base64 was asked for, while it runs, or if the chunks were handed over as a stream."""
+    stderr: str | None
+    stdout_base64: str | None
+    stderr_base64: str | None
+    invalid_utf8: bool
+    complete: bool
+    """Both streams are here in full."""
+    truncated: bool
+    streamed: bool
+    """The chunks were handed over before this answer, which does not repeat them."""
+    stdout_info: StreamView | None
+    stderr_info: StreamView | None
+    transcript: tuple[Segment, ...] | None
+    """Both streams in the order of their writes; None unless the answer is complete."""
+    order: Literal["exact", "approximate"] | None
+    leftovers: tuple[Leftover, ...]
+    leftovers_ended: int
+    files: FileChanges | None
+    contacts: tuple[Contact, ...]
+    artifact_id: str
+    """Names the raw streams, to be fetched whole or by ranges."""
+    pid: int | None
+
+
+def _shown_files(files: FileChanges) -> FileChanges:
+    changes = tuple(change.model_copy(update={"path": shown_path(change.path)}) for change in files.changes)
+    return files.model_copy(update={"changes": changes})
+
+
+def answer_of(
+    arguments: RunCommandArguments, result: CommandResult, output: OutputCollector, pid: int | None
+) -> RunCommandAnswer:
+    shown: dict[Stream, tuple[str | None, str | None, StreamView]] = {}
+    limit = None if arguments.view is None else arguments.view.max_bytes
+    infos: dict[Stream, StreamInfo] = {"stdout": result.stdout, "stderr": result.stderr}
+    for stream, info in infos.items():
+        head, tail = output.view(stream, limit)
+        omitted = info.bytes - len(head) - len(tail)
+        view = StreamView(
+            bytes=info.bytes,
+            sha256=info.sha256,
+            invalid_utf8=info.invalid_utf8,
+            complete=omitted == 0,
+            omitted_bytes=omitted,
+            omitted_at=len(head) if omitted else None,
+        )
+        text = exact = None
+        if output.keep and arguments.encoding == "base64":
+            exact = base64.b64encode(head + tail).decode()
+        elif output.keep:
+            text = joined_text(head, tail, omitted)
+        shown[stream] = text, exact, view
+    whole = all(view.complete for _, _, view in shown.values())
+    return RunCommandAnswer(
+        command_id=result.command_id,
+        state="ended",
+        ended=result.ended,
+        exit_code=result.exit_code,
+        signal=result.signal,
+        timed_out=result.timed_out,
+        cancelled=result.cancelled,
+        out_of_memory=result.out_of_memory,
+        limit=result.limit,
+        start_error=None if result.start_error is None else shown_path(result.start_error),
+        started_at=result.started_at,
+        ended_at=result.ended_at,
+        duration_ms=result.duration_ms,
+        cpu_s=result.cpu_s,
+        peak_memory_bytes=result.peak_memory_bytes,
+        encoding=arguments.encoding,
+        stdout=shown["stdout"][0],
+        stderr=shown["stderr"][0],
+        stdout_base64=shown["stdout"][1],
+        stderr_base64=shown["stderr"][1],
+        invalid_utf8=result.stdout.invalid_utf8 or result.stderr.invalid_utf8,
+        complete=whole,
+        truncated=not whole and output.keep,
+        streamed=not output.keep,
+        stdout_info=shown["stdout"][2],
+        stderr_info=shown["stderr"][2],
+        transcript=transcript_of(output.segments, encoding=arguments.encoding) if whole and output.keep else None,
+        order=result.order,
+        leftovers=tuple(
+            one.model_copy(update={"command_line": shown_path(one.command_line)}) for one in result.leftovers
+        ),
+        leftovers_ended=result.leftovers_ended,
+        files=_shown_files(result.files),
+        contacts=result.contacts,
+        artifact_id=result.artifact_id,
+        pid=pid,
+    )
+
+
+def _running(arguments: RunCommandArguments, started: Started) -> RunCommandAnswer:
+    return RunCommandAnswer(
+        command_id=started.command_id,
+        state="running",
+        ended=None,
+        exit_code=None,
+        signal=None,
+        timed_out=False,
+        cancelled=False,
+        out_of_memory=False,
+        limit=None,
+        start_error=None,
+        started_at=started.at,
+        ended_at=None,
+        duration_ms=None,
+        cpu_s=None,
+        peak_memory_bytes=None,
+        encoding=arguments.encoding,
+        stdout=None,
+        stderr=None,
+        stdout_base64=None,
+        stderr_base64=None,
+        invalid_utf8=False,
+        complete=False,
+        truncated=False,
+        streamed=False,
+        stdout_info=None,
+        stderr_info=None,
+        transcript=None,
+        order=None,
+        leftovers=(),
+        leftovers_ended=0,
+        files=None,
+        contacts=(),
+        artifact_id=started.command_id,
+        pid=started.pid,
+    )
+
+
+@tool(arguments=RunCommandArguments, answer=RunCommandAnswer, writes=True)
+async def run_command(call: ToolCall[RunCommandArguments]) -> Ran:
+    """Run a command in the workspace, as a shell line or as a list of program and arguments. Returns complete
+    stdout and stderr, exit code, signal, duration, what was changed and what was left running. Each call starts
+    in the workspace with a clean environment and stdin at its end."""
+    arguments = call.arguments
+    shell, argv = arguments.program()
+    output = OutputCollector(keep=call.keep_output)
+    if call.attach:
+        events = call.box.follow(call.command_id)
+    else:
+        events = call.box.run(
+            CommandSpec(
+                command_id=call.command_id,
+                shell=shell,
+                argv=argv,
+                cwd=relative_path(arguments.cwd),
+                env=arguments.env,
+                stdin=arguments.stdin_bytes(),
+                timeout_s=arguments.timeout_s or call.spec.limits.wall_s,
+                terminal=TerminalSize(columns=arguments.columns, rows=arguments.rows) if arguments.pty else None,
+                leftovers=arguments.leftovers or call.spec.leftovers,
+                track_files=call.spec.track_files,
+            )
+        )
+    pid = None
+    async for event in events:
+        call.emit(event)
+        if isinstance(event, Started):
+            pid = event.pid
+            if arguments.background:
+                call.answer_early(_running(arguments, event))
+        elif isinstance(event, OutputChunk):
+            output.add(event.stream, event.data)
+        elif isinstance(event, Ended):
+            answer = answer_of(arguments, event.result, output, pid)
+            return Ran(answer, output.judged, sum(output.total.values()), event.result)
+    raise GuestLost(f"command `{call.command_id}` ended without a result", command_id=call.command_id)

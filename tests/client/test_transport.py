@@ -1,0 +1,216 @@
+"""The SDK's HTTP: connections are reused, a dead one is replaced only where that is safe, and faults are typed."""
+
+import asyncio
+import socket
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from coldframe.client import sync
+from coldframe.client.transport import Transport, encode_path, encode_query
+from coldframe.contract.errors import ColdframeError, HostUnreachable, InvalidArgument, Unavailable
+
+Answer = Callable[[socket.socket, bytes], bool]
+"""Handles one request; returns whether the connection stays open."""
+
+
+def ok(connection: socket.socket, request: bytes) -> bool:
+    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+    return True
+
+
+class Server:
+    """A server whose every answer the test chooses, one connection after the other."""
+
+    def __init__(self, answers: list[Answer]) -> None:
+        self.requests: list[bytes] = []
+        self.connections = 0
+        self._answers = answers
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener.settimeout(20)
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        while self._answers:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            self.connections += 1
+            connection.settimeout(20)
+            with connection:
+                stays = True
+                while stays and self._answers:
+                    request = self._receive(connection)
+                    if not request:
+                        break
+                    self.requests.append(request)
+                    stays = self._answers.pop(0)(connection, request)
+
+    @staticmethod
+    def _receive(connection: socket.socket) -> bytes:
+        data = b""
+        while b"\r\n\r\n" not in data:
+            part = connection.recv(65536)
+            if not part:
+                return b""
+            data += part
+        head, _, body = data.partition(b"\r\n\r\n")
+        lengths = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
+        missing = int(lengths[0].split(b":")[1]) - len(body) if lengths else 0
+        while missing > 0:
+            part = connection.recv(65536)
+            missing -= len(part)
+            data += part
+        return data
+
+    def close(self) -> None:
+        self._listener.close()
+        self._thread.join(20)
+
+
+@contextmanager
+def serving(*answers: Answer) -> Iterator[Server]:
+    server = Server(list(answers))
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+def closes(connection: socket.socket, request: bytes) -> bool:
+    """Answers properly, and then drops the connection without saying so."""
+    ok(connection, request)
+    return False
+
+
+def breaks(connection: socket.socket, request: bytes) -> bool:
+    return False
+
+
+def test_one_connection_serves_many_requests() -> None:
+    async def run(url: str) -> None:
+        transport = Transport(url, "secret")
+        for _ in range(3):
+            assert (await transport.request("GET", "/x")).body == b"ok"
+        await transport.aclose()
+
+    with serving(ok, ok, ok) as server:
+        asyncio.run(run(server.url))
+    assert server.connections == 1
+    assert b"authorization: bearer secret" in server.requests[0].lower()
+
+
+def test_the_blocking_form_reuses_connections_too() -> None:
+    with serving(ok, ok) as server:
+        transport = sync.Transport(server.url, None)
+        assert [transport.request("GET", "/x").status for _ in range(2)] == [200, 200]
+        transport.close()
+    assert server.connections == 1
+
+
+def test_a_connection_closed_while_idle_is_replaced_for_a_request_that_may_be_repeated() -> None:
+    with serving(closes, ok) as server:
+        transport = sync.Transport(server.url, None)
+        transport.request("GET", "/x")
+        headers = {"Idempotency-Key": "k"}
+        assert transport.request("POST", "/x", payload={}, headers=headers).body == b"ok"
+        transport.close()
+    assert server.connections == 2
+
+
+def test_a_request_that_may_not_be_repeated_is_sent_once_and_its_outcome_is_unknown() -> None:
+    with serving(breaks, ok) as server:
+        transport = sync.Transport(server.url, None)
+        with pytest.raises(HostUnreachable):
+            transport.request("POST", "/x", payload={"a": 1})
+        assert len(server.requests) == 1
+        assert transport.request("GET", "/y").body == b"ok"
+        transport.close()
+
+
+def test_an_answer_that_breaks_off_is_an_error_and_not_a_short_answer() -> None:
+    def half(connection: socket.socket, request: bytes) -> bool:
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf")
+        return False
+
+    async def run(url: str) -> None:
+        transport = Transport(url, None)
+        with pytest.raises(HostUnreachable):
+            await transport.request("GET", "/x")
+        await transport.aclose()
+
+    with serving(half) as server:
+        asyncio.run(run(server.url))
+
+
+def test_no_server_is_unavailable_and_says_how_to_start_one() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with pytest.raises(Unavailable) as found:
+        sync.Transport(f"http://127.0.0.1:{port}", None).request("GET", "/x")
+    assert "coldframe up" in found.value.advice
+
+
+def test_silence_past_the_chosen_time_is_an_error() -> None:
+    ended = threading.Event()
+
+    def silent(connection: socket.socket, request: bytes) -> bool:
+        ended.wait(20)
+        return False
+
+    with serving(silent) as server:
+        transport = sync.Transport(server.url, None, timeout_s=0.05)
+        with pytest.raises(HostUnreachable):
+            transport.request("GET", "/x")
+        ended.set()
+
+
+def test_a_streamed_body_is_sent_in_chunks() -> None:
+    async def parts() -> AsyncIterator[bytes]:
+        yield b"first"
+        yield b""
+        yield b"second"
+
+    def chunked(connection: socket.socket, request: bytes) -> bool:
+        data = request
+        while not data.endswith(b"0\r\n\r\n"):
+            data += connection.recv(65536)
+        assert b"5\r\nfirst\r\n" in data and b"6\r\nsecond\r\n" in data
+        return ok(connection, data)
+
+    async def run(url: str) -> None:
+        transport = Transport(url, None)
+        assert (await transport.request("PUT", "/x", body=parts())).status == 200
+        await transport.aclose()
+
+    with serving(chunked) as server:
+        asyncio.run(run(server.url))
+
+
+def test_an_error_without_an_error_object_is_still_typed() -> None:
+    def page(connection: socket.socket, request: bytes) -> bool:
+        connection.sendall(b"HTTP/1.1 502 Bad\r\nContent-Length: 6\r\n\r\n<html>")
+        return False
+
+    with serving(page) as server:
+        client = sync.SyncColdframe(server.url, "t")
+        with pytest.raises(ColdframeError, match="502"):
+            client.health()
+        client.close()
+
+
+@pytest.mark.parametrize("url", ["", "ftp://x", "127.0.0.1:4560", "http://"])
+def test_an_address_that_is_none_is_refused(url: str) -> None:
+    with pytest.raises(InvalidArgument):
+        Transport(url, None)
+
+
+def test_paths_and_queries_survive_the_url() -> None:
+    assert encode_path("a b/ä?#%") == "a%20b/%C3%A4%3F%23%25"
+    assert encode_path("x\udcff") == "x%FF"
+    assert encode_query({"a": None, "b": True, "c": [1, 2], "d": "x&y"}) == "b=true&c=1&c=2&d=x%26y"

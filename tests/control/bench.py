@@ -1,0 +1,90 @@
+"""Control over the fake host, for the tests of this folder."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from coldframe.contract.caller import Caller
+from coldframe.contract.ledger import LedgerEntry
+from coldframe.contract.policy import Role
+from coldframe.contract.sandbox import SandboxInfo, SandboxSpec
+from coldframe.contract.tool import ToolResult
+from coldframe.control.control import Control, build_control
+from tests.fakes import FakeHost
+
+OWNER = Caller(token_id="tok_owner", role=Role.OWNER, surface="embedded")
+VIEWER = Caller(token_id="tok_viewer", role=Role.VIEWER, surface="embedded")
+AGENT = Caller(token_id="tok_agent", role=Role.AGENT, agent_id="ada", surface="mcp")
+OTHER = Caller(token_id="tok_other", role=Role.AGENT, agent_id="bob", surface="mcp")
+
+
+class Bench:
+    """One installation without walls: control, which can be restarted, over a host that stays."""
+
+    def __init__(self, root: Path, rules: str | None = None) -> None:
+        self.root = root
+        self.host = FakeHost(str(root))
+        self.rules_path = None
+        if rules is not None:
+            self.rules_path = str(root / "rules.yaml")
+            (root / "rules.yaml").write_text(rules)
+        self._now = datetime(2026, 5, 4, 3, 2, 1, tzinfo=UTC)
+        self.control: Control
+
+    def clock(self) -> datetime:
+        self._now += timedelta(milliseconds=1)
+        return self._now
+
+    async def start(self) -> None:
+        self.control = build_control(
+            data_dir=str(self.root), host=self.host, clock=self.clock, rules_path=self.rules_path
+        )
+        await self.control.start()
+
+    async def restart(self) -> None:
+        await self.control.close()
+        await self.start()
+
+    async def sandbox(self, agent_id: str = "ada", **spec: Any) -> SandboxInfo:
+        return await self.control.sandboxes.create(OWNER, SandboxSpec(agent_id=agent_id, **spec))
+
+    async def call(
+        self, info: SandboxInfo, tool: str, caller: Caller = AGENT, key: str | None = None, **arguments: Any
+    ) -> ToolResult:
+        return await self.control.gate.call(caller, info.sandbox_id, tool, arguments, idempotency_key=key)
+
+    def kinds(self, **filters: Any) -> list[str]:
+        return [entry.kind for entry in self.entries(**filters)]
+
+    def entries(self, **filters: Any) -> list[LedgerEntry]:
+        return self.control.ledger.entries(limit=10_000, **filters)
+
+    def calls(self) -> list[LedgerEntry]:
+        return [entry for entry in self.entries() if entry.kind.startswith("call.")]
+
+    def history(self, agent_id: str = "ada") -> list[str]:
+        path = self.root / "workspace" / agent_id / ".exec_history" / "history.jsonl"
+        return path.read_text().splitlines() if path.exists() else []
+
+
+@asynccontextmanager
+async def opened(root: Path, rules: str | None = None) -> AsyncIterator[Bench]:
+    bench = Bench(root, rules)
+    await bench.start()
+    try:
+        yield bench
+    finally:
+        await bench.control.close()
+        await bench.host.close()
+
+
+async def until(condition: Callable[[], bool], deadline_s: float = 10.0) -> None:
+    """Wait for *condition*, letting other tasks run."""
+    end = time.monotonic() + deadline_s
+    while not condition():
+        assert time.monotonic() < end, "the condition did not come true in time"
+        await asyncio.sleep(0.005)

@@ -1,0 +1,69 @@
+"""Held here: the whole matrix of operations and roles, so that no right appears or goes unnoticed."""
+
+import pytest
+
+from coldframe.contract.caller import Caller
+from coldframe.contract.errors import GrantMissing
+from coldframe.contract.policy import Role
+from coldframe.control.rights import PERMISSIONS, may, require
+
+# o owner, a admin, m member, v viewer, g agent
+MATRIX = {
+    "agent.clean": "oam",
+    "agent.create": "oam",
+    "agent.delete": "oa",
+    "agent.read": "oamvg",
+    "command.read": "oamvg",
+    "command.signal": "oamg",
+    "host.doctor": "oamv",
+    "label.set": "oa",
+    "ledger.read": "oamv",
+    "ledger.verify": "oamv",
+    "policy.load": "oa",
+    "policy.read": "oamv",
+    "receipt.read": "oamvg",
+    "sandbox.create": "oam",
+    "sandbox.read": "oamvg",
+    "sandbox.terminate": "oam",
+    "session.read": "oamvg",
+    "session.reset": "o",
+    "token.create": "oa",
+    "token.list": "oa",
+    "token.revoke": "oa",
+    "tool.call": "oamg",
+}
+LETTERS = {Role.OWNER: "o", Role.ADMIN: "a", Role.MEMBER: "m", Role.VIEWER: "v", Role.AGENT: "g"}
+HUMAN_RIGHTS = {op for op, roles in MATRIX.items() if "g" not in roles}
+
+
+def caller(role: Role) -> Caller:
+    return Caller(token_id="tok_1", role=role, agent_id="alpha" if role is Role.AGENT else None)
+
+
+@pytest.mark.req("TP.17")
+@pytest.mark.parametrize("role", list(Role))
+@pytest.mark.parametrize("operation", sorted(MATRIX.keys() | PERMISSIONS.keys()))
+def test_each_role_may_exactly_what_the_matrix_says(operation: str, role: Role) -> None:
+    if LETTERS[role] in MATRIX.get(operation, ""):
+        require(caller(role), operation)
+    else:
+        with pytest.raises(GrantMissing) as caught:
+            require(caller(role), operation)
+        assert caught.value.facts["operation"] == operation
+        assert caught.value.facts["role"] == role.value
+
+
+@pytest.mark.req("TP.17")
+def test_an_agent_token_has_none_of_the_rights_of_a_person() -> None:
+    assert not [operation for operation in HUMAN_RIGHTS if may(caller(Role.AGENT), operation)]
+
+
+def test_an_agent_token_without_an_agent_may_nothing() -> None:
+    nobody = Caller(token_id="tok_1", role=Role.AGENT)
+    assert not [operation for operation in PERMISSIONS if may(nobody, operation)]
+
+
+def test_an_operation_that_is_not_listed_is_nobodys() -> None:
+    for role in Role:
+        with pytest.raises(GrantMissing):
+            require(caller(role), "no.such.operation")

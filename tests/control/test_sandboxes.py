@@ -1,0 +1,238 @@
+"""Held here: a sandbox is made whole or not at all, its state is true after a crash, and its contract is complete."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coldframe.contract.document import ContractDocument
+from coldframe.contract.errors import (
+    GrantMissing,
+    GuestLost,
+    InvalidArgument,
+    IsolationUnavailable,
+    LedgerUnavailable,
+    NotFound,
+    WrongState,
+)
+from coldframe.contract.sandbox import SandboxSpec
+from coldframe.control.contracts import document_digest
+from tests.control.bench import AGENT, OTHER, OWNER, VIEWER, opened, until
+from tests.fakes import FakeHost
+
+SECTIONS = (
+    "inputs",
+    "execution",
+    "outputs",
+    "persistence",
+    "isolation",
+    "permissions",
+    "exposure",
+    "effective_reach",
+    "not_prevented",
+    "lifecycle",
+    "retention",
+    "backup",
+    "cost",
+)
+
+
+def test_a_sandbox_that_cannot_be_built_leaves_nothing_but_a_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            create = FakeHost.create
+
+            async def no_wall(*_: Any, **__: Any) -> Any:
+                raise IsolationUnavailable("no user namespaces", property="user_namespace")
+
+            async def late(self: FakeHost, *args: Any, **kwargs: Any) -> Any:
+                await create(self, *args, **kwargs)
+                raise LedgerUnavailable("stands for any failure after the box was built")
+
+            async def cancelled(self: FakeHost, *args: Any, **kwargs: Any) -> Any:
+                await create(self, *args, **kwargs)
+                raise asyncio.CancelledError
+
+            for broken, error in (
+                (no_wall, IsolationUnavailable),
+                (late, LedgerUnavailable),
+                (cancelled, asyncio.CancelledError),
+            ):
+                for spec in (SandboxSpec(agent_id="ada"), SandboxSpec(background=True)):
+                    monkeypatch.setattr(FakeHost, "create", broken)
+                    with pytest.raises(error):
+                        await bench.control.sandboxes.create(OWNER, spec)
+                    monkeypatch.undo()
+                    assert bench.control.sandboxes.list(OWNER) == []
+                    assert await bench.host.boxes() == []
+                    background = tmp_path / "background"
+                    assert not background.exists() or not any(background.iterdir())
+                    assert bench.kinds()[-1] == "sandbox.failed"
+            await bench.sandbox()
+
+    asyncio.run(scenario())
+
+
+def test_a_spec_names_an_agent_or_the_background(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            for spec in (SandboxSpec(), SandboxSpec(agent_id="ada", background=True)):
+                with pytest.raises(InvalidArgument):
+                    await bench.control.sandboxes.create(OWNER, spec)
+            for caller in (VIEWER, AGENT):
+                with pytest.raises(GrantMissing):
+                    await bench.control.sandboxes.create(caller, SandboxSpec(agent_id="ada"))
+
+    asyncio.run(scenario())
+
+
+def test_ending_is_idempotent_and_keeps_an_agents_files(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            info = await bench.sandbox()
+            await bench.call(info, "write_file", path="kept", content="x")
+            task = asyncio.create_task(bench.call(info, "run_command", command="sleep 30"))
+            await until(lambda: bool(bench.host.ran))
+            for _ in range(2):
+                ended = await bench.control.sandboxes.terminate(OWNER, info.sandbox_id)
+                assert ended.state.state == "terminated"
+                assert [action["op"] for action in ended.state.next_actions] == ["sandbox.create"]
+            result = await task
+            assert (result.error or {}).get("code") == "GUEST_LOST" or result.value["ended"] in ("lost", "signalled")
+            assert bench.kinds().count("sandbox.terminated") == 1
+            with pytest.raises(WrongState):
+                await bench.call(info, "read_file", path="kept")
+            assert bench.control.sessions.get(info.session_id).closed_at is not None
+            again = await bench.sandbox()
+            assert (await bench.call(again, "read_file", path="kept")).value["content"] == "x"
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.req("T1.50", "T1.51")
+def test_a_background_workspace_goes_with_its_sandbox_and_with_a_crash(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            create = bench.control.sandboxes.create
+            first, second, third = [await create(OWNER, SandboxSpec(background=True)) for _ in range(3)]
+            folders = [tmp_path / "background" / one.session_id for one in (first, second, third)]
+            assert all(folder.is_dir() for folder in folders)
+            await bench.control.sandboxes.terminate(OWNER, first.sandbox_id)
+            assert [folder.exists() for folder in folders] == [False, True, True]
+            await bench.host.lose(second.sandbox_id)
+            await bench.restart()
+            assert [folder.exists() for folder in folders] == [False, False, True]
+            assert bench.control.sandboxes.get(OWNER, second.sandbox_id).state.state == "lost"
+            assert bench.control.sandboxes.get(OWNER, third.sandbox_id).state.state == "running"
+
+    asyncio.run(scenario())
+
+
+def test_after_a_start_states_are_what_the_host_says_and_strangers_are_removed(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            info, gone = await bench.sandbox(), await bench.sandbox()
+            await bench.host.create("sbx_stranger", SandboxSpec(agent_id="ada"), session_id="ses_none")
+            await (await bench.host.life(gone.sandbox_id)).end()
+            await bench.restart()
+            assert {box.sandbox_id for box in await bench.host.boxes()} == {info.sandbox_id}
+            state = bench.control.sandboxes.get(OWNER, gone.sandbox_id).state
+            assert (state.state, state.code) == ("lost", "GUEST_LOST")
+            assert "sandbox.create" in [action["op"] for action in state.next_actions]
+            assert (await bench.call(info, "list_directory")).error is None
+
+    asyncio.run(scenario())
+
+
+def test_a_box_that_ends_by_itself_makes_the_sandbox_lost_at_the_next_call(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            info = await bench.sandbox()
+            await bench.host.lose(info.sandbox_id)
+            with pytest.raises(GuestLost):
+                await bench.call(info, "list_directory")
+            assert bench.control.sandboxes.get(OWNER, info.sandbox_id).state.state == "lost"
+            with pytest.raises(WrongState) as caught:
+                await bench.call(info, "list_directory")
+            assert caught.value.next_actions
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.req("T1.47")
+def test_an_agent_made_again_sees_nothing_of_its_namesake(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            old = await bench.sandbox()
+            await bench.call(old, "write_file", path="secret", content="x")
+            await bench.control.sandboxes.terminate(OWNER, old.sandbox_id)
+            await bench.control.agents.delete("ada", caller=OWNER)
+            new = await bench.sandbox()
+            assert [one.sandbox_id for one in bench.control.sandboxes.list(AGENT)] == [new.sandbox_id]
+            with pytest.raises(NotFound):
+                bench.control.sandboxes.get(AGENT, old.sandbox_id)
+            assert bench.control.sandboxes.get(OWNER, old.sandbox_id).state.state == "terminated"
+            with pytest.raises(NotFound):
+                bench.control.sandboxes.get(OTHER, new.sandbox_id)
+            assert len(bench.entries(sandbox_id=old.sandbox_id)) >= 4
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.req("T3.15")
+def test_the_contract_is_there_before_the_first_command_and_leaves_no_section_open(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            info = await bench.sandbox()
+            assert bench.kinds()[-1] == "contract.issued"
+            document = await bench.control.sandboxes.contract(AGENT, info.sandbox_id)
+            assert document.sha256 == document_digest(document) == bench.entries()[-1].body["sha256"]
+            read_back = ContractDocument.model_validate_json(document.model_dump_json())
+            assert document_digest(read_back) == document.sha256
+            for section in SECTIONS:
+                lines = getattr(document, section)
+                assert lines
+                assert all(line.id.startswith(f"{section}.") and line.text and line.verified_by for line in lines)
+            ids = [line.id for section in SECTIONS for line in getattr(document, section)]
+            assert len(ids) == len(set(ids))
+            assert (await bench.control.sandboxes.contract(OWNER, info.sandbox_id)) == document
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.req("T3.15", "T3.08")
+def test_a_change_of_the_rules_makes_a_new_version_and_the_old_one_stays(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            info = await bench.sandbox()
+            first = await bench.control.sandboxes.contract(OWNER, info.sandbox_id)
+            bench.control.rulebook.load("version: 1\nsettings: {disabled_tools: {agent: [edit_file]}}\n", caller=OWNER)
+            second = await bench.control.sandboxes.contract(OWNER, info.sandbox_id)
+            assert (first.version, second.version) == (1, 2)
+            answers = {line.id: line.value for line in second.permissions}
+            assert answers["permissions.tool.edit_file"]["answer"] == "deny"
+            await bench.restart()
+            assert await bench.control.sandboxes.contract(OWNER, info.sandbox_id) == second
+            await bench.call(info, "run_command", command="true")
+            issued = [entry.body["sha256"] for entry in bench.entries(kinds=["contract.issued"])]
+            assert issued == [first.sha256, second.sha256]
+
+    asyncio.run(scenario())
+
+
+def test_runtimes_say_whether_the_rules_let_them_start(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            info = await bench.sandbox()
+            before = {one.name: one.allowed for one in await bench.control.sandboxes.runtimes(AGENT, info.sandbox_id)}
+            assert before
+            assert all(before.values())
+            name = sorted(before)[0]
+            bench.control.rulebook.load(f"version: 1\nsettings: {{deny_commands: ['{name}']}}\n", caller=OWNER)
+            after = {one.name: one.allowed for one in await bench.control.sandboxes.runtimes(AGENT, info.sandbox_id)}
+            assert after[name] is False
+
+    asyncio.run(scenario())

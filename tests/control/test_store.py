@@ -1,0 +1,212 @@
+"""Held here: one process owns the database, a transaction is whole or not at all, and tables equal their declarations."""
+
+import importlib
+import os
+import pkgutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+import coldframe.control
+from coldframe.contract.errors import LedgerUnavailable, WrongState
+from coldframe.control.store import Store, metadata
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    store = Store(str(tmp_path / "control.db"))
+    with store.transaction() as connection:
+        connection.exec_driver_sql("CREATE TABLE things (name TEXT PRIMARY KEY)")
+    yield store
+    store.close()
+
+
+def names(store: Store) -> list[str]:
+    with store.transaction() as connection:
+        return [row[0] for row in connection.exec_driver_sql("SELECT name FROM things ORDER BY name")]
+
+
+def add(connection: sa.Connection, name: str) -> None:
+    connection.exec_driver_sql("INSERT INTO things VALUES (?)", (name,))
+
+
+def test_a_transaction_that_fails_leaves_nothing(store: Store) -> None:
+    with pytest.raises(ZeroDivisionError), store.transaction() as connection:
+        add(connection, "a")
+        _ = 1 // 0
+    assert names(store) == []
+
+
+def test_an_inner_transaction_joins_the_outer_and_goes_with_it(store: Store) -> None:
+    with pytest.raises(ZeroDivisionError), store.transaction() as outer:
+        with store.transaction() as inner:
+            assert inner is outer
+            add(inner, "a")
+        _ = 1 // 0
+    assert names(store) == []
+
+
+def test_an_inner_transaction_that_fails_is_undone_alone(store: Store) -> None:
+    with store.transaction() as outer:
+        add(outer, "kept")
+        with pytest.raises(ZeroDivisionError), store.transaction() as inner:
+            add(inner, "undone")
+            _ = 1 // 0
+    assert names(store) == ["kept"]
+
+
+def test_the_callbacks_of_a_transaction_tell_how_it_ended(store: Store) -> None:
+    heard: list[str] = []
+
+    def note(what: str) -> None:
+        store.after(lambda durable: heard.append(f"{what} committed {durable}"), lambda: heard.append(f"{what} undone"))
+
+    with store.transaction():
+        note("outer")
+        with pytest.raises(ZeroDivisionError), store.transaction():
+            note("inner")
+            _ = 1 // 0
+        with store.transaction(durable=True):
+            note("second")
+    assert heard == ["inner undone", "outer committed True", "second committed True"]
+
+
+def test_a_broken_constraint_is_the_callers_to_judge(store: Store) -> None:
+    with pytest.raises(sa.exc.IntegrityError), store.transaction() as connection:
+        add(connection, "a")
+        add(connection, "a")
+    assert names(store) == []
+
+
+async def _left_open(store: Store) -> None:
+    import asyncio
+
+    async def intruder() -> None:
+        with store.transaction() as connection:
+            add(connection, "intruder")
+
+    with store.transaction() as connection:
+        add(connection, "a")
+        await asyncio.create_task(intruder())
+
+
+def test_another_task_cannot_write_into_a_transaction_left_open_over_an_await(store: Store) -> None:
+    import asyncio
+
+    with pytest.raises(RuntimeError, match="left open over an await"):
+        asyncio.run(_left_open(store))
+    assert names(store) == []
+
+
+def test_a_second_opener_is_refused_and_told_who_has_it(store: Store) -> None:
+    with pytest.raises(WrongState) as caught:
+        Store(store.path)
+    assert caught.value.facts["pid"] == str(os.getpid())
+
+
+def test_the_database_is_free_again_after_its_process_was_killed(tmp_path: Path) -> None:
+    path = str(tmp_path / "control.db")
+    code = (
+        "import os, signal, sys; from coldframe.control.store import Store; Store(sys.argv[1]); os.kill(os.getpid(), 9)"
+    )
+    child = subprocess.run([sys.executable, "-c", code, path], check=False)
+    assert child.returncode == -9
+    Store(path).close()
+
+
+def test_a_child_that_outlives_its_parent_does_not_keep_the_database(tmp_path: Path) -> None:
+    path = str(tmp_path / "control.db")
+    code = """
+import os, sys
+from coldframe.control.store import Store
+store = Store(sys.argv[1])
+child = os.fork()
+if child == 0:
+    os.read(0, 1)  # Lives until the test closes the pipe.
+    os._exit(0)
+os._exit(0)
+"""
+    reading, writing = os.pipe()
+    try:
+        subprocess.run([sys.executable, "-c", code, path], check=True, stdin=reading)
+        Store(path).close()
+    finally:
+        os.close(writing)
+        os.close(reading)
+
+
+def test_what_was_committed_survives_a_kill(tmp_path: Path) -> None:
+    path = str(tmp_path / "control.db")
+    code = """
+import os, sys
+from coldframe.control.store import Store
+store = Store(sys.argv[1])
+with store.transaction() as connection:
+    connection.exec_driver_sql("CREATE TABLE things (name TEXT PRIMARY KEY)")
+    connection.exec_driver_sql("INSERT INTO things VALUES ('kept')")
+with store.transaction() as connection:
+    connection.exec_driver_sql("INSERT INTO things VALUES ('not yet committed')")
+    os.kill(os.getpid(), 9)
+"""
+    assert subprocess.run([sys.executable, "-c", code, path], check=False).returncode == -9
+    store = Store(path)
+    assert names(store) == ["kept"]
+    store.close()
+
+
+def test_a_closed_store_refuses(tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "control.db"))
+    store.close()
+    store.close()
+    with pytest.raises(LedgerUnavailable), store.transaction():
+        pass
+
+
+def test_a_file_that_is_no_database_is_refused_and_kept(tmp_path: Path) -> None:
+    path = tmp_path / "control.db"
+    path.write_bytes(b"not a database at all, but long enough to be looked at" * 40)
+    before = path.read_bytes()
+    with pytest.raises(LedgerUnavailable):
+        Store(str(path))
+    assert path.read_bytes() == before
+
+
+def test_a_database_of_a_newer_version_is_refused(tmp_path: Path) -> None:
+    path = str(tmp_path / "control.db")
+    Store(path).close()
+    raw = sqlite3.connect(path)
+    raw.execute("UPDATE alembic_version SET version_num = '9999'")
+    raw.commit()
+    raw.close()
+    with pytest.raises(WrongState):
+        Store(path)
+
+
+def test_the_database_is_for_its_user_alone(tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "control.db"))
+    assert (tmp_path / "control.db").stat().st_mode & 0o077 == 0
+    store.close()
+
+
+def test_the_migrated_tables_equal_the_declared_ones(store: Store) -> None:
+    from alembic.autogenerate import compare_metadata
+    from alembic.migration import MigrationContext
+
+    for module in pkgutil.iter_modules(coldframe.control.__path__):
+        importlib.import_module(f"coldframe.control.{module.name}")
+    with store.transaction() as connection:
+        connection.exec_driver_sql("DROP TABLE things")
+        differences = compare_metadata(MigrationContext.configure(connection), metadata)
+    assert differences == []
+
+
+def test_opening_a_current_database_does_not_load_the_migration_tool(tmp_path: Path) -> None:
+    path = str(tmp_path / "control.db")
+    Store(path).close()
+    code = "import sys; from coldframe.control.store import Store; Store(sys.argv[1]).close(); sys.exit('alembic' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code, path], check=False).returncode == 0

@@ -1,0 +1,98 @@
+"""Output goes out while it is made, byte for byte, and any follower gets all of it."""
+
+import json
+import threading
+
+import pytest
+
+from coldframe.client.sync import SyncSandbox
+from coldframe.contract.command import Ended, OutputChunk, Started
+from coldframe.contract.errors import DeniedByRule
+from coldframe.contract.tool import ToolResult
+from tests.fronts.served import Served
+
+
+def test_events_come_in_order_and_end_with_the_result(sandbox: SyncSandbox) -> None:
+    events = list(sandbox.run("printf 'a\\0\\377'; exit 4"))
+    assert isinstance(events[0], Started) and isinstance(events[-2], Ended) and isinstance(events[-1], ToolResult)
+    chunks = [event for event in events if isinstance(event, OutputChunk)]
+    assert b"".join(chunk.data for chunk in chunks) == b"a\0\xff"
+    assert [chunk.seq for chunk in chunks] == list(range(len(chunks)))
+    assert events[-2].result.exit_code == 4 and events[-1].value["exit_code"] == 4
+
+
+def test_output_arrives_before_the_command_ends(sandbox: SyncSandbox) -> None:
+    events = sandbox.run("echo first; until [ -e go ]; do sleep 0.02; done")
+    for event in events:
+        if isinstance(event, OutputChunk):
+            assert event.data == b"first\n"
+            sandbox.write_file("go", "")
+    assert isinstance(event, ToolResult)
+
+
+def test_several_followers_get_the_same_bytes(sandbox: SyncSandbox) -> None:
+    started = sandbox.run_command("until [ -e go ]; do sleep 0.02; done; seq 5000", background=True)
+    assert started.state == "running"
+    seen: list[bytes] = []
+
+    def follow() -> None:
+        events = sandbox.follow(started.command_id)
+        seen.append(b"".join(event.data for event in events if isinstance(event, OutputChunk)))
+
+    followers = [threading.Thread(target=follow) for _ in range(4)]
+    for follower in followers:
+        follower.start()
+    sandbox.write_file("go", "")
+    for follower in followers:
+        follower.join(30)
+    expected = "".join(f"{number}\n" for number in range(1, 5001)).encode()
+    assert seen == [expected] * 4
+
+
+def test_a_follower_goes_on_after_the_chunk_it_saw_last(sandbox: SyncSandbox) -> None:
+    done = sandbox.run_command("echo a; sleep 0.05; echo b; sleep 0.05; echo c")
+    every = [event for event in sandbox.follow(done.command_id) if isinstance(event, OutputChunk)]
+    rest = [event for event in sandbox.follow(done.command_id, after_seq=0) if isinstance(event, OutputChunk)]
+    assert rest == every[1:]
+
+
+def test_raw_output_is_read_by_ranges(sandbox: SyncSandbox) -> None:
+    done = sandbox.run_command("printf 0123456789")
+    window = sandbox.output(done.command_id, offset=3, length=4)
+    assert (window.data, window.offset, window.total_bytes, window.next_offset) == (b"3456", 3, 10, 7)
+    assert sandbox.output(done.command_id).data == b"0123456789"
+
+
+def test_a_refusal_is_an_error_answer_and_not_a_stream(served: Served, sandbox: SyncSandbox) -> None:
+    with pytest.raises(DeniedByRule):
+        list(sandbox.run("sudo id"))
+    headers = {"Accept": "application/x-ndjson", "Content-Type": "application/json"}
+    path = f"/v1/sandboxes/{sandbox.id}/tools/run_command"
+    status, answer_headers, body = served.request("POST", path, body=b'{"command": "sudo id"}', headers=headers)
+    assert (status, answer_headers["content-type"]) == (403, "application/json")
+    assert json.loads(body)["error"]["code"] == "DENIED_BY_RULE"
+
+
+def test_each_line_of_a_stream_is_one_json_object(served: Served, sandbox: SyncSandbox) -> None:
+    headers = {"Accept": "application/x-ndjson", "Content-Type": "application/json"}
+    path = f"/v1/sandboxes/{sandbox.id}/tools/run_command"
+    _, answer_headers, body = served.request("POST", path, body=b'{"command": "echo hi"}', headers=headers)
+    assert answer_headers["content-type"].startswith("application/x-ndjson")
+    events = [json.loads(line)["event"] for line in body.splitlines()]
+    assert (events[0], events[-2:]) == ("started", ["ended", "result"])
+
+
+def test_a_signal_ends_a_running_command(sandbox: SyncSandbox) -> None:
+    started = sandbox.run_command("sleep 60", background=True)
+    sandbox.signal(started.command_id, cancel=True)
+    last = list(sandbox.follow(started.command_id))[-1]
+    assert isinstance(last, Ended) and last.result.exit_code != 0
+    assert sandbox.command(started.command_id).state == "ended"
+
+
+def test_large_output_streams_whole(sandbox: SyncSandbox) -> None:
+    total = 0
+    for event in sandbox.run("head -c 20000000 /dev/zero"):
+        if isinstance(event, OutputChunk):
+            total += len(event.data)
+    assert total == 20_000_000

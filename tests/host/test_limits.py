@@ -1,0 +1,298 @@
+"""Limits bite over a whole process tree, say what they counted, and leave nothing behind."""
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from coldframe.host import cgroups, limits
+from tests.host.forked import in_child, wait_until
+
+INSTALLATION = f"test{os.getpid()}"
+NOBODY = 65534
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="control groups of this machine need root here")
+
+
+@pytest.fixture
+def controllers() -> Iterator[cgroups.Controllers]:
+    found = cgroups.detect_controllers(INSTALLATION)
+    yield found
+    cgroups.remove_groups(found, INSTALLATION, keep=frozenset())
+
+
+@pytest.fixture
+def groups(controllers: cgroups.Controllers) -> Iterator[cgroups.BoxGroups]:
+    if "memory" not in controllers.controls or "unified" not in controllers.hierarchies:
+        pytest.skip("needs a memory controller and a version 2 hierarchy")
+    box = cgroups.BoxGroups(controllers, INSTALLATION, "sb1")
+    box.create(cgroups.GroupLimits(memory_bytes=64 << 20, pids=20, cpus=0.5), owner_uid=NOBODY)
+    yield box
+    box.kill()
+    box.remove()
+
+
+def as_keeper(groups: cgroups.BoxGroups, tmp_path: Path) -> limits.GroupDescriptors:
+    """In a child: what a keeper is when it starts commands - unprivileged and with no view of the groups."""
+    groups.enter(os.getpid())
+    first = os.fork()
+    if first == 0:
+        os.closerange(3, 256)
+        signal.pause()
+        os._exit(0)
+    groups.settle(first)
+    descriptors = groups.descriptors()
+    os.chroot(tmp_path)
+    os.setgroups([])
+    os.setresgid(NOBODY, NOBODY, NOBODY)
+    os.setresuid(NOBODY, NOBODY, NOBODY)
+    return descriptors
+
+
+@as_root
+def test_detection_reports_what_it_could_do_and_leaves_no_probe(controllers: cgroups.Controllers) -> None:
+    assert controllers.controls | controllers.missing.keys() == {
+        "memory", "pids", "cpu", "freeze", "kill", "cpu_time"
+    }  # fmt: skip
+    for hierarchy in controllers.hierarchies.values():
+        assert os.listdir(f"{hierarchy.base}/coldframe-{INSTALLATION}") == [] or not [
+            name for name in os.listdir(f"{hierarchy.base}/coldframe-{INSTALLATION}") if name.startswith("probe")
+        ]
+
+
+@as_root
+def test_an_ordinary_user_without_delegation_gets_reasons_instead_of_controls() -> None:
+    def child() -> cgroups.Controllers:
+        os.setresuid(NOBODY, NOBODY, NOBODY)
+        return cgroups.detect_controllers(INSTALLATION)
+
+    found = in_child(child)
+    assert found.controls == frozenset()
+    assert "Permission denied" in found.missing["memory"]
+    assert found.where("memory") == "none"
+
+
+@as_root
+def test_the_kernel_gives_the_limits_back(groups: cgroups.BoxGroups) -> None:
+    assert groups.read_limits() == {"memory_bytes": 64 << 20, "pids": 20, "cpus": 0.5}
+
+
+@as_root
+def test_a_memory_hog_is_killed_and_counted_for_its_own_command_only(groups: cgroups.BoxGroups, tmp_path: Path) -> None:
+    def keeper() -> tuple[int, limits.GroupUsage, limits.GroupUsage]:
+        descriptors = as_keeper(groups, tmp_path)
+        hog, other = limits.CommandGroup(descriptors, "hog"), limits.CommandGroup(descriptors, "other")
+        pids = []
+        for group, size in ((hog, 200 << 20), (other, 1 << 20)):
+            pid = os.fork()
+            if pid == 0:
+                group.enter()
+                held = bytearray(size)
+                os._exit(0 if held else 1)
+            pids.append(os.waitpid(pid, 0)[1])
+        usage = hog.usage(), other.usage()
+        assert hog.remove() and other.remove()
+        assert os.WIFEXITED(pids[1])
+        return os.WTERMSIG(pids[0]), *usage
+
+    number, hog, other = in_child(keeper)
+    assert number == signal.SIGKILL
+    assert hog.oom_kills == 1
+    assert hog.peak_memory_bytes is not None and hog.peak_memory_bytes > 32 << 20
+    assert other.oom_kills == 0
+
+
+@as_root
+def test_kill_reaches_detached_descendants_and_empties_the_group(groups: cgroups.BoxGroups, tmp_path: Path) -> None:
+    def keeper() -> tuple[int, bool, bool]:
+        descriptors = as_keeper(groups, tmp_path)
+        group = limits.CommandGroup(descriptors, "cmd")
+        pid = os.fork()
+        if pid == 0:
+            group.enter()
+            for _ in range(4):
+                if os.fork() == 0:
+                    os.setsid()
+                    if os.fork() == 0:
+                        signal.pause()
+                    os._exit(0)
+            os._exit(0)
+        group.close()
+        os.waitpid(pid, 0)
+        wait_until(lambda: len(group.pids()) >= 4)
+        seen = len(group.pids())
+        filled = not group.is_empty()
+        group.kill()
+        wait_until(group.is_empty)
+        wait_until(group.remove)
+        return seen, filled, group.remove()
+
+    seen, filled, removed = in_child(keeper)
+    assert seen >= 4  # the ones in between may not have ended yet
+    assert filled and removed
+
+
+@as_root
+def test_cpu_time_is_that_of_the_whole_tree(groups: cgroups.BoxGroups, tmp_path: Path) -> None:
+    def keeper() -> float | None:
+        group = limits.CommandGroup(as_keeper(groups, tmp_path), "cmd")
+        pid = os.fork()
+        if pid == 0:
+            group.enter()
+            for _ in range(2):
+                if os.fork() == 0:
+                    while sum(os.times()[:2]) < 0.1:
+                        pass
+                    os._exit(0)
+            for _ in range(2):
+                os.wait()
+            os._exit(0)
+        os.waitpid(pid, 0)
+        used = group.usage().cpu_s
+        group.remove()
+        return used
+
+    used = in_child(keeper)
+    assert used is not None and 0.18 < used < 1.0
+
+
+@as_root
+def test_the_process_limit_is_that_of_the_box(groups: cgroups.BoxGroups, tmp_path: Path) -> None:
+    def keeper() -> int:
+        group = limits.CommandGroup(as_keeper(groups, tmp_path), "cmd")
+        reading, writing = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            group.enter()
+            count = 0
+            try:
+                while True:
+                    if os.fork() == 0:
+                        signal.pause()
+                    count += 1
+            except BlockingIOError:
+                os.write(writing, b"%d" % count)
+            os._exit(0)
+        os.waitpid(pid, 0)
+        count = int(os.read(reading, 10))
+        group.kill()
+        wait_until(group.remove)
+        return count
+
+    assert in_child(keeper) == 18  # 20 less the first process of the box and the forking one
+
+
+@as_root
+def test_the_sandbox_uid_cannot_raise_the_limits_of_its_box(groups: cgroups.BoxGroups, tmp_path: Path) -> None:
+    def keeper() -> list[str]:
+        descriptors = as_keeper(groups, tmp_path)
+        refused = []
+        for name, file in (("memory", "memory.limit_in_bytes"), ("pids", "pids.max")):
+            for hierarchy, directory in (*descriptors.per_command, *descriptors.attach_only):
+                if hierarchy == name:
+                    try:
+                        os.open(file, os.O_WRONLY, dir_fd=directory)
+                    except PermissionError:
+                        refused.append(name)
+        return refused
+
+    assert in_child(keeper) == ["memory", "pids"]
+
+
+@as_root
+def test_only_own_groups_that_nobody_keeps_are_swept(controllers: cgroups.Controllers) -> None:
+    kept, stale = (cgroups.BoxGroups(controllers, INSTALLATION, name) for name in ("kept", "stale"))
+    foreign = cgroups.BoxGroups(controllers, f"{INSTALLATION}x", "stale")
+    for box in (kept, stale, foreign):
+        box.create(cgroups.GroupLimits(64 << 20, 20), owner_uid=NOBODY)
+    try:
+        sleeper = subprocess.Popen(["sleep", "1000"])
+        stale.settle(sleeper.pid)
+        assert stale.holds(sleeper.pid) and not kept.holds(sleeper.pid)
+        assert cgroups.remove_groups(controllers, INSTALLATION, keep={"kept"}) == ["stale"]
+        assert sleeper.wait(10) == -signal.SIGKILL
+        assert all(os.path.isdir(path) for box in (kept, foreign) for path in box.paths.values())
+        assert not any(os.path.exists(path) for path in stale.paths.values())
+    finally:
+        kept.remove()
+        foreign.remove()
+        cgroups.remove_groups(controllers, f"{INSTALLATION}x", keep=frozenset())
+
+
+def test_a_name_that_leaves_the_tree_is_refused() -> None:
+    nothing = cgroups.Controllers({}, frozenset(), frozenset())
+    for name in ("..", "a/b", "", ".hidden"):
+        with pytest.raises(ValueError):
+            cgroups.BoxGroups(nothing, INSTALLATION, name)
+    with pytest.raises(ValueError):
+        limits.CommandGroup(limits.GroupDescriptors((), ()), "../x")
+
+
+@as_root
+def test_putting_a_command_into_its_groups_is_cheap(groups: cgroups.BoxGroups, tmp_path: Path) -> None:
+    def keeper() -> float:
+        descriptors = as_keeper(groups, tmp_path)
+        taken = []
+        for index in range(20):
+            start = time.perf_counter()
+            group = limits.CommandGroup(descriptors, f"c{index}")
+            made = time.perf_counter() - start
+            reading, writing = os.pipe()
+            pid = os.fork()
+            if pid == 0:
+                start = time.perf_counter()
+                group.enter()
+                os.write(writing, b"%f" % (time.perf_counter() - start))
+                os._exit(0)
+            entered = float(os.read(reading, 30))
+            os.close(reading)
+            os.close(writing)
+            os.waitpid(pid, 0)
+            wait_until(group.remove)
+            taken.append(made + entered)
+        return sorted(taken)[len(taken) // 2]
+
+    assert in_child(keeper) < 0.002  # 0.1 ms when the machine is idle
+
+
+def test_rlimits_are_set_hard_and_core_files_are_off() -> None:
+    def child() -> list[tuple[int, int]]:
+        limits.apply_rlimits({"open_files": 256, "file_bytes": 4096, "pids": 50})
+        kinds = (resource.RLIMIT_CORE, resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE, resource.RLIMIT_NPROC)
+        return [resource.getrlimit(kind) for kind in kinds]
+
+    assert in_child(child) == [(0, 0), (256, 256), (4096, 4096), (50, 50)]
+
+
+def test_marks_find_detached_descendants_and_name_who_changed_theirs() -> None:
+    code = (
+        "import os, resource, signal, sys\n"
+        "if os.fork() == 0:\n os.setsid()\n"
+        " if os.fork() == 0:\n  print('kept', os.getpid(), flush=True)\n  signal.pause()\n os._exit(0)\n"
+        "os.wait()\n"
+        "if os.fork() == 0:\n resource.setrlimit(15, (5, 5))\n print('changed', os.getpid(), flush=True)\n signal.pause()\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", code], stdout=subprocess.PIPE, preexec_fn=lambda: limits.mark_process(777)
+    )
+    assert process.stdout is not None
+    proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
+    said = dict(process.stdout.readline().split() for _ in range(2))
+    pids = [int(said[who]) for who in (b"kept", b"changed")]
+    try:
+        found = limits.marked_pids(proc, 777, frozenset({777}))
+        assert pids[0] in found.marked
+        assert pids[1] in found.unattributed
+        assert pids[0] not in limits.marked_pids(proc, 778, frozenset({777, 778})).marked
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        os.close(proc)
+        process.wait(10)
+        process.stdout.close()

@@ -1,0 +1,161 @@
+"""The filter refuses what it says and lets ordinary programs work; a change of its bytes is noticed."""
+
+import ctypes
+import errno
+import fcntl
+import hashlib
+import os
+import platform
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from coldframe.host import confine, seccomp
+from coldframe.host.syscalls import SYSCALLS
+from tests.host.forked import in_child
+
+pytestmark = pytest.mark.skipif(platform.machine() not in SYSCALLS, reason="no table for this machine")
+
+DIGESTS = {
+    ("x86_64", "default"): "fdd391fc1befbdcf074942ae8dda7528879dbea50782a99e3575c40d51c9134a",
+    ("x86_64", "strict"): "fc51ab9b593adfe7b234544f4c11a924e5db28669ef0b2b6020c5285b2efe312",
+    ("aarch64", "default"): "9edcdf4f9c6550123da0f8fb5ec659f7b73de9fba085bba6ce0fec515e0de52b",
+    ("aarch64", "strict"): "1040bfb0c2a32d5262c3211e3c4bc22cfe682535707e5359a614236b7bb57fca",
+}
+"""Change one only together with a look at what the change allows."""
+
+NUMBERS = SYSCALLS.get(platform.machine(), {})
+CLONE_NEWNS, CLONE_NEWUSER = 0x20000, 0x10000000
+
+
+def call(name: str | int, *arguments: int) -> int:
+    """0 or above, or minus the errno, of one raw system call."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    number = NUMBERS[name] if isinstance(name, str) else name
+    libc.syscall.restype = ctypes.c_long
+    result = libc.syscall(ctypes.c_long(number), *(ctypes.c_ulong(value & (2**64 - 1)) for value in arguments))
+    return -ctypes.get_errno() if result < 0 else result
+
+
+def filtered(function: Callable[[], object], profile: str = "default") -> object:
+    """Runs with every capability this test has, so a refusal comes from the filter and from nothing else."""
+
+    def child() -> object:
+        confine.set_no_new_privs()
+        seccomp.load_filter(seccomp.build_filter(profile))
+        return function()
+
+    return in_child(child)
+
+
+@pytest.mark.parametrize(("machine", "profile"), sorted(DIGESTS))
+def test_a_filter_is_byte_for_byte_the_reviewed_one(machine: str, profile: str) -> None:
+    assert hashlib.sha256(seccomp.build_filter(profile, machine)).hexdigest() == DIGESTS[machine, profile]
+
+
+def test_every_refused_name_is_a_call_of_some_machine() -> None:
+    known = {name for table in SYSCALLS.values() for name in table}
+    assert known >= seccomp.REFUSED | seccomp.REFUSED_STRICT
+
+
+def test_a_machine_without_a_table_is_refused() -> None:
+    with pytest.raises(confine.ConfineError, match="no system call table for `riscv64`"):
+        seccomp.build_filter(machine="riscv64")
+
+
+@pytest.mark.parametrize("profile", seccomp.PROFILES)
+def test_every_call_of_the_block_list_answers_eperm(profile: str) -> None:
+    names = sorted(seccomp.REFUSED & NUMBERS.keys())
+    answers = filtered(lambda: {name: call(name, 0, 0, 0, 0, 0, 0) for name in names}, profile)
+    assert answers == dict.fromkeys(names, -errno.EPERM)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "expected"),
+    [
+        ("unshare", (CLONE_NEWUSER,), errno.EPERM),
+        ("unshare", (0x80,), errno.EPERM),
+        ("unshare", (1 << 40,), errno.EPERM),
+        ("clone", (CLONE_NEWNS | signal.SIGCHLD, 0, 0, 0, 0), errno.EPERM),
+        ("clone", (CLONE_NEWUSER | 1 << 32 | signal.SIGCHLD, 0, 0, 0, 0), errno.EPERM),
+        ("clone3", (0, 0), errno.ENOSYS),
+        ("socket", (17, 3, 0), errno.EPERM),
+        ("socket", (40, 1, 0), errno.EPERM),
+        ("socket", (38, 5, 0), errno.EPERM),
+        ("socket", (17 | 1 << 32, 3, 0), errno.EPERM),
+        ("socket", (16, 3, 9), errno.EPERM),
+        ("socket", (2, 3, 1), errno.EPERM),
+        ("socket", (2, 10, 0x300), errno.EPERM),
+        ("socket", (2, 1, 132), errno.EPROTONOSUPPORT),
+        ("socket", (10, 1, 262), errno.EPROTONOSUPPORT),
+        ("socketpair", (2, 1, 0, 0), errno.EPERM),
+        ("personality", (0x40000,), errno.EPERM),
+        ("ioctl", (0, 0x5412, 0), errno.EPERM),
+        ("ioctl", (0, 0x5412 | 1 << 32, 0), errno.EPERM),
+        ("ioctl", (0, 0x541C | 0xFFFFFFFF << 32, 0), errno.EPERM),
+        ("ioctl", (0, 0x5423, 0), errno.EPERM),
+    ],
+)
+def test_arguments_that_reach_outward_are_refused(name: str, arguments: tuple[int, ...], expected: int) -> None:
+    assert filtered(lambda: call(name, *arguments)) == -expected
+
+
+def test_calls_that_nobody_has_looked_at_do_not_exist() -> None:
+    assert filtered(lambda: [call(number, 0, 0, 0) for number in (457, 463, 1000, 0x3FFFFFFF)]) == [-errno.ENOSYS] * 4
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="x32 belongs to x86_64")
+def test_a_call_through_the_x32_interface_ends_the_process() -> None:
+    def watch() -> int:
+        pid = os.fork()
+        if pid == 0:
+            call(0x40000000 + NUMBERS["getpid"])
+            os._exit(0)
+        return os.waitpid(pid, 0)[1]
+
+    assert os.WTERMSIG(filtered(watch)) == signal.SIGSYS
+
+
+def test_tracing_own_processes_is_allowed_by_default_and_refused_when_strict() -> None:
+    assert filtered(lambda: call("ptrace", 0, 0, 0, 0)) == 0  # PTRACE_TRACEME
+    assert filtered(lambda: call("ptrace", 0, 0, 0, 0), "strict") == -errno.EPERM
+    assert filtered(lambda: call("process_vm_readv", os.getpid(), 0, 0, 0, 0, 0), "strict") == -errno.EPERM
+
+
+def test_ordinary_work_goes_on() -> None:
+    def work() -> list[object]:
+        done: list[object] = []
+        thread = threading.Thread(target=lambda: done.append("thread"))
+        thread.start()
+        thread.join()
+        shown = subprocess.run([sys.executable, "-c", "print(6 * 7)"], capture_output=True, check=True)
+        done.append(shown.stdout)
+        for family in (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6):
+            socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC).close()
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM, socket.IPPROTO_UDP).close()
+        socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0).close()
+        for end in socket.socketpair():
+            end.close()
+        reading, writing = os.pipe()
+        done.append(fcntl.ioctl(writing, 0x541B, b"\0\0\0\0"))  # FIONREAD
+        os.close(reading)
+        os.close(writing)
+        done.append(call("personality", 0xFFFFFFFF))
+        done.append(call("unshare", 0x400))  # CLONE_FILES
+        done.append(call("memfd_create", ctypes.addressof(ctypes.create_string_buffer(b"x")), 0) > 0)
+        return done
+
+    assert filtered(work) == ["thread", b"42\n", b"\0\0\0\0", 0, 0, True]
+
+
+def test_the_filter_is_inherited_and_cannot_be_taken_off() -> None:
+    def look() -> list[str]:
+        text = subprocess.run(["cat", "/proc/self/status"], capture_output=True, check=True, text=True).stdout
+        return [line for line in text.splitlines() if line.startswith(("Seccomp:", "NoNewPrivs:"))]
+
+    assert filtered(look) == ["NoNewPrivs:\t1", "Seccomp:\t2"]

@@ -1,0 +1,106 @@
+"""`kill -9` of the server loses nothing that had completed, and what runs goes on."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from coldframe.client.sync import SyncColdframe
+from coldframe.contract.policy import Label
+from tests.installation import Installation, wait_until
+
+
+@pytest.fixture
+def own_installation() -> Iterator[Installation]:
+    """One that may be killed."""
+    started = Installation()
+    try:
+        started.start()
+        yield started
+    finally:
+        left = started.close()
+    assert not left, "the installation left behind:\n" + "\n".join(left)
+
+
+@pytest.mark.req("T1.44", "T1.87")
+def test_a_command_goes_on_while_the_server_is_killed(own_installation: Installation) -> None:
+    with SyncColdframe(own_installation.url, own_installation.token) as client:
+        sandbox = client.sandboxes.create(agent_id="survivor")
+        started = sandbox.run_command(
+            "echo first; until [ -e go ]; do sleep 0.05; done; seq 1 200000; exit 5", background=True
+        )
+        wait_until(lambda: sandbox.output(started.command_id).data, "the command writes")
+    own_installation.kill()
+    own_installation.start()
+    with SyncColdframe(own_installation.url, own_installation.token) as client:
+        sandbox = client.sandboxes.get(sandbox.id)
+        assert sandbox.command(started.command_id).state == "running"
+        sandbox.write_file("go", "")
+        *_, last = sandbox.follow(started.command_id)
+        assert last.result.exit_code == 5  # type: ignore[union-attr]
+        whole = b"first\n" + b"".join(b"%d\n" % i for i in range(1, 200_001))
+        assert sandbox.output(started.command_id).data == whole
+        wait_until(
+            lambda: any(
+                e.body.get("command_id", "") == started.command_id or started.command_id in str(e.body)
+                for e in client.ledger.entries(kinds=["call.ended"], limit=1000)
+            ),
+            "the ledger has the end",
+        )
+        assert client.ledger.verify().intact
+        history = sandbox.read_file(".exec_history").content or ""
+        assert "until [ -e go ]" in history
+
+
+@pytest.mark.req("T1.44")
+def test_a_command_that_ends_while_no_server_runs_is_whole_afterwards(own_installation: Installation) -> None:
+    with SyncColdframe(own_installation.url, own_installation.token) as client:
+        sandbox = client.sandboxes.create(agent_id="meanwhile")
+        started = sandbox.run_command("echo begun; sleep 1; seq 1 100000; echo end >&2; exit 9", background=True)
+        wait_until(lambda: sandbox.output(started.command_id).data, "the command writes")
+    own_installation.kill()
+    own_installation.start()
+    with SyncColdframe(own_installation.url, own_installation.token) as client:
+        sandbox = client.sandboxes.get(sandbox.id)
+        wait_until(lambda: sandbox.command(started.command_id).state == "ended", "the command is over", timeout_s=20)
+        result = sandbox.command(started.command_id).result
+        assert result is not None
+        assert result.exit_code == 9
+        assert sandbox.output(started.command_id).data == b"begun\n" + b"".join(b"%d\n" % i for i in range(1, 100_001))
+        assert sandbox.output(started.command_id, "stderr").data == b"end\n"
+
+
+@pytest.mark.req("TP.11")
+def test_taint_survives_the_crash_of_the_server(own_installation: Installation) -> None:
+    rules = (
+        "version: 1\nrules:\n  - id: crm-is-confidential\n    hook: POST_TOOL_RESPONSE\n"
+        "    when: {tool: read_file, path: {glob: 'crm/*'}}\n    label: CONFIDENTIAL\n    reason: customer data\n"
+    )
+    with SyncColdframe(own_installation.url, own_installation.token) as client:
+        client.policy.load(rules)
+        sandbox = client.sandboxes.create(agent_id="tainted")
+        sandbox.write_file("crm/a", "x")
+        sandbox.read_file("crm/a")
+        session = sandbox.info.session_id
+        assert client.sessions.get(session).taint is Label.CONFIDENTIAL
+    own_installation.kill()
+    own_installation.start()
+    with SyncColdframe(own_installation.url, own_installation.token) as client:
+        assert client.sessions.get(session).taint is Label.CONFIDENTIAL
+        fresh = client.sessions.reset(session)
+        assert fresh.taint is Label.PUBLIC
+        assert client.sandboxes.get(sandbox.id).info.workspace_label is Label.CONFIDENTIAL
+
+
+def test_terminating_leaves_nothing_of_a_sandbox(own_installation: Installation) -> None:
+    """Processes, mounts and groups of the box are gone when the answer comes; files of the agent stay."""
+    with SyncColdframe(own_installation.url, own_installation.token) as client:
+        with client.sandboxes.create(agent_id="brief"):
+            pass  # the first one starts what all share
+        before = set(own_installation.leftovers())
+        sandbox = client.sandboxes.create(agent_id="brief")
+        sandbox.run_command("sleep 300 & (setsid sleep 300 &); echo kept > file")
+        assert set(own_installation.leftovers()) - before
+        sandbox.terminate()
+        wait_until(lambda: not set(own_installation.leftovers()) - before, "the box is gone")
+        with client.sandboxes.create(agent_id="brief") as again:
+            assert again.read_file("file").content == "kept\n"

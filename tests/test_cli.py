@@ -1,0 +1,298 @@
+"""The command line, as a program: bytes exact, exit codes as documented, JSON everywhere, errors that help."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from coldframe.client.sync import SyncSandbox
+from tests.fronts.served import Served, serve_fake
+
+TIMEOUT_S = 60
+needs_machine = pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap to build real boxes")
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with serve_fake(str(tmp_path_factory.mktemp("data"))) as served:
+        yield served
+
+
+@pytest.fixture
+def sandbox(served: Served) -> Iterator[SyncSandbox]:
+    with served.sync_client() as client, client.sandboxes.create("builder") as sandbox:
+        yield sandbox
+
+
+def environment(**own: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("COLDFRAME_")}
+    return kept | own
+
+
+def coldframe(
+    served: Served, *arguments: str, stdin: bytes = b"", token: str | None = None
+) -> "subprocess.CompletedProcess[bytes]":
+    env = environment(COLDFRAME_URL=served.url, COLDFRAME_TOKEN=token or served.owner_token)
+    return subprocess.run(
+        [sys.executable, "-m", "coldframe.cli", *arguments],
+        input=stdin,
+        capture_output=True,
+        env=env,
+        timeout=TIMEOUT_S,
+    )
+
+
+def test_help_is_there_at_once_and_documents_the_exit_codes() -> None:
+    command = [sys.executable, "-m", "coldframe.cli", "--help"]
+    times_s = []
+    for _ in range(3):
+        begun = time.monotonic()
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, env=environment())
+        times_s.append(time.monotonic() - begun)
+    assert done.returncode == 0 and "Exit codes" in done.stdout
+    imported = subprocess.run(
+        [sys.executable, "-c", "import sys, coldframe.cli; print(' '.join(sys.modules))"],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+    ).stdout.split()
+    # The bound on time is loose, since machines are busy; this is what keeps it short.
+    assert min(times_s) < 1.0
+    assert not {"pydantic", "fastapi", "sqlalchemy", "h11", "uvicorn", "asyncio"} & set(imported)
+
+
+@pytest.mark.parametrize(
+    ("line", "code"), [("exit 0", 0), ("exit 3", 3), ("exit 255", 255), ("kill -9 $$", 137), ("no-such-program-x", 127)]
+)
+def test_exec_ends_with_the_code_of_the_command(served: Served, sandbox: SyncSandbox, line: str, code: int) -> None:
+    assert coldframe(served, "exec", sandbox.id, "-c", line).returncode == code
+
+
+def test_output_passes_through_byte_for_byte(served: Served, sandbox: SyncSandbox) -> None:
+    data = os.urandom(300_000) + b"\r\n\0\xff"
+    sandbox.upload("raw", data)
+    done = coldframe(served, "exec", sandbox.id, "--", "sh", "-c", "cat raw; cat raw >&2")
+    assert (done.stdout == data, done.stderr == data) == (True, True)
+    assert coldframe(served, "exec", sandbox.id, "-i", "--", "cat", stdin=data).stdout == data
+
+
+def test_run_uses_the_server_and_leaves_no_sandbox(served: Served) -> None:
+    done = coldframe(served, "run", "--agent", "passing", "sh", "-c", "echo $0 ran; exit 4")
+    assert (done.returncode, done.stdout) == (4, b"sh ran\n")
+    states = {one["state"]["state"] for one in json.loads(coldframe(served, "sandbox", "list", "--json").stdout)}
+    assert "running" not in states
+    kept = coldframe(served, "run", "--keep", "--", "true")
+    sandbox_id = kept.stderr.decode().split()[-1]
+    assert coldframe(served, "sandbox", "terminate", sandbox_id).returncode == 0
+
+
+def test_json_gives_the_whole_result_and_the_code_still_passes(served: Served, sandbox: SyncSandbox) -> None:
+    done = coldframe(served, "--json", "exec", sandbox.id, "--", "sh", "-c", "echo out; exit 6")
+    result = json.loads(done.stdout)
+    assert (done.returncode, result["value"]["stdout"], result["value"]["exit_code"]) == (6, "out\n", 6)
+    assert done.stderr == b""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "name"),
+    [
+        (["exec", "SANDBOX", "-c", "sudo id"], 3, "DENIED_BY_RULE"),
+        (["exec", "sbx_none", "--", "true"], 4, "NOT_FOUND"),
+        (["exec", "SANDBOX"], 2, "INVALID_ARGUMENT"),
+        (["exec", "SANDBOX", "-c", "a", "--", "b"], 2, "INVALID_ARGUMENT"),
+        (["exec", "SANDBOX", "-e", "novalue", "--", "b"], 2, "INVALID_ARGUMENT"),
+        (["no-such-command"], 2, "INVALID_ARGUMENT"),
+        (["sandbox", "show"], 2, "INVALID_ARGUMENT"),
+        (["sandbox", "show", "none"], 4, "NOT_FOUND"),
+        (["sandbox", "create", "--agent", "Not An Id"], 2, "INVALID_ARGUMENT"),
+        (["files", "cat", "SANDBOX", "none"], 4, "FILE_NOT_FOUND"),
+        (["files", "cat", "SANDBOX", "../../etc/passwd"], 3, "OUTSIDE_WORKSPACE"),
+        (["files", "cat", "SANDBOX", "scratch"], 6, "IS_A_DIRECTORY"),
+        (["files", "put", "SANDBOX", "/no/such/file"], 5, "UNAVAILABLE"),
+        (["policy", "check", "SANDBOX", "run_command", "{"], 2, "INVALID_ARGUMENT"),
+        (["agent", "delete", "builder", "--json"], 2, "INVALID_ARGUMENT"),
+        (["token", "revoke", "none"], 4, "NOT_FOUND"),
+        (["--url", "http://127.0.0.1:1", "sandbox", "list"], 5, "UNAVAILABLE"),
+        (["--token", "cf_wrong", "sandbox", "list"], 3, "UNAUTHENTICATED"),
+    ],
+)
+def test_an_error_has_its_exit_code_a_code_and_a_hint(
+    served: Served, sandbox: SyncSandbox, arguments: list[str], code: int, name: str
+) -> None:
+    arguments = [sandbox.id if one == "SANDBOX" else one for one in arguments]
+    plain = coldframe(served, *arguments)
+    if "--json" not in arguments:
+        assert plain.returncode == code, plain.stderr
+        assert f"[{name}]" in plain.stderr.decode() and "hint: " in plain.stderr.decode()
+    as_json = coldframe(served, "--json", *arguments)
+    assert as_json.returncode == code and as_json.stdout == b""
+    error = json.loads(as_json.stderr)["error"]
+    assert error["code"] == name and error["hint"]
+    assert b"Traceback" not in plain.stderr + as_json.stderr
+
+
+def test_files_go_in_and_out(served: Served, sandbox: SyncSandbox, tmp_path: Path) -> None:
+    data = os.urandom(5_000_000)
+    (tmp_path / "local.bin").write_bytes(data)
+    assert coldframe(served, "files", "put", sandbox.id, str(tmp_path / "local.bin"), "in/there.bin").returncode == 0
+    assert coldframe(served, "files", "cat", sandbox.id, "in/there.bin").stdout == data
+    target = tmp_path / "back.bin"
+    assert coldframe(served, "files", "get", sandbox.id, "in/there.bin", str(target)).returncode == 0
+    assert target.read_bytes() == data
+    assert coldframe(served, "files", "put", sandbox.id, "-", "piped", stdin=b"one two").returncode == 0
+    assert coldframe(served, "files", "edit", sandbox.id, "piped", "two", "three").returncode == 0
+    assert coldframe(served, "files", "search", sandbox.id, "thr.e").stdout == b"piped:1:one three\n"
+    assert coldframe(served, "files", "search", sandbox.id, "absent").returncode == 1
+    listing = json.loads(coldframe(served, "files", "ls", sandbox.id, "-r", "--json").stdout)
+    assert {"in/there.bin", "piped"} <= {entry["path"] for entry in listing}
+    assert coldframe(served, "files", "rm", sandbox.id, "piped").returncode == 0
+    assert coldframe(served, "files", "cat", sandbox.id, "piped").returncode == 4
+
+
+def test_a_copy_that_fails_leaves_no_file(served: Served, sandbox: SyncSandbox, tmp_path: Path) -> None:
+    assert coldframe(served, "files", "get", sandbox.id, "none", str(tmp_path / "x")).returncode == 4
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_hostile_names_do_not_drive_the_terminal(served: Served, sandbox: SyncSandbox) -> None:
+    sandbox.write_file("evil\x1b[2J\x07", "")
+    shown = coldframe(served, "files", "ls", sandbox.id).stdout
+    assert b"\x1b" not in shown and b"\\x1b[2J" in shown
+
+
+def test_every_view_speaks_json(served: Served, sandbox: SyncSandbox) -> None:
+    sandbox.run_command("true")
+    for arguments in (
+        ["sandbox", "list"],
+        ["sandbox", "show", sandbox.id],
+        ["sandbox", "report", sandbox.id],
+        ["sandbox", "contract", sandbox.id],
+        ["sandbox", "allowed", sandbox.id],
+        ["sandbox", "contacts", sandbox.id],
+        ["sandbox", "processes", sandbox.id],
+        ["sandbox", "runtimes", sandbox.id],
+        ["ledger", "list"],
+        ["ledger", "history", "--sandbox", sandbox.id],
+        ["ledger", "verify"],
+        ["policy", "show"],
+        ["policy", "check", sandbox.id, "run_command", '{"command": "ls"}'],
+        ["doctor"],
+        ["token", "list"],
+        ["agent", "list"],
+    ):
+        done = coldframe(served, "--json", *arguments)
+        assert done.returncode == 0, (arguments, done.stderr)
+        json.loads(done.stdout)
+        assert coldframe(served, *arguments).returncode == 0
+
+
+def test_policy_check_and_load(served: Served, sandbox: SyncSandbox, tmp_path: Path) -> None:
+    denied = coldframe(served, "policy", "check", sandbox.id, "run_command", '{"command": "sudo id"}')
+    assert denied.returncode == 3 and denied.stdout.startswith(b"deny by ")
+    rules = coldframe(served, "policy", "show").stdout
+    (tmp_path / "rules.yaml").write_bytes(rules)
+    assert coldframe(served, "policy", "validate", str(tmp_path / "rules.yaml")).returncode == 0
+    assert coldframe(served, "policy", "load", str(tmp_path / "rules.yaml")).returncode == 0
+    (tmp_path / "bad.yaml").write_text("version: 1\nnonsense: 1\n")
+    for verb in ("validate", "load"):
+        bad = coldframe(served, "--json", "policy", verb, str(tmp_path / "bad.yaml"))
+        error = json.loads(bad.stderr)["error"]
+        assert (bad.returncode, error["code"], error["facts"]["line"]) == (2, "RULES_INVALID", 2)
+
+
+def test_a_token_made_here_works_and_its_role_binds(served: Served) -> None:
+    made = coldframe(served, "--json", "token", "create", "--role", "viewer", "--name", "look")
+    answer = json.loads(made.stdout)
+    assert coldframe(served, "sandbox", "list", token=answer["secret"]).returncode == 0
+    assert coldframe(served, "sandbox", "create", token=answer["secret"]).returncode == 3
+    assert coldframe(served, "token", "revoke", answer["token"]["token_id"]).returncode == 0
+    assert coldframe(served, "sandbox", "list", token=answer["secret"]).returncode == 3
+
+
+def test_a_background_command_answers_with_its_id(served: Served, sandbox: SyncSandbox) -> None:
+    started = coldframe(
+        served, "exec", sandbox.id, "--background", "-c", "until [ -e go ]; do sleep 0.02; done; exit 8"
+    )
+    command_id = started.stdout.decode().strip()
+    assert sandbox.command(command_id).state == "running"
+    sandbox.write_file("go", "")
+    last = list(sandbox.follow(command_id))[-1]
+    assert last.result.exit_code == 8
+
+
+def test_an_interrupt_ends_the_command(served: Served, sandbox: SyncSandbox) -> None:
+    env = environment(COLDFRAME_URL=served.url, COLDFRAME_TOKEN=served.owner_token)
+    command = [sys.executable, "-m", "coldframe.cli", "exec", sandbox.id, "-c", "echo ready; sleep 60"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=env) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(TIMEOUT_S) >= 128
+    assert sandbox.commands()[-1].state == "ended"
+
+
+@pytest.fixture
+def data_dir() -> Iterator[str]:
+    """Below /tmp and open to pass, since boxes run as other users when the tests run as root."""
+    with tempfile.TemporaryDirectory(prefix="cf-cli-", dir="/tmp") as directory:
+        os.chmod(directory, 0o755)
+        yield os.path.join(directory, "data")
+
+
+def alone(data_dir: str, *arguments: str) -> "subprocess.CompletedProcess[bytes]":
+    command = [sys.executable, "-m", "coldframe.cli", "--data-dir", data_dir, *arguments]
+    env = environment(XDG_CONFIG_HOME=data_dir + "-config")
+    return subprocess.run(command, capture_output=True, env=env, timeout=TIMEOUT_S)
+
+
+@needs_machine
+def test_run_works_with_no_server_and_the_ledger_is_there_afterwards(data_dir: str) -> None:
+    done = alone(data_dir, "run", "--agent", "solo", "--", "sh", "-c", "echo out; echo err >&2; echo kept > f; exit 3")
+    assert (done.returncode, done.stdout, done.stderr) == (3, b"out\n", b"err\n")
+    assert alone(data_dir, "run", "--agent", "solo", "--", "cat", "f").stdout == b"kept\n"
+    refused = alone(data_dir, "run", "-c", "sudo id")
+    assert refused.returncode == 3 and b"DENIED_BY_RULE" in refused.stderr
+    assert alone(data_dir, "run", "--keep", "--", "true").returncode == 5
+    assert alone(data_dir, "ledger", "verify").stdout.startswith(b"intact")
+    history = json.loads(alone(data_dir, "--json", "ledger", "history").stdout)
+    assert [entry["kind"] for entry in history].count("call.ended") == 2
+    assert len(alone(data_dir, "ledger", "export").stdout.splitlines()) > 4
+
+
+def test_what_needs_a_server_or_an_installation_says_so(data_dir: str) -> None:
+    for arguments, code in ((["sandbox", "list"], 5), (["ledger", "verify"], 4), (["ledger", "list"], 4)):
+        done = alone(data_dir, *arguments)
+        assert done.returncode == code and b"coldframe up" in done.stderr
+
+
+@needs_machine
+def test_up_serves_until_it_is_told_to_stop_and_a_second_one_is_refused(data_dir: str) -> None:
+    command = [sys.executable, "-m", "coldframe.cli", "--json", "up", "--data-dir", data_dir, "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()) as process:
+        try:
+            assert process.stdout is not None
+            running = json.loads(process.stdout.readline())
+            assert running["url"].startswith("http://127.0.0.1:")
+            if os.geteuid() == 0:
+                assert os.stat(f"/proc/{running['pid']}").st_uid != 0
+                status = Path(f"/proc/{running['pid']}/status").read_text()
+                assert "CapEff:\t0000000000000000" in status and "Groups:\t \n" in status
+            assert os.stat(running["client_file"]).st_mode & 0o077 == 0
+            assert alone(data_dir, "run", "--", "echo", "served").stdout == b"served\n"
+            second = alone(data_dir, "--json", "up", "--port", "0")
+            assert second.returncode == 6 and json.loads(second.stderr)["error"]["code"] == "WRONG_STATE"
+            assert alone(data_dir, "sandbox", "list").returncode == 0
+            assert alone(data_dir, "run", "--", "true").returncode == 0
+        finally:
+            process.send_signal(signal.SIGINT)
+        assert process.wait(TIMEOUT_S) == 0
+    for pid in (running["pid"], running["host_pid"]):
+        assert not os.path.exists(f"/proc/{pid}")
