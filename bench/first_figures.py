@@ -209,7 +209,7 @@ def main() -> int:
         shutil.rmtree(folder, ignore_errors=True)
     user = "root" if os.geteuid() == 0 else "an ordinary user"
     print(
-        f"Python {platform.python_version()}, Linux {platform.release()}, {os.cpu_count()} cores, as {user}. Median / p99 in ms.\n"
+        f"Python {platform.python_version()}, Linux {platform.release().split('-')[0]}, {os.cpu_count()} cores, as {user}. Median / p99 in ms.\n"
     )
     print(
         "| what | n | coldframe | subprocess | fresh bwrap | × subprocess | × bwrap |\n| --- | --- | --- | --- | --- | --- | --- |"

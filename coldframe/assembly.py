@@ -16,119 +16,37 @@ import fcntl
 import json
 import logging
 import os
-import pwd
 import select
 import signal
 import socket
-import stat
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import coldframe
 from coldframe.config import Settings
 from coldframe.contract.errors import (
     ColdframeError,
     HostUnreachable,
-    InvalidArgument,
     Unauthenticated,
     Unavailable,
     WrongState,
 )
+from coldframe.data_dir import ServerUser, prepare_data_dir, server_user, write_default_rules
 
 if TYPE_CHECKING:
     from coldframe.control.control import Control
 
-DEFAULT_SERVER_USER = "coldframe"
-DEFAULT_SERVER_UID = 61_000
-"""Used where there is no system user `coldframe`: above people and services, below the sandbox users."""
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 15.0
+MAX_DAEMON_RESTARTS = 5
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 KEEP_ALIVE_S = 75
 """Longer than clients keep an idle connection, so that none is closed under a request."""
 TOKEN_NAME = "local owner"  # noqa: S105  a name, no secret
 _log = logging.getLogger("coldframe.assembly")
-
-
-class ServerUser(NamedTuple):
-    uid: int
-    gid: int
-
-
-def server_user(settings: Settings) -> ServerUser | None:
-    """Whom the server runs as; None for the user who starts it.
-
-    Raises:
-        InvalidArgument: there is no such user, or it is root.
-    """
-    if os.geteuid() != 0:
-        return None
-    name = settings.server_user
-    try:
-        if name is None:
-            found = pwd.getpwnam(DEFAULT_SERVER_USER)
-        elif name.isdecimal():
-            if int(name) == 0:
-                raise InvalidArgument("the server never runs as root", argument="server_user")
-            return ServerUser(int(name), int(name))
-        else:
-            found = pwd.getpwnam(name)
-    except KeyError:
-        if name is None:
-            return ServerUser(DEFAULT_SERVER_UID, DEFAULT_SERVER_UID)
-        raise InvalidArgument(f"there is no user `{name}`", argument="server_user") from None
-    if found.pw_uid == 0:
-        raise InvalidArgument(f"`{found.pw_name}` is root, and the server never runs as root", argument="server_user")
-    return ServerUser(found.pw_uid, found.pw_gid)
-
-
-def prepare_data_dir(settings: Settings) -> None:
-    """Make the data directory with what the server needs, owned as it must be. Keeps what is there."""
-    os.makedirs(settings.data_dir, mode=0o711, exist_ok=True)
-    os.makedirs(settings.control_dir, mode=0o700, exist_ok=True)
-    user = server_user(settings)
-    if user is not None:
-        _give(settings.control_dir, user)
-
-
-def _give(directory: str, user: ServerUser) -> None:
-    """Hand what root made in a tree to the server's user, whom it would lock out.
-
-    The server owns the tree and may be hostile: links are not followed, and a file that also has another name
-    (a hard link to something of root's) is left alone.
-    """
-    for folder, folders, files, descriptor in os.fwalk(directory, follow_symlinks=False):
-        if folder == directory:
-            os.fchown(descriptor, user.uid, user.gid)
-        for name in (*folders, *files):
-            with contextlib.suppress(OSError):
-                found = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=descriptor)
-                try:
-                    status = os.fstat(found)
-                    plain = stat.S_ISREG(status.st_mode) and status.st_nlink == 1
-                    if status.st_uid == 0 and (plain or stat.S_ISDIR(status.st_mode)):
-                        os.fchown(found, user.uid, user.gid)
-                finally:
-                    os.close(found)
-
-
-def write_default_rules(path: str) -> bool:
-    """Put the rules of an installation that has none beside its data, to be edited. Returns whether it did."""
-    from coldframe.policy.rules import DEFAULT_RULES
-
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
-    except FileExistsError:
-        return False
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(
-            "# Rules of this Coldframe installation. Read at start; `coldframe policy load FILE` changes them while\n"
-            "# it runs. What is not valid is refused with its line, and the old rules stay in force. No rule here\n"
-            "# can lift the floor. These are the defaults.\n" + DEFAULT_RULES.text.rstrip() + "\n"
-        )
-    return True
 
 
 def build_embedded(settings: Settings) -> "Control":
@@ -176,7 +94,9 @@ class Running(NamedTuple):
 
 
 def serve(settings: Settings, *, started: Callable[[Running], None] = lambda _: None) -> int:
-    """Run an installation until SIGINT or SIGTERM. Returns 0 for a graceful end.
+    """Run an installation until SIGINT, SIGTERM or SIGHUP. Returns 0 for a graceful end.
+
+    A host daemon that ends by itself is started again, up to MAX_DAEMON_RESTARTS times.
 
     Raises:
         WrongState: one runs on this data directory already.
@@ -190,12 +110,21 @@ def serve(settings: Settings, *, started: Callable[[Running], None] = lambda _: 
     ours = running is None
     stop_read, stop_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     old_wakeup = signal.set_wakeup_fd(stop_write, warn_on_full_buffer=False)
-    old_handlers = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
+    old_handlers = {number: signal.signal(number, lambda *_: None) for number in _STOP_SIGNALS}
     try:
         server, url = _start_server(settings, user)
         ours = True  # a daemon found running is another installation's until the server has the data directory
         started(Running(url, settings.client_file, server.pid, daemon_pid))
-        code = _wait(server, stop_read)
+        for restarts_left in range(MAX_DAEMON_RESTARTS, -1, -1):
+            ended = _wait(server, daemon_pid, stop_read)
+            if ended != "daemon":
+                break
+            _log.error("the host daemon ended by itself; %d restarts left", restarts_left)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(daemon_pid, os.WNOHANG)
+            if restarts_left:
+                daemon_pid = _start_daemon(settings, user)
+        return _stop_server(server)
     finally:
         if ours:
             _end_daemon(settings, daemon_pid)
@@ -204,27 +133,36 @@ def serve(settings: Settings, *, started: Callable[[Running], None] = lambda _: 
             signal.signal(number, handler)
         os.close(stop_read)
         os.close(stop_write)
-    return code
 
 
-def _wait(server: "subprocess.Popen[bytes]", stop: int) -> int:
-    """Until the server ends by itself, or a signal asks to stop."""
-    watch = os.pidfd_open(server.pid)
+def _wait(server: "subprocess.Popen[bytes]", daemon_pid: int, stop: int) -> Literal["server", "daemon", "asked"]:
+    """Until one of the two ends by itself, or a signal asks to stop."""
+    with contextlib.ExitStack() as opened:
+        watches = []
+        for pid in (server.pid, daemon_pid):
+            try:
+                watches.append(os.pidfd_open(pid))
+            except ProcessLookupError:
+                return "server" if pid == server.pid else "daemon"
+            opened.callback(os.close, watches[-1])
+        ready, _, _ = select.select([*watches, stop], [], [])
+    if stop in ready:
+        return "asked"
+    return "server" if watches[0] in ready else "daemon"
+
+
+def _stop_server(server: "subprocess.Popen[bytes]") -> int:
+    """End the server in order. Returns 1 if it had ended before, or would not."""
+    if server.poll() is not None:
+        _log.error("the server ended by itself with %d", server.returncode)
+        return 1
+    server.terminate()
     try:
-        ready, _, _ = select.select([watch, stop], [], [])
-        if watch in ready:
-            code = server.wait()
-            _log.error("the server ended by itself with %d", code)
-            return 1
-        server.terminate()
-        try:
-            return 0 if server.wait(STOP_TIMEOUT_S) in (0, -signal.SIGTERM) else 1
-        except subprocess.TimeoutExpired:
-            server.kill()
-            server.wait()
-            return 1
-    finally:
-        os.close(watch)
+        return 0 if server.wait(STOP_TIMEOUT_S) in (0, -signal.SIGTERM) else 1
+    except subprocess.TimeoutExpired:
+        server.kill()
+        server.wait()
+        return 1
 
 
 def _child_command(role: str, settings: Settings, ready: int, **more: Any) -> list[str]:

@@ -29,7 +29,7 @@ class Settings(Model):
     """0 takes a free one."""
     server_user: str | None = None
     """Whom the server runs as if started by root: a name or a number. None for the system user `coldframe`, else uid 61000."""
-    on_missing: Literal["refuse", "degrade"] = "refuse"
+    on_missing: Literal["refuse", "degrade"] = "degrade"
     """For sandboxes that do not say: what to do where this machine can keep a limit by best effort only."""
     allowed_hosts: tuple[str, ...] = ()
     """Names besides localhost and the bind address that a `Host` header may carry."""

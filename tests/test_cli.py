@@ -9,11 +9,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from coldframe.client.sync import SyncSandbox
+from coldframe.client.sync import SyncColdframe, SyncSandbox
+from coldframe.contract.command import Ended, OutputChunk
 from tests.fronts.served import Served, serve_fake
 
 TIMEOUT_S = 60
@@ -191,7 +194,6 @@ def test_every_view_speaks_json(served: Served, sandbox: SyncSandbox) -> None:
         done = coldframe(served, "--json", *arguments)
         assert done.returncode == 0, (arguments, done.stderr)
         json.loads(done.stdout)
-        assert coldframe(served, *arguments).returncode == 0
 
 
 def test_policy_check_and_load(served: Served, sandbox: SyncSandbox, tmp_path: Path) -> None:
@@ -225,7 +227,7 @@ def test_a_background_command_answers_with_its_id(served: Served, sandbox: SyncS
     assert sandbox.command(command_id).state == "running"
     sandbox.write_file("go", "")
     last = list(sandbox.follow(command_id))[-1]
-    assert last.result.exit_code == 8
+    assert isinstance(last, Ended) and last.result.exit_code == 8
 
 
 def test_an_interrupt_ends_the_command(served: Served, sandbox: SyncSandbox) -> None:
@@ -273,26 +275,69 @@ def test_what_needs_a_server_or_an_installation_says_so(data_dir: str) -> None:
         assert done.returncode == code and b"coldframe up" in done.stderr
 
 
-@needs_machine
-def test_up_serves_until_it_is_told_to_stop_and_a_second_one_is_refused(data_dir: str) -> None:
+@contextmanager
+def up(data_dir: str) -> Iterator[tuple["subprocess.Popen[bytes]", dict[str, Any]]]:
+    """`coldframe up`, ended in order afterwards."""
     command = [sys.executable, "-m", "coldframe.cli", "--json", "up", "--data-dir", data_dir, "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment()) as process:
         try:
             assert process.stdout is not None
-            running = json.loads(process.stdout.readline())
-            assert running["url"].startswith("http://127.0.0.1:")
-            if os.geteuid() == 0:
-                assert os.stat(f"/proc/{running['pid']}").st_uid != 0
-                status = Path(f"/proc/{running['pid']}/status").read_text()
-                assert "CapEff:\t0000000000000000" in status and "Groups:\t \n" in status
-            assert os.stat(running["client_file"]).st_mode & 0o077 == 0
-            assert alone(data_dir, "run", "--", "echo", "served").stdout == b"served\n"
-            second = alone(data_dir, "--json", "up", "--port", "0")
-            assert second.returncode == 6 and json.loads(second.stderr)["error"]["code"] == "WRONG_STATE"
-            assert alone(data_dir, "sandbox", "list").returncode == 0
-            assert alone(data_dir, "run", "--", "true").returncode == 0
+            yield process, json.loads(process.stdout.readline())
         finally:
-            process.send_signal(signal.SIGINT)
-        assert process.wait(TIMEOUT_S) == 0
+            if process.poll() is None:
+                process.send_signal(signal.SIGINT)
+                assert process.wait(TIMEOUT_S) == 0
+
+
+@needs_machine
+def test_up_serves_until_it_is_told_to_stop_and_a_second_one_is_refused(data_dir: str) -> None:
+    with up(data_dir) as (_, running):
+        assert running["url"].startswith("http://127.0.0.1:")
+        if os.geteuid() == 0:
+            assert os.stat(f"/proc/{running['pid']}").st_uid != 0
+            status = Path(f"/proc/{running['pid']}/status").read_text()
+            assert "CapEff:\t0000000000000000" in status and "Groups:\t \n" in status
+        assert os.stat(running["client_file"]).st_mode & 0o077 == 0
+        assert alone(data_dir, "run", "--", "echo", "served").stdout == b"served\n"
+        second = alone(data_dir, "--json", "up", "--port", "0")
+        assert second.returncode == 6 and json.loads(second.stderr)["error"]["code"] == "WRONG_STATE"
+        assert alone(data_dir, "run", "--", "true").returncode == 0
     for pid in (running["pid"], running["host_pid"]):
         assert not os.path.exists(f"/proc/{pid}")
+
+
+@needs_machine
+def test_killing_up_or_the_host_daemon_ends_no_command(data_dir: str) -> None:
+    with up(data_dir) as (process, running):
+        sandbox_id = alone(data_dir, "sandbox", "create", "--agent", "tough").stdout.decode().strip()
+        line = "echo one; until [ -e go ]; do sleep 0.02; done; echo two; exit 9"
+        command_id = alone(data_dir, "exec", sandbox_id, "--background", "-c", line).stdout.decode().strip()
+        os.kill(running["host_pid"], signal.SIGKILL)
+        process.kill()
+        process.wait(TIMEOUT_S)
+    deadline = time.monotonic() + TIMEOUT_S
+    while os.path.exists(f"/proc/{running['pid']}"):
+        assert time.monotonic() < deadline, "the server outlived its parent"
+        time.sleep(0.02)
+    with up(data_dir) as (_, running):
+        content = json.loads(Path(running["client_file"]).read_text())
+        with SyncColdframe(content["url"], content["token"]) as client:
+            sandbox = client.sandboxes.get(sandbox_id)
+            sandbox.write_file("go", "")
+            events = list(sandbox.follow(command_id))
+            assert b"".join(event.data for event in events if isinstance(event, OutputChunk)) == b"one\ntwo\n"
+            assert isinstance(events[-1], Ended) and events[-1].result.exit_code == 9
+            sandbox.terminate()
+            assert client.ledger.verify().intact
+
+
+@needs_machine
+def test_an_interrupt_ends_an_embedded_command_and_leaves_nothing(data_dir: str) -> None:
+    command = [sys.executable, "-m", "coldframe.cli", "--data-dir", data_dir, "run", "-c", "echo ready; sleep 60"]
+    env = environment(XDG_CONFIG_HOME=data_dir + "-config")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=env) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(TIMEOUT_S) >= 128
+    assert os.listdir(os.path.join(data_dir, "background")) == []

@@ -18,7 +18,7 @@ def data_dir(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 def test_the_defaults_listen_on_loopback_only() -> None:
     settings = load_settings()
-    assert (settings.bind, settings.port, settings.on_missing) == ("127.0.0.1", DEFAULT_PORT, "refuse")
+    assert (settings.bind, settings.port, settings.on_missing) == ("127.0.0.1", DEFAULT_PORT, "degrade")
 
 
 def test_command_line_wins_over_environment_and_that_over_the_file(

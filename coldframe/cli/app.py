@@ -81,7 +81,11 @@ def _report(error: Exception) -> int:
         show_error(error)
         return exit_code_of(error)
     if hasattr(error, "format_message"):  # typer's own usage errors
-        show_error(InvalidArgument(str(error.format_message()).rstrip("."), hint="see `coldframe --help`"))
+        message = str(error.format_message()).rstrip(".").replace("'", "`")
+        hint = "see `coldframe --help`"
+        if message.startswith("No such option"):
+            hint += "; put `--` before a command that has options of its own"
+        show_error(InvalidArgument(message[:1].lower() + message[1:], hint=hint))
         return 2
     if isinstance(error, OSError):
         from coldframe.contract.errors import Unavailable

@@ -60,7 +60,7 @@ def ledger_files() -> tuple[str, str]:
             f"there is no installation in `{chosen.data_dir}`", hint="start one with `coldframe up`, or give --data-dir"
         )
     if os.geteuid() == 0:
-        from coldframe.assembly import prepare_data_dir
+        from coldframe.data_dir import prepare_data_dir
 
         prepare_data_dir(chosen)
         owner = os.stat(chosen.control_dir)

@@ -161,16 +161,10 @@ def rm(
     path: Path,
     *,
     recursive: Annotated[bool, typer.Option("-r", "--recursive", help="A directory with all that is in it.")] = False,
-) -> int:
-    """Remove a file or directory, as the sandbox's own `rm` through the gate."""
+) -> None:
+    """Remove a file or directory."""
     from coldframe.cli.connection import connect
 
-    target = path if path.startswith("/") else f"./{path}"
-    words = ["rm", *(["-r"] if recursive else []), "--", target]
     with connect() as client:
-        done = client.sandboxes.get(sandbox).run_command(words)
-    show(
-        done,
-        f"removed {path}" if done.exit_code == 0 else (done.stderr or "").strip() or f"rm ended with {done.exit_code}",
-    )
-    return done.exit_code if done.exit_code is not None else 5
+        client.sandboxes.get(sandbox).remove_file(path, recursive=recursive)
+    show({"path": path, "removed": True}, f"removed {path}")

@@ -1,6 +1,5 @@
 """`coldframe run` and `coldframe exec`: a command, its bytes as they come, and its own exit code."""
 
-import asyncio
 import contextlib
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -48,12 +47,15 @@ def run(
 
     arguments = command_arguments(command, shell, cwd=cwd, env=env, timeout_s=timeout_s, stdin=stdin)
     agent_id = None if agent is None else checked_agent_id(agent)
-    spec = SandboxSpec(agent_id=agent_id, background=agent is None, on_missing=settings().on_missing)
+    spec = SandboxSpec(agent_id=agent_id, background=agent is None)
     client = connect_if_running()
     if client is None:
+        import asyncio
+
         if keep:
             raise Unavailable("no server runs that could keep the sandbox", hint="start one with `coldframe up`")
-        return asyncio.run(_run_embedded(spec, arguments))
+        own = spec.model_copy(update={"on_missing": settings().on_missing})
+        return asyncio.run(_run_embedded(own, arguments))
     with client:
         sandbox = client.sandboxes.create(spec=spec)
         try:
@@ -196,6 +198,7 @@ async def _run_embedded(spec: "SandboxSpec", arguments: dict[str, Any]) -> int:
 
 
 async def _print_embedded(control: "Control", caller: "Caller", sandbox_id: str, arguments: dict[str, Any]) -> int:
+    import asyncio
     import signal
 
     printer = Printer()

@@ -265,6 +265,15 @@ class Sandbox:
             async for part in parts:
                 yield part
 
+    async def remove_file(self, path: str, *, recursive: bool = False) -> None:
+        """Remove a file or link, or a directory with all that is in it.
+
+        Raises:
+            FileMissing, IsDirectory, PermissionDenied: nothing, or not all, was removed.
+        """
+        query = {"recursive": recursive}
+        await ask(self._transport, "DELETE", f"{self._path}/files/{encode_path(path)}", query=query)
+
     # Commands that were started.
 
     async def commands(self) -> list[CommandInfo]:

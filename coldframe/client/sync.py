@@ -256,12 +256,14 @@ class Transport:
                 raise
 
     def _take(self) -> Connection | None:
-        while self._idle:
-            connection = self._idle.pop()
+        while True:
+            try:
+                connection = self._idle.pop()
+            except IndexError:  # asked for, not looked for first: threads may share the blocking form
+                return None
             if connection.usable:
                 return connection
             connection.close()
-        return None
 
     def _connect(self) -> Connection:
         try:
@@ -584,6 +586,15 @@ class SyncSandbox:
         with closing(stream.parts()) as parts:
             for part in parts:
                 yield part
+
+    def remove_file(self, path: str, *, recursive: bool = False) -> None:
+        """Remove a file or link, or a directory with all that is in it.
+
+        Raises:
+            FileMissing, IsDirectory, PermissionDenied: nothing, or not all, was removed.
+        """
+        query = {"recursive": recursive}
+        ask(self._transport, "DELETE", f"{self._path}/files/{encode_path(path)}", query=query)
 
     # Commands that were started.
 

@@ -234,12 +234,14 @@ class Transport:
                 raise
 
     async def _take(self) -> Connection | None:
-        while self._idle:
-            connection = self._idle.pop()
+        while True:
+            try:
+                connection = self._idle.pop()
+            except IndexError:  # asked for, not looked for first: threads may share the blocking form
+                return None
             if connection.usable:
                 return connection
             await connection.close()
-        return None
 
     async def _connect(self) -> Connection:
         try:

@@ -69,6 +69,8 @@ class FileChanges(Model):
     reason: str | None = None
     tree_sha256_before: str | None = None
     tree_sha256_after: str | None = None
+    size_change_bytes: int | None = None
+    """Growth of all regular files together, by their sizes; negative if they shrank, None if it was not recorded."""
     changes: tuple[FileChange, ...] = ()
 
 

@@ -143,6 +143,7 @@ class SearchAnswer(Model):
     large_skipped: tuple[str, ...] = ()
     special_skipped: int = 0
     directories_skipped: tuple[str, ...] = ()
+    """Stores that were not looked into; the workspace's own `.exec_history` is counted as one."""
     errors: tuple[tuple[str, str], ...] = ()
 
 

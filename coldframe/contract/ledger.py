@@ -55,6 +55,8 @@ class ExecutionInputs(Model):
     stdin_bytes: int = 0
     stdin_sha256: str
     runtime_version: str | None = None
+    runtime_path: str | None = None
+    """The program that the named runtime was, as seen inside; None if none was named."""
     template: str
     template_sha256: str | None = None
     isolation: str

@@ -71,8 +71,9 @@ class SandboxSpec(Model):
     limits: Limits = Limits()
     leftovers: Literal["adopt", "end"] = "adopt"
     track_files: bool = True
-    on_missing: Literal["refuse", "degrade"] = "refuse"
-    """What to do where a limit can only be kept by best effort: `degrade` is the operator's choice, and is reported."""
+    on_missing: Literal["refuse", "degrade"] = "degrade"
+    """What to do where a *limit* can only be kept by best effort on this host: run and say so in `degraded`, report and
+    contract, or refuse. A missing *wall* is refused in any case. The operator's setting can make `refuse` the rule."""
 
 
 SandboxState = Literal["starting", "running", "stopping", "terminated", "lost", "failed"]

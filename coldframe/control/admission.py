@@ -17,6 +17,7 @@ from coldframe.contract.errors import (
     WrongState,
     from_wire,
 )
+from coldframe.contract.files import ListRuntimes, Runtime
 from coldframe.contract.policy import CallContext, Decision, Label, Outcome
 from coldframe.contract.ports import Box
 from coldframe.contract.sandbox import SandboxInfo, SessionInfo
@@ -100,6 +101,7 @@ class Admission:
         self._history = history
         self._keyed = keyed
         self._flights = flights
+        self._runtimes: dict[str, dict[str, Runtime]] = {}
 
     async def admit(
         self,
@@ -114,7 +116,9 @@ class Admission:
     ) -> Flight | ToolResult:
         """Let a call in and launch it, or return the one that was made under the same key."""
         ids = new_ids()
-        draft = Draft(ids, caller, tool, Subject(sandbox_id[:80], caller.agent_id, session_id or "", Label.PUBLIC))
+        draft = Draft(
+            ids, caller, tool, Subject(sandbox_id[:80], caller.agent_id, (session_id or "")[:80], Label.PUBLIC)
+        )
         try:
             info = self._sandboxes.get(caller, sandbox_id)
             draft.about(info, self._sandboxes.session(info))
@@ -131,6 +135,7 @@ class Admission:
             known = await self._same_call(caller, info, spec, checked, key, request)
             if known is None:
                 box = await self._sandboxes.box(info)
+                await self._find_runtime(draft, info, session, box)
                 # Nothing is waited for from here until `call.started` is written.
                 known = await self._same_call(caller, info, spec, checked, key, request)
             if known is None:
@@ -141,12 +146,32 @@ class Admission:
         if isinstance(known, Known):
             raise known.error
         if known is not None:
+            # Whoever gets it again gets its label again, also in a session that was opened since.
+            label = known.label if isinstance(known, ToolResult) else known.taint
+            self._sessions.raise_taint(draft.subject.session_id, label)
             return known
         held = holds_back(flight.rules, tool)
         flight.keep_output = keep_output or key is not None or held
         if not keep_output and flight.started.command_id is not None and not held:
             flight.watch = Watch()
         return flight
+
+    async def _find_runtime(self, draft: Draft, info: SandboxInfo, session: SessionInfo, box: Box) -> None:
+        """Look up the program of a runtime that the call names, for the record; of one that is allowed at all.
+
+        Kept for the life of the sandbox: its system files do not change.
+        """
+        name = draft.facts.runtime
+        if name is None or judge_call(self._context(draft, info, session), self._rulebook.current).outcome is not (
+            Outcome.ALLOW
+        ):
+            return
+        if info.sandbox_id not in self._runtimes:
+            answer = await box.ask(ListRuntimes())
+            self._runtimes[info.sandbox_id] = {one.name: one for one in answer.runtimes if one.present}
+        found = self._runtimes[info.sandbox_id].get(name)
+        if found is not None:
+            draft.facts = draft.facts._replace(runtime_path=found.path, runtime_version=found.version)
 
     def _judge_and_start(
         self,
@@ -161,6 +186,7 @@ class Admission:
         info = self._sandboxes.get(draft.caller, draft.subject.sandbox_id)
         session = self._session(info, session_id)
         draft.about(info, session)
+        self._sandboxes.require_running(info)
         rules = self._rulebook.current
         draft.context = self._context(draft, info, session)
         draft.decision = judge_call(draft.context, rules)

@@ -69,14 +69,19 @@ def limit_numbers(limits: Limits) -> dict[str, int]:
 
 
 def _inputs(facts: CallFacts, spec: SandboxSpec) -> ExecutionInputs:
+    limits = limit_numbers(spec.limits)
+    if facts.timeout_s is not None:
+        limits["wall_ms"] = round(facts.timeout_s * 1000)
     return ExecutionInputs(
         user=USER,
         environment={name: hashlib.sha256(value.encode()).hexdigest() for name, value in facts.environment},
         stdin_bytes=len(facts.stdin),
         stdin_sha256=hashlib.sha256(facts.stdin).hexdigest(),
+        runtime_version=facts.runtime_version,
+        runtime_path=facts.runtime_path,
         template=spec.template,
         isolation=spec.isolation,
-        limits=limit_numbers(spec.limits),
+        limits=limits,
     )
 
 
@@ -176,6 +181,7 @@ def ended_record(
         started_at=started_at,
         ended_at=ended_at,
         duration_us=round((ended_at - started_at).total_seconds() * 1_000_000),
+        files=None if ran is None else ran.files,
         label=label,
         label_reason=label_reason,
         taint_after=taint_after,
@@ -200,6 +206,7 @@ def ended_record(
             "stderr": _digest(command.stderr),
             "endpoints": tuple(f"{endpoint(contact)}:{contact.verdict}" for contact in command.contacts),
             "files": _plain_files(command.files),
+            "disk_change_bytes": command.files.size_change_bytes,
         }
     )
 

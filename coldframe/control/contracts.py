@@ -22,7 +22,7 @@ from coldframe.control.judgement import allowed_operations, digest_of
 from coldframe.control.ledger import Ledger
 from coldframe.control.rulebook import Rulebook
 from coldframe.control.store import Store, metadata
-from coldframe.tools.registry import HOME, OUTPUT_CAP_BYTES, all_tools
+from coldframe.tools.registry import HOME, STREAM_CAP_BYTES, all_tools
 
 contracts = sa.Table(
     "contracts",
@@ -106,7 +106,8 @@ class Contracts:
         rules = self._rulebook.current
         nobody = "contract"
         agent = Caller(token_id=nobody, role=Role.AGENT, agent_id=info.agent_id or "background", surface="embedded")
-        clean = info.model_copy(update={"workspace_label": Label.PUBLIC})
+        running = info.state.model_copy(update={"state": "running"})
+        clean = info.model_copy(update={"workspace_label": Label.PUBLIC, "state": running})
         lines = [
             _line("permissions.rules", "The rules in force, by digest.", rules.sha256, "record:policy.changed"),
             _line(
@@ -205,7 +206,9 @@ def _execution(info: SandboxInfo, report: IsolationReport) -> Lines:
 def _outputs() -> Lines:
     return [
         _line("outputs.streams", "stdout and stderr are kept whole on disk, by command.", "whole", "record:call.ended"),
-        _line("outputs.answer_bytes", "One answer holds at most this; more is streamed.", OUTPUT_CAP_BYTES),
+        _line(
+            "outputs.answer_bytes", "One answer holds at most this of each stream; more is streamed.", STREAM_CAP_BYTES
+        ),
         _line("outputs.files", "Files that commands change are recorded with digests.", "receipt", "record:call.ended"),
         _line("outputs.declared", "No output patterns were declared.", []),
         _line("outputs.labels", "Every result carries a label.", [label.value for label in Label], "gate"),

@@ -16,6 +16,7 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable
 from contextlib import aclosing
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from coldframe.contract.caller import Caller
@@ -27,6 +28,7 @@ from coldframe.contract.errors import (
     Internal,
     InvalidArgument,
     NotFound,
+    RulesInvalid,
 )
 from coldframe.contract.ledger import CallStarted, LedgerEntry
 from coldframe.contract.policy import CallContext, Decision, ResultContext
@@ -52,7 +54,8 @@ from coldframe.control.rulebook import Rulebook
 from coldframe.control.sandboxes import Sandboxes
 from coldframe.control.sessions import Sessions
 from coldframe.control.store import Store
-from coldframe.tools.registry import Ran, ToolCall, find_tool
+from coldframe.policy.rules import RuleSet
+from coldframe.tools.registry import Answer, Ran, ToolCall, find_tool
 
 _log = logging.getLogger("coldframe.gate")
 RETRY_FIRST_S = 0.2
@@ -304,7 +307,7 @@ class Gate:
                 await asyncio.sleep(pause_s)
                 pause_s = min(pause_s * 2, RETRY_LONGEST_S)
             except GuestLost as error:
-                self._sandboxes.mark_lost(flight.info.sandbox_id, error.message)
+                await self._sandboxes.check_alive(flight.info.sandbox_id, error.message)
                 if flight.started.command_id is None or isinstance(flight.box, PastBox):
                     return None, error
                 flight.box, flight.attach = PastBox(self._sandboxes, flight.info), True
@@ -324,7 +327,7 @@ class Gate:
             keep_output=flight.keep_output,
             emit=flight.emit,
             content=None if content is None else _unbroken(content),
-            answer_early=lambda answer: flight.settle(self._landing.early(flight, answer)),
+            answer_early=partial(self._answer_early, flight),
         )
         flight.work = asyncio.ensure_future(flight.spec.run(call))
         try:
@@ -334,6 +337,12 @@ class Gate:
                 raise InvalidArgument("the caller left before the content was complete") from None
             flight.work.cancel()
             raise
+
+    def _answer_early(self, flight: Flight, answer: Answer) -> None:
+        try:
+            flight.settle(self._landing.early(flight, answer))
+        except ColdframeError as error:  # The command goes on, and its end is recorded; only the caller is told less.
+            flight.settle(error)
 
     def _restored(self, entry: LedgerEntry, started: CallStarted) -> Flight | None:
         if started.command_id is None:
@@ -350,13 +359,20 @@ class Gate:
             spec=spec,
             arguments=checked,
             facts=checked.facts(),
-            rules=self._rulebook.past(started.decision.rules_sha256),
+            rules=self._rules_of(started),
             decision=started.decision,
             box=PastBox(self._sandboxes, info),
             taint=self._sessions.get(started.session_id).taint,
             recovered=True,
             attach=True,
         )
+
+    def _rules_of(self, started: CallStarted) -> RuleSet:
+        """Return the rules that the call was let in by; those in force if that set no longer loads."""
+        try:
+            return self._rulebook.past(started.decision.rules_sha256)
+        except (NotFound, RulesInvalid):
+            return self._rulebook.current
 
 
 async def _unbroken(content: AsyncIterable[bytes]) -> AsyncIterator[bytes]:

@@ -126,6 +126,7 @@ def history_line(entry: LedgerEntry, started: CallStarted | None) -> bytes:
         "call_id": entry.subject,
         "started_at": None,
         "ended_at": format_time(entry.at),
+        "runtime_path": None,
         "exit_code": None,
         "signal": None,
         "duration_us": None,
@@ -153,6 +154,7 @@ def history_line(entry: LedgerEntry, started: CallStarted | None) -> bytes:
         }
     elif started is not None:
         fields |= _asked(started)
+        fields["runtime_path"] = started.inputs.runtime_path if started.inputs is not None else None
         if entry.kind == "call.ended":
             fields |= _ended(CallEnded.model_validate(entry.body), started)
         else:

@@ -20,6 +20,7 @@ from coldframe.contract.errors import (
     Refused,
     UnknownTool,
     catalogue,
+    next_action,
 )
 from coldframe.contract.policy import CallContext, Decision, Hook, Label, Outcome, ResultContext
 from coldframe.contract.sandbox import SandboxInfo
@@ -28,7 +29,7 @@ from coldframe.control.rights import PERMISSIONS, require
 from coldframe.policy.hooks import decide_call, decide_result, reads_output
 from coldframe.policy.rules import RuleSet
 from coldframe.policy.shell import read_argv, read_shell
-from coldframe.tools.registry import OUTPUT_CAP_BYTES, Arguments, CallFacts, all_tools
+from coldframe.tools.registry import JUDGED_CAP_BYTES, Arguments, CallFacts, all_tools
 
 UNJUDGED_RULE = "floor:output-too-large-to-judge"
 
@@ -98,7 +99,7 @@ def judge_result(context: ResultContext, output: bytes, rules: RuleSet) -> Decis
     decision = _judged(Hook.POST_TOOL_RESPONSE, lambda: decide_result(context, output, rules))
     if (
         judges_output(rules, context.call.tool)
-        and context.output_bytes > OUTPUT_CAP_BYTES
+        and context.output_bytes > JUDGED_CAP_BYTES
         and decision.outcome is Outcome.ALLOW
     ):
         return decision.model_copy(
@@ -106,7 +107,7 @@ def judge_result(context: ResultContext, output: bytes, rules: RuleSet) -> Decis
                 "outcome": Outcome.DENY,
                 "rule_id": UNJUDGED_RULE,
                 "code": "DENIED_BY_RULE",
-                "reason": f"a rule reads output, and this is more than the {OUTPUT_CAP_BYTES} bytes it can be asked about",
+                "reason": f"a rule reads output, and this is more than the {JUDGED_CAP_BYTES} bytes it can be asked about",
             }
         )
     return decision
@@ -128,10 +129,13 @@ def holds_back(rules: RuleSet, tool: str) -> bool:
 
 def refusal_of(decision: Decision) -> ColdframeError:
     """Return the typed error that a decision other than *allow* is told as."""
+    listing = next_action("sandbox.allowed", "lists what the gate allows in this sandbox")
     if decision.outcome is Outcome.ASK:
-        return PendingApproval(decision.reason)
+        return PendingApproval(decision.reason, next_actions=[listing])
     found = catalogue().get(decision.code or "", DeniedByRule)
-    return (found if issubclass(found, Refused | PolicyUnavailable | UnknownTool) else DeniedByRule)(decision.reason)
+    return (found if issubclass(found, Refused | PolicyUnavailable | UnknownTool) else DeniedByRule)(
+        decision.reason, next_actions=[listing]
+    )
 
 
 def _judged(hook: Hook, ask: Callable[[], Decision]) -> Decision:
@@ -205,6 +209,9 @@ def _by_rule(
     condition: str,
 ) -> AllowedOperation:
     operation = f"tool.{name}{suffix}"
+    if info.state.state != "running":
+        stopped = f"the sandbox is {info.state.state}"
+        return AllowedOperation(operation=operation, answer="deny", condition=stopped, rule_id="state")
     try:
         require(caller, "tool.call")
         context = build_context(caller, info, info.session_id, taint, name, arguments.facts(), digest_of(raw))

@@ -122,9 +122,10 @@ class Landing:
             else:
                 value = {} if ran is None else ran.answer.model_dump(mode="json")
                 result = self._result(flight, taint, reason, value, error)
-                kept = without_output(result).model_dump(mode="json") if ran and ran.command else {}
-                kept = kept or result.model_dump(mode="json") if flight.started.idempotency_key else {}
-            if flight.started.idempotency_key:
+                kept = {}
+                if flight.started.idempotency_key is not None:
+                    kept = without_output(result).model_dump(mode="json")
+            if flight.started.idempotency_key is not None:
                 self._keyed.close(flight.ids.call_id, kept, connection=connection)
         await show(self._history, entry)
         return refusal if refusal is not None else result
@@ -218,7 +219,7 @@ def _reason(
 
 
 def without_output(result: ToolResult) -> ToolResult:
-    """Return *result* without the output that a command's answer repeats, for whoever has the chunks."""
+    """Return *result* without the output of a command, for whoever has the chunks or reads them where they are kept."""
     if "transcript" not in result.value:
         return result
     gone = dict.fromkeys(("stdout", "stderr", "stdout_base64", "stderr_base64", "transcript"))

@@ -7,8 +7,9 @@ label of what it reads here. There is no poll: windows are read from disk, `foll
 
 import contextlib
 import shlex
-from collections.abc import AsyncIterator, Iterator
-from typing import Literal
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import aclosing
+from typing import Literal, NamedTuple, cast
 
 from coldframe.contract.caller import Caller
 from coldframe.contract.command import CommandEvent, CommandInfo, CommandResult, Ended, OutputChunk
@@ -31,6 +32,21 @@ from coldframe.policy.labels import join
 WINDOW_CAP_BYTES = 16 * 1024 * 1024
 """Most bytes in one window."""
 MAX_SIGNAL = 64
+MARKS_KEPT = 256
+
+
+class _Mark(NamedTuple):
+    """A chunk to read on after, and how many bytes of the stream lie before it ends."""
+
+    after_seq: int
+    bytes_before: int
+
+
+class _Call(NamedTuple):
+    started: CallStarted
+    ended: CallEnded | None
+    over: bool
+    """Ended or interrupted: nothing more comes."""
 
 
 class Outputs:
@@ -44,6 +60,7 @@ class Outputs:
         self._sandboxes = sandboxes
         self._sessions = sessions
         self._host = host
+        self._marks: dict[tuple[str, str], _Mark] = {}
 
     async def commands(self, caller: Caller, sandbox_id: str) -> list[CommandInfo]:
         """Return every command that was ever let through in the sandbox, oldest first.
@@ -67,12 +84,12 @@ class Outputs:
         """Return one command with its result, if it has ended. Raises NotFound."""
         require(caller, "command.read")
         info = self._sandboxes.get(caller, sandbox_id)
-        started, _ = self._call(info, command_id)
+        call = self._call(info, command_id)
         known = (await self._live(info, command_id)).get(command_id)
         if known is not None:
             return known
         result = await self._stored_result(info, command_id)
-        return _info_of(started, "lost" if result is None else "ended", result)
+        return _info_of(call.started, "lost" if result is None else "ended", result)
 
     async def output(
         self,
@@ -94,38 +111,52 @@ class Outputs:
             raise InvalidArgument(
                 f"a window is 1 to {WINDOW_CAP_BYTES} bytes from an offset that is not negative", argument="length"
             )
-        info, label = self._opened(caller, sandbox_id, command_id)
+        info, call, label = self._opened(caller, sandbox_id, command_id)
+        whole = None if call.ended is None else (call.ended.stdout if stream == "stdout" else call.ended.stderr)
         data = bytearray()
-        seen = 0
-        result: CommandResult | None = None
-        async for event in await self._host.stored(sandbox_id, command_id):
-            if isinstance(event, Ended):
-                result = event.result
-            elif isinstance(event, OutputChunk) and event.stream == stream:
-                start, stop = max(offset - seen, 0), offset + length - seen
-                if stop > 0:
-                    data += event.data[start:stop]
+        mark = self._marks.get((command_id, stream), _Mark(-1, 0))
+        after_seq, seen = mark if mark.bytes_before <= offset else _Mark(-1, 0)
+        events = cast(
+            "AsyncGenerator[CommandEvent, None]", await self._host.stored(sandbox_id, command_id, after_seq=after_seq)
+        )
+        async with aclosing(events):
+            async for event in events:
+                if not isinstance(event, OutputChunk) or event.stream != stream:
+                    continue
+                start, stop = max(offset - seen, 0), max(offset + length - seen, 0)
+                data += event.data[start:stop]
+                if seen <= offset + len(data):
+                    self._remember(command_id, stream, _Mark(event.seq - 1, seen))
                 seen += len(event.data)
+                if whole is not None and len(data) == length:
+                    break
         self._join(caller, info, label)
         end = offset + len(data)
-        kept = None if result is None else getattr(result, stream)
+        total = seen if whole is None else whole.bytes
         return OutputWindow(
             command_id=command_id,
             stream=stream,
             offset=offset,
             data=bytes(data),
-            next_offset=None if result is not None and end >= seen else end,
-            total_bytes=seen,
-            sha256=None if kept is None else kept.sha256,
-            ended=result is not None,
+            next_offset=None if call.over and end >= total else end,
+            total_bytes=total,
+            sha256=None if whole is None else whole.sha256,
+            ended=call.over,
             label=label,
         )
+
+    def _remember(self, command_id: str, stream: str, mark: _Mark) -> None:
+        """Keep where the next window will begin, so that reading on does not read all again."""
+        self._marks.pop((command_id, stream), None)
+        if len(self._marks) >= MARKS_KEPT:
+            del self._marks[next(iter(self._marks))]
+        self._marks[command_id, stream] = mark
 
     async def follow(
         self, caller: Caller, sandbox_id: str, command_id: str, *, after_seq: int = -1
     ) -> AsyncIterator[CommandEvent]:
         """Yield the events of a command from the chunk after *after_seq* to its end. Raises like `output`."""
-        info, label = self._opened(caller, sandbox_id, command_id)
+        info, _, label = self._opened(caller, sandbox_id, command_id)
         self._join(caller, info, label)
         async for event in self._sandboxes.events(info, command_id, after_seq=after_seq):
             yield event
@@ -164,20 +195,20 @@ class Outputs:
         box = await self._sandboxes.box(info)
         await box.ask(ResizeTerminal(command_id=command_id, columns=columns, rows=rows))
 
-    def _opened(self, caller: Caller, sandbox_id: str, command_id: str) -> tuple[SandboxInfo, Label]:
+    def _opened(self, caller: Caller, sandbox_id: str, command_id: str) -> tuple[SandboxInfo, _Call, Label]:
         require(caller, "command.read")
         info = self._sandboxes.get(caller, sandbox_id)
-        started, ended = self._call(info, command_id)
+        call = self._call(info, command_id)
         if caller.role not in (Role.OWNER, Role.ADMIN):
-            _check_judged(started, ended, self._rulebook)
-        own = started.decision.label if ended is None else ended.label
-        return info, join(own, started.taint_before, info.workspace_label)
+            _check_judged(call, self._rulebook)
+        own = call.started.decision.label if call.ended is None else call.ended.label
+        return info, call, join(own, call.started.taint_before, info.workspace_label)
 
     def _join(self, caller: Caller, info: SandboxInfo, label: Label) -> None:
         if caller.role is Role.AGENT:
             self._sessions.raise_taint(self._sandboxes.session(info).session_id, label)
 
-    def _call(self, info: SandboxInfo, command_id: str) -> tuple[CallStarted, CallEnded | None]:
+    def _call(self, info: SandboxInfo, command_id: str) -> _Call:
         entries = {entry.kind: entry for entry in self._ledger.entries(call_id=ids_of(command_id).call_id)}
         started = entries.get("call.started")
         if started is None or started.body.get("command_id") != command_id:
@@ -185,9 +216,10 @@ class Outputs:
         if started.body["sandbox_id"] != info.sandbox_id:
             raise NotFound(f"no command `{command_id[:80]}`", command_id=command_id[:80])
         ended = entries.get("call.ended")
-        return (
+        return _Call(
             CallStarted.model_validate(started.body),
             None if ended is None else CallEnded.model_validate(ended.body),
+            over=ended is not None or "call.interrupted" in entries,
         )
 
     def _entries(self, info: SandboxInfo, kind: str) -> Iterator[LedgerEntry]:
@@ -213,15 +245,15 @@ class Outputs:
         return None
 
 
-def _check_judged(started: CallStarted, ended: CallEnded | None, rulebook: Rulebook) -> None:
+def _check_judged(call: _Call, rulebook: Rulebook) -> None:
+    started, ended = call.started, call.ended
     if ended is None:
         if holds_back(rulebook.past(started.decision.rules_sha256), started.tool):
             raise WrongState(
                 f"the output of command `{started.command_id}` is held back until it has ended and was judged",
                 command_id=started.command_id,
             )
-        return
-    if ended.decision is None or ended.decision.outcome is not Outcome.ALLOW:
+    elif ended.decision is None or ended.decision.outcome is not Outcome.ALLOW:
         raise DeniedByRule(
             f"the output of command `{started.command_id}` was withheld",
             command_id=started.command_id,

@@ -7,13 +7,14 @@ surface stays in force over restarts until the file changes. Watching the file w
 file is not a decision of anybody.
 """
 
+import hashlib
 from collections.abc import Callable
 from datetime import datetime
 
 import sqlalchemy as sa
 
 from coldframe.contract.caller import Caller
-from coldframe.contract.errors import NotFound, PolicyUnavailable, RulesInvalid
+from coldframe.contract.errors import GrantMissing, NotFound, PolicyUnavailable, RulesInvalid
 from coldframe.control.ledger import Ledger
 from coldframe.control.rights import require
 from coldframe.control.store import Store, metadata
@@ -89,11 +90,17 @@ class Rulebook:
 
         Raises:
             GrantMissing: the caller may not; recorded.
-            RulesInvalid: with the line; the set in force stays.
+            RulesInvalid: with the line; the set in force stays; recorded.
             LedgerUnavailable: the change could not be recorded, so it was not made.
         """
-        require(caller, "policy.load")
-        rules = _loaded(text)
+        try:
+            require(caller, "policy.load")
+            rules = _loaded(text)
+        except (GrantMissing, RulesInvalid) as error:
+            digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+            body = {"caller": caller.name, "code": error.code, "reason": error.message, "sha256": digest}
+            self._ledger.append("policy.refused", digest, body)
+            raise
         self._take(rules, origin="call", caller=caller)
         self.problem = None
         return rules

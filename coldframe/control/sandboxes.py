@@ -5,13 +5,13 @@ or nothing: what cannot be built leaves no row, no session, no box. The state is
 start and whenever a call finds the box gone; there is no poll.
 """
 
+import asyncio
 import builtins
 import contextlib
 import json
 import secrets
 from collections.abc import AsyncIterator, Callable
 from datetime import datetime
-from functools import lru_cache
 from typing import Any
 
 import sqlalchemy as sa
@@ -21,7 +21,9 @@ from coldframe.contract.command import CommandEvent, Contact, Ended, OutputChunk
 from coldframe.contract.document import ContractDocument
 from coldframe.contract.errors import (
     ColdframeError,
+    GrantMissing,
     GuestLost,
+    HostUnreachable,
     InvalidArgument,
     NextAction,
     NotFound,
@@ -32,33 +34,28 @@ from coldframe.contract.files import ListProcesses, ListRuntimes, ProcessInfo, R
 from coldframe.contract.isolation import IsolationReport
 from coldframe.contract.policy import Label, Outcome, Role
 from coldframe.contract.ports import Box, Host
-from coldframe.contract.sandbox import SandboxInfo, SandboxSpec, SandboxState, SessionInfo, StateObject
+from coldframe.contract.sandbox import Limits, SandboxInfo, SandboxSpec, SessionInfo, StateObject
 from coldframe.control.agents import Agents
 from coldframe.control.judgement import build_context, digest_of, judge_call
 from coldframe.control.ledger import Ledger, format_time, parse_time
 from coldframe.control.rights import require
 from coldframe.control.rulebook import Rulebook
+from coldframe.control.sandbox_rows import (
+    ENDED,
+    FIELDS,
+    degraded_of,
+    sandboxes,
+    state_object,
+    stored_spec,
+    stored_state,
+    weak_points,
+)
 from coldframe.control.sessions import Sessions
-from coldframe.control.store import Store, metadata
+from coldframe.control.store import Store
 from coldframe.policy.labels import join, parse
 from coldframe.tools.registry import CallFacts
 
-sandboxes = sa.Table(
-    "sandboxes",
-    metadata,
-    sa.Column("sandbox_id", sa.Text, primary_key=True),
-    sa.Column("agent_id", sa.Text, nullable=True, index=True),
-    sa.Column("session_id", sa.Text, nullable=False),
-    sa.Column("spec", sa.Text, nullable=False),
-    sa.Column("state", sa.Text, nullable=False),
-    sa.Column("report", sa.Text, nullable=True),
-    sa.Column("workspace_label", sa.Text, nullable=False),
-    sa.Column("created_at", sa.Text, nullable=False),
-)
-
 IssueContract = Callable[[SandboxInfo, IsolationReport], ContractDocument]
-_ENDED = ("terminated", "lost", "failed")
-_FIELDS = "sandbox_id, agent_id, session_id, spec, state, report, workspace_label, created_at"
 
 
 class Sandboxes:
@@ -93,6 +90,7 @@ class Sandboxes:
             IsolationUnavailable: a wall is missing on this host; nothing is left behind.
         """
         require(caller, "sandbox.create")
+        _check_limits(caller, spec.limits)
         if (spec.agent_id is None) != spec.background:
             raise InvalidArgument(
                 "a sandbox has either an agent or a temporary background workspace",
@@ -113,7 +111,7 @@ class Sandboxes:
                         agent_id=spec.agent_id,
                         session_id=session.session_id,
                         spec=spec.model_dump_json(),
-                        state=_state("starting", self._clock()).model_dump_json(),
+                        state=state_object(sandbox_id, "starting", self._clock()).model_dump_json(),
                         workspace_label=Label.PUBLIC.value,
                         created_at=format_time(self._clock()),
                     )
@@ -123,7 +121,10 @@ class Sandboxes:
                 connection.execute(
                     sandboxes.update()
                     .where(sandboxes.c.sandbox_id == sandbox_id)
-                    .values(report=report.model_dump_json(), state=_state("running", self._clock()).model_dump_json())
+                    .values(
+                        report=report.model_dump_json(),
+                        state=state_object(sandbox_id, "running", self._clock()).model_dump_json(),
+                    )
                 )
                 self._ledger.append(
                     "sandbox.created",
@@ -134,14 +135,14 @@ class Sandboxes:
                         "session_id": session.session_id,
                         "caller": caller.name,
                         "spec": spec.model_dump_json(),
-                        "degraded": list(_degraded(report)),
+                        "degraded": list(degraded_of(report)),
                     },
                     connection=connection,
                 )
                 info = self._find(sandbox_id)
                 self._issue_contract(info, report)
         except BaseException as error:
-            await self._undo(sandbox_id, session.session_id, spec, caller, error)
+            await asyncio.shield(self._undo(sandbox_id, session.session_id, spec, caller, error))
             raise
         return info
 
@@ -176,7 +177,7 @@ class Sandboxes:
         info = self._find(sandbox_id)
         if not self._is_visible(caller, info):
             raise _no_sandbox(sandbox_id)
-        return info
+        return info.model_copy(update={"session_id": self.session(info).session_id})
 
     def _is_visible(self, caller: Caller, info: SandboxInfo) -> bool:
         """People see all. An agent sees its own, and not those of an earlier agent of the same id."""
@@ -191,7 +192,7 @@ class Sandboxes:
     def list(self, caller: Caller) -> builtins.list[SandboxInfo]:
         """Return the caller's sandboxes, newest first, ended ones included."""
         require(caller, "sandbox.read")
-        rows = self._store.read(f"SELECT {_FIELDS} FROM sandboxes ORDER BY created_at DESC")  # noqa: S608
+        rows = self._store.read(f"SELECT {FIELDS} FROM sandboxes ORDER BY created_at DESC")  # noqa: S608
         found = [self._info(row) for row in rows]
         return [info for info in found if self._is_visible(caller, info)]
 
@@ -207,12 +208,12 @@ class Sandboxes:
         info = self.get(caller, sandbox_id)
         if info.state.state in ("terminated", "failed"):
             return info
-        self._set_state(sandbox_id, _state("stopping", self._clock()))
+        self._set_state(sandbox_id, state_object(sandbox_id, "stopping", self._clock()))
         with contextlib.suppress(NotFound, GuestLost):
             life = await self._host.life(sandbox_id)
             await life.end()
         with self._store.transaction() as connection:
-            self._set_state(sandbox_id, _state("terminated", self._clock()))
+            self._set_state(sandbox_id, state_object(sandbox_id, "terminated", self._clock()))
             self._close_sessions(sandbox_id)
             body = {"sandbox_id": sandbox_id, "agent_id": info.agent_id, "caller": caller.name}
             self._ledger.append("sandbox.terminated", sandbox_id, body, connection=connection)
@@ -292,6 +293,15 @@ class Sandboxes:
             WrongState: the sandbox is not running.
             GuestLost: it ended by itself; its state is `lost` from now on.
         """
+        self.require_running(info)
+        try:
+            return await self._host.box(info.sandbox_id)
+        except (GuestLost, NotFound) as error:
+            self.mark_lost(info.sandbox_id, str(error))
+            raise GuestLost(f"sandbox `{info.sandbox_id}` is lost: {error}", sandbox_id=info.sandbox_id) from error
+
+    def require_running(self, info: SandboxInfo) -> None:
+        """Raise WrongState, with what can be done, unless the sandbox runs."""
         if info.state.state != "running":
             raise WrongState(
                 f"sandbox `{info.sandbox_id}` is {info.state.state}",
@@ -299,11 +309,6 @@ class Sandboxes:
                 sandbox_id=info.sandbox_id,
                 state=info.state.state,
             )
-        try:
-            return await self._host.box(info.sandbox_id)
-        except (GuestLost, NotFound) as error:
-            self.mark_lost(info.sandbox_id, str(error))
-            raise GuestLost(f"sandbox `{info.sandbox_id}` is lost: {error}", sandbox_id=info.sandbox_id) from error
 
     async def events(self, info: SandboxInfo, command_id: str, *, after_seq: int = -1) -> AsyncIterator[CommandEvent]:
         """Yield the events of a command, running or ended, from its box or from what the box left on disk.
@@ -321,13 +326,23 @@ class Sandboxes:
         async for event in await self._host.stored(info.sandbox_id, command_id, after_seq=after_seq):
             yield event
 
+    async def check_alive(self, sandbox_id: str, reason: str) -> None:
+        """Mark the sandbox lost if the host says so. One helper of the box that was ended is not the box's end."""
+        try:
+            boxes = await self._host.boxes()
+        except HostUnreachable:
+            return  # Nobody knows; the next call asks again.
+        alive = {status.sandbox_id for status in boxes if status.state == "running"}
+        if sandbox_id not in alive:
+            self.mark_lost(sandbox_id, reason)
+
     def mark_lost(self, sandbox_id: str, reason: str) -> None:
         """Record that the box ended by itself. Does nothing if it has ended otherwise."""
         with self._store.transaction() as connection:
             info = self._find(sandbox_id)
             if info.state.state not in ("starting", "running"):
                 return
-            self._set_state(sandbox_id, _state("lost", self._clock(), message=reason))
+            self._set_state(sandbox_id, state_object(sandbox_id, "lost", self._clock(), message=reason))
             self._close_sessions(sandbox_id)
             body = {"sandbox_id": sandbox_id, "agent_id": info.agent_id, "reason": reason}
             self._ledger.append("sandbox.lost", sandbox_id, body, connection=connection)
@@ -355,10 +370,13 @@ class Sandboxes:
         for row in rows:
             state = json.loads(row.state)["state"]
             if state == "starting":
-                self._set_state(row.sandbox_id, _state("failed", self._clock(), message="the server stopped meanwhile"))
+                self._set_state(
+                    row.sandbox_id,
+                    state_object(row.sandbox_id, "failed", self._clock(), message="the server stopped meanwhile"),
+                )
                 self._close_sessions(row.sandbox_id)
             elif state == "stopping":
-                self._set_state(row.sandbox_id, _state("terminated", self._clock()))
+                self._set_state(row.sandbox_id, state_object(row.sandbox_id, "terminated", self._clock()))
                 self._close_sessions(row.sandbox_id)
             elif state == "running" and boxes.get(row.sandbox_id) != "running":
                 self.mark_lost(row.sandbox_id, "its box was not there when the server started")
@@ -367,7 +385,7 @@ class Sandboxes:
     async def _sweep(self) -> builtins.list[str]:
         with self._store.transaction() as connection:
             rows = connection.execute(sa.select(sandboxes)).all()
-        living = [row for row in rows if json.loads(row.state)["state"] not in _ENDED]
+        living = [row for row in rows if json.loads(row.state)["state"] not in ENDED]
         kept = {session.session_id for row in living for session in self._sessions.of_sandbox(row.sandbox_id)}
         return await self._host.sweep(keep_boxes={row.sandbox_id for row in living}, keep_sessions=kept)
 
@@ -382,7 +400,7 @@ class Sandboxes:
             )
 
     def _find(self, sandbox_id: str) -> SandboxInfo:
-        rows = self._store.read(f"SELECT {_FIELDS} FROM sandboxes WHERE sandbox_id = ?", (sandbox_id,))  # noqa: S608
+        rows = self._store.read(f"SELECT {FIELDS} FROM sandboxes WHERE sandbox_id = ?", (sandbox_id,))  # noqa: S608
         if not rows:
             raise _no_sandbox(sandbox_id)
         return self._info(rows[0])
@@ -397,28 +415,12 @@ class Sandboxes:
             sandbox_id=sandbox_id,
             agent_id=agent_id,
             session_id=session_id,
-            spec=_spec(spec),
-            state=_stored_state(state),
+            spec=stored_spec(spec),
+            state=stored_state(state),
             created_at=parse_time(created_at),
             workspace_label=workspace_label,
-            degraded=() if report is None else _weak_points(report),
+            degraded=() if report is None else weak_points(report),
         )
-
-
-@lru_cache(maxsize=1024)
-def _spec(text: str) -> SandboxSpec:
-    """Parsed texts are kept: every call of a tool asks for them, and equal texts mean the same."""
-    return SandboxSpec.model_validate_json(text)
-
-
-@lru_cache(maxsize=1024)
-def _stored_state(text: str) -> StateObject:
-    return StateObject.model_validate_json(text)
-
-
-@lru_cache(maxsize=256)
-def _weak_points(text: str) -> tuple[str, ...]:
-    return _degraded(IsolationReport.model_validate_json(text))
 
 
 def _no_sandbox(sandbox_id: str) -> NotFound:
@@ -429,30 +431,20 @@ def _no_sandbox(sandbox_id: str) -> NotFound:
     )
 
 
-def _degraded(report: IsolationReport) -> tuple[str, ...]:
-    weak = [one.name for one in report.properties if one.state != "enforced" and one.required]
-    return (*weak, *(f"limit:{one.kind}" for one in report.limits if one.strength != "hard"))
+def _check_limits(caller: Caller, limits: Limits) -> None:
+    """Limits go down for anybody and up for owner and admin alone (A-36).
 
-
-def _state(state: SandboxState, since: datetime, *, message: str = "") -> StateObject:
-    create = next_action("sandbox.create", "makes a new sandbox on the same workspace")
-    actions: dict[str, list[NextAction]] = {
-        "starting": [next_action("sandbox.get", "tells when it runs")],
-        "running": [
-            next_action("tool.call", "runs a tool in it"),
-            next_action("sandbox.terminate", "ends it; the files of an agent are kept"),
-        ],
-        "stopping": [next_action("sandbox.terminate", "finishes what was begun")],
-        "terminated": [create],
-        "lost": [create, next_action("command.output", "gives the output that was kept")],
-        "failed": [create, next_action("host.doctor", "tells what is missing on this machine")],
-    }
-    return StateObject(
-        state=state,
-        since=since,
-        code={"lost": "GUEST_LOST", "failed": "INTERNAL"}.get(state),
-        family={"lost": "infrastructure", "failed": "infrastructure"}.get(state),
-        message=message,
-        retryable=state in ("starting", "stopping"),
-        next_actions=tuple(actions[state]),
-    )
+    Raises:
+        GrantMissing: with the first limit that is over the default, and the default.
+    """
+    if caller.role in (Role.OWNER, Role.ADMIN):
+        return
+    for name, default in Limits().model_dump().items():
+        wanted = getattr(limits, name)
+        # `cpus` 0 is no cap at all, so any value is a tightening of the default.
+        if wanted > default and name != "cpus":
+            raise GrantMissing(
+                f"`{name}` of {wanted:g} is over the default of {default:g}",
+                hint="ask for less, or have an owner or admin create the sandbox",
+                argument=f"limits.{name}",
+            )

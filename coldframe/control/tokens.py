@@ -8,7 +8,6 @@ the ledger, never the secret; a wholly unknown secret is not, or anybody could f
 import builtins
 import hashlib
 import hmac
-import os
 import secrets
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -21,7 +20,6 @@ from coldframe.contract.caller import Caller, TokenInfo
 from coldframe.contract.errors import (
     GrantMissing,
     InvalidArgument,
-    LedgerUnavailable,
     NotFound,
     Unauthenticated,
     WrongState,
@@ -156,34 +154,6 @@ class Tokens:
         body = {"token_id": info.token_id, "role": info.role, "agent_id": info.agent_id, "caller": caller.name}
         self._ledger.append("token.revoked", info.token_id, body, connection=connection, durable=True)
         return info.model_copy(update={"revoked_at": now})
-
-    def ensure_owner_token(self, path: str) -> bool:
-        """Make the first owner's token and write its secret to *path* (0600); True if that was done now.
-
-        Nothing is done while any owner's token works.
-
-        Raises:
-            LedgerUnavailable: the file cannot be written; no token was made.
-        """
-        if self._living_owners():
-            return False
-        secret = _new_secret()
-        try:
-            # The file first: a crash between leaves a secret that opens nothing, and the next start makes another.
-            fresh = f"{path}.new"
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
-            descriptor = os.open(fresh, flags, 0o600)
-            try:
-                os.fchmod(descriptor, 0o600)
-                os.write(descriptor, f"{secret}\n".encode())
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-            os.rename(fresh, path)
-        except OSError as error:
-            raise LedgerUnavailable(f"the owner's token cannot be written to `{path}`: {error.strerror}") from error
-        self._create(secret, Role.OWNER, "owner, made at set-up", None, None, None)
-        return True
 
     def list(self) -> builtins.list[TokenInfo]:
         """All tokens, oldest first, dead ones too."""

@@ -6,6 +6,7 @@ cross-origin header to allow one. Only `/v1/health` and the schema answer withou
 """
 
 import logging
+import re
 import uuid
 from collections.abc import Iterable
 from typing import Any, Protocol
@@ -20,6 +21,7 @@ from coldframe.fronts.streams import SMALL_BODY_CAP_BYTES, too_large
 
 OPEN_PATHS = frozenset({"/v1/health", "/openapi.json"})
 _LOCAL_HOSTS = frozenset({"127.0.0.1", "localhost", "[::1]", "::1"})
+_LARGE = re.compile(r"/v1/sandboxes/[^/]+/(tools|files)/")
 _log = logging.getLogger("coldframe.fronts")
 
 
@@ -53,17 +55,18 @@ class Door:
         try:
             self._admit(scope)
             await self._app(scope, self._capped(scope, receive), sent)
-        except ColdframeError as error:
-            if not started:
-                await error_response(error)(scope, receive, send)
-            elif not finished:
-                # Nothing more is sent, so the server breaks the connection: no short answer looks whole.
-                _log.warning("an answer broke off: %s %s", error.code, error.message)
         except Exception as error:  # noqa: BLE001  the edge of a request
+            if finished:
+                return
+            # Starlette wraps what is raised after the head of an answer was sent.
+            known = error if isinstance(error, ColdframeError) else error.__cause__
+            if not isinstance(known, ColdframeError):
+                known = internal_error(error)
             if not started:
-                await error_response(internal_error(error))(scope, receive, send)
-            elif not finished:
-                internal_error(error)
+                await error_response(known)(scope, receive, send)
+            else:
+                # Nothing more is sent, so the server breaks the connection: no short answer looks whole.
+                _log.warning("an answer broke off: %s %s", known.code, known.message)
 
     def _admit(self, scope: Scope) -> None:
         headers = Headers(scope=scope)
@@ -88,7 +91,7 @@ class Door:
 
     def _capped(self, scope: Scope, receive: Receive) -> Receive:
         """Count the body of a small route. Calls and files count, or stream, for themselves."""
-        if "/tools/" in scope["path"] or "/files/" in scope["path"]:
+        if _LARGE.match(scope["path"]):
             return receive
         size = 0
 

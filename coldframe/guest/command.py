@@ -29,6 +29,10 @@ GRACE_S = 1.0
 EXACT_ORDER_BYTES = 256 * 1024
 """Output up to which the order across streams is exact; past it the pipes grow for throughput."""
 READ_BYTES = 1024 * 1024
+TYPE_AGAIN_S = 0.02
+"""How soon a full terminal is tried again with the rest of the input."""
+HELD_LIMIT_S = 1.0
+"""How long a killed main process may be held back by a neighbour that traces it, before its end is told anyway."""
 USAGE_CHECK_S = 0.1
 """How often CPU time, and memory without a controller, are looked at."""
 LATE_CAP_BYTES = 64 * 1024 * 1024
@@ -93,6 +97,8 @@ class Command:
         self.result: dict[str, Any] | None = None
         self.leftovers: list[dict[str, Any]] = []
         self.leftovers_ended = 0
+        self.settled = False
+        """Nothing of it lives or is held any more but the transcript."""
         self.state = "starting"
         self._loop = loop
         self._late = late
@@ -107,6 +113,9 @@ class Command:
         self._bulk = False
         self._streams_after_bulk: set[int] = set()
         self._terminal = -1
+        self._typed = b""
+        self._held = False
+        self._kill_since = 0.0
         self._status: int | None = None
         self._usage_s = 0.0
         self._reason: str | None = None
@@ -124,9 +133,11 @@ class Command:
         """Fork it. A start that fails becomes a result; no exception leaves here."""
         spec = self.spec
         terminal = spec.get("terminal")
-        arguments, script = self._arguments()
-        opened: list[int] = [script] if script >= 0 else []
+        opened: list[int] = []
         try:
+            arguments, script = self._arguments()
+            if script >= 0:
+                opened.append(script)
             if terminal:
                 self._terminal, theirs = spawn.open_terminal(terminal["columns"], terminal["rows"])
                 opened.append(theirs)
@@ -135,8 +146,9 @@ class Command:
             else:
                 source = spawn.open_input(stdin)
                 opened.append(source)
-                out, err = spawn.open_output(), spawn.open_output()
+                out = spawn.open_output()
                 self._outputs[out.read] = (STDOUT, out.write)
+                err = spawn.open_output()
                 self._outputs[err.read] = (STDERR, err.write)
                 streams = (source, out.write, err.write)
             self._child = spawn.start(
@@ -148,9 +160,10 @@ class Command:
                 terminal=bool(terminal),
                 prepare=self.tree.enter,
             )
-        except OSError as error:
-            self._start_error = f"no process could be made: {error.strerror}"
-            if error.errno == errno.EAGAIN:
+        except (OSError, UnicodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "the command line is no text that Linux takes"
+            self._start_error = f"no process could be made: {reason}"
+            if isinstance(error, OSError) and error.errno == errno.EAGAIN:
                 self._limit = {"kind": "pids", "limit": float(spec.get("pids", 0)), "used": None, "unit": "processes"}
             self._status = 126 << 8
             self._close_streams()
@@ -160,14 +173,25 @@ class Command:
         finally:
             for file in opened:
                 os.close(file)
-        if terminal and stdin:
-            os.write(self._terminal, stdin)
+        if terminal:
+            self._typed = stdin
+            self._type()
         for file in self._outputs:
             self._loop.watch(file, IN | EDGE, self._stream_reader(file))
         self._loop.watch(self._child.report, IN, self._on_report)
         self._loop.watch(self._child.pidfd, IN, self._on_exit)
         self._deadline = self._loop.after(spec["timeout_s"], self._on_timeout)
         self._loop.after(USAGE_CHECK_S, self._check_usage)
+
+    def _type(self) -> None:
+        """Type what is left of the input, as far as the terminal takes it: a program may never read."""
+        try:
+            while self._typed and self._terminal >= 0:
+                self._typed = self._typed[os.write(self._terminal, self._typed) :]
+        except BlockingIOError:
+            self._loop.after(TYPE_AGAIN_S, self._type)
+        except OSError:  # the terminal is gone, and whoever could have read with it
+            self._typed = b""
 
     def _arguments(self) -> tuple[list[bytes], int]:
         if self.spec.get("shell") is not None:
@@ -280,6 +304,8 @@ class Command:
 
     def _keep(self, stream: int, data: bytes) -> None:
         if self.result is None:
+            if self._limit is not None and self._limit["kind"] == "output":
+                return  # read so that nobody hangs, not kept: the result names the limit
             self.transcript.append(stream, data)
             cap = self.spec.get("output_bytes")
             if cap and self.transcript.total_bytes > cap and self._limit is None:
@@ -321,16 +347,27 @@ class Command:
         assert self._child is not None
         pid, status, usage = os.wait4(self._child.pid, os.WNOHANG)
         if pid == 0:
+            # It is dead and cannot be waited for: a neighbour traces it. Look again now and then, without spinning.
+            self._held = True
+            self._loop.forget(self._child.pidfd)
+            self._loop.after(0.05 if self._status is None else 1.0, lambda: self._on_exit(IN))
             return
-        self._status = status
-        self._usage_s = usage.ru_utime + usage.ru_stime
+        self._held = False
         self._loop.forget(self._child.pidfd)
         os.close(self._child.pidfd)
+        if self._status is None:
+            self._usage_s = usage.ru_utime + usage.ru_stime
+            self._ended_with(status)
+
+    def _ended_with(self, status: int) -> None:
+        assert self._child is not None
+        self._status = status
         if self._child.report >= 0:
             self._on_report(IN)
             if self._child.report >= 0:
                 self._loop.forget(self._child.report)
                 os.close(self._child.report)
+                self._child = self._child._replace(report=-1)
         if self.started is None:
             self.started = Started(None, now())
         if self._deadline is not None and self._reason is None:
@@ -394,10 +431,20 @@ class Command:
 
     def _end_tree(self, reason: str) -> None:
         self._reason = reason
-        self.tree.signal(signal.SIGTERM)
-        self.tree.signal(signal.SIGCONT)
+        for number in (signal.SIGTERM, signal.SIGCONT):
+            self.tree.signal(number)
+            self._signal_main(number)
+        self._kill_since = time.monotonic() + GRACE_S
         self._loop.after(GRACE_S, self._kill_until_gone)
         self._watch_for_end(time.monotonic() + GRACE_S)
+
+    def _signal_main(self, number: int) -> None:
+        """The main process by itself: it may have been stopped before it joined the tree, or have left it."""
+        if self._status is None and self._child is not None:
+            try:
+                signal.pidfd_send_signal(self._child.pidfd, number)
+            except ProcessLookupError:
+                pass
 
     def _watch_for_end(self, until: float) -> None:
         """Complete before the grace period is over if everybody went by themselves."""
@@ -410,11 +457,14 @@ class Command:
 
     def _kill_until_gone(self) -> None:
         """KILL, again and again: a fork bomb may be faster than one pass."""
-        if self.tree.empty():
-            if self._status is not None and self.result is None:
+        if self.tree.empty() and self._status is not None:
+            if self.result is None:
                 self._complete()
             return
         self.tree.kill()
+        self._signal_main(signal.SIGKILL)
+        if self._held and time.monotonic() > self._kill_since + HELD_LIMIT_S:
+            self._ended_with(signal.SIGKILL)
         self._loop.after(0.02, self._kill_until_gone)
 
     def _complete(self) -> None:
@@ -469,6 +519,7 @@ class Command:
     def _watch_leftovers(self) -> None:
         """Keep the group of adopted processes until the last of them is gone."""
         if self.tree.empty():
+            self._flush_now()
             self._close_streams()
             self._close()
         else:
@@ -477,6 +528,7 @@ class Command:
     def _close(self) -> None:
         self._late.close()
         self.tree.close()
+        self.settled = True
 
     # -- record --------------------------------------------------------------------------------
 

@@ -38,6 +38,14 @@ def lengths(prefix: bytes) -> tuple[int, int]:
     return head, body
 
 
+def is_whole(frame: bytes | bytearray) -> bool:
+    """Whether this is exactly one frame, by its own lengths."""
+    if len(frame) < PREFIX.size:
+        return False
+    head, body = PREFIX.unpack(frame[: PREFIX.size])
+    return len(frame) == PREFIX.size + int(head) + int(body)
+
+
 def decode_head(text: bytes) -> dict[str, Any]:
     try:
         head = json.loads(text)

@@ -13,14 +13,15 @@ import json
 import os
 import signal
 import socket
+import traceback
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from coldframe.guest import manifest
 from coldframe.guest.command import Command, Tree, now
-from coldframe.guest.contacts import ContactLog
+from coldframe.guest.contacts import BATCH, ContactLog
 from coldframe.guest.files import FileWriter
-from coldframe.guest.frames import BadFrame, Reader, encode
+from coldframe.guest.frames import BadFrame, Reader, encode, is_whole
 from coldframe.guest.loop import HANGUP, IN, OUT, Loop, Timer
 from coldframe.guest.paths import open_directory
 from coldframe.guest.search import BUDGET_GRACE_S
@@ -31,7 +32,9 @@ SEND_BUFFER_BYTES = 2 * 1024 * 1024
 """What is encoded ahead for one connection; the rest waits in the transcript."""
 SLOW_VERB_S = 30.0
 MOST_BATCHES = 64
-"""Of captured packets that are read at one wake-up."""
+"""Of captured packets that are read when a command begins or ends."""
+FLOOD_REST_S = 0.05
+ACCEPT_AGAIN_S = 0.1
 KEPT_COMMANDS = 64
 """Ended commands held in memory; older ones are read back from their records."""
 
@@ -75,7 +78,7 @@ class Keeper:
         if setting.lease >= 0:
             self.loop.watch(setting.lease, IN, self._on_lease)
         if setting.capture is not None:
-            self.loop.watch(setting.capture.fileno(), IN, lambda _: self._note_contacts())
+            self._watch_capture(setting.capture)
         self.loop.run()
 
     def _on_lease(self, _: int) -> None:
@@ -87,11 +90,19 @@ class Keeper:
         signal.pidfd_send_signal(self.setting.init, signal.SIGKILL)
 
     def _accept(self, _: int) -> None:
+        listener = self.setting.listener
         try:
-            peer, _address = self.setting.listener.accept()
-        except OSError:
+            peer, _address = listener.accept()
+        except BlockingIOError:
             return
-        Connection(self, peer)
+        except OSError:  # no descriptor is free: whoever connects waits, instead of waking us without end
+            self.loop.forget(listener.fileno())
+            self.loop.after(ACCEPT_AGAIN_S, lambda: self.loop.watch(listener.fileno(), IN, self._accept))
+            return
+        try:
+            Connection(self, peer)
+        except OSError:  # the box's user has no event watch left, which its processes can bring about
+            peer.close()
 
     # -- commands ------------------------------------------------------------------------------
 
@@ -111,16 +122,24 @@ class Keeper:
             "output_bytes": limits["output_mib"] << 20,
             "pids": limits["pids"],
         }
+        environment = self._environment(request, command_id)
         directory = open_directory(self.setting.root, request.get("cwd") or "")
         try:
-            self._write_record(command_id, "start", {"at": now(), "command_line": _command_line(request)})
-            self._count += 1
-            self._before[command_id] = self._scan() if request.get("track_files") else None
+            # The record comes when all is there that the start needs: a recorded start always gets an end.
+            before = self._scan() if request.get("track_files") else None
             self._note_contacts()
+            self._count += 1
+            tree = self.setting.tree(self._count)
+            try:
+                self._write_record(command_id, "start", {"at": now(), "command_line": _command_line(request)})
+            except OSError:
+                tree.close()
+                raise
+            self._before[command_id] = before
             command = Command(
                 self.loop,
                 spec,
-                tree=self.setting.tree(self._count),
+                tree=tree,
                 transcript=Transcript(self.setting.records, f"{command_id}.out"),
                 late=Transcript(self.setting.records, f"{command_id}.late"),
                 finish=self._finish,
@@ -128,7 +147,7 @@ class Keeper:
             )
             self.commands[command_id] = command
             self._command_contacts[command_id] = ContactLog()
-            command.begin(directory, self._environment(request, command_id), stdin)
+            command.begin(directory, environment, stdin)
         finally:
             os.close(directory)
         return command, False
@@ -157,9 +176,7 @@ class Keeper:
         try:
             self._write_record(command.command_id, "end", {"result": result})
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                raise
-            result["start_error"] = "the record of this command could not be kept: no space on the host"
+            result["start_error"] = f"the record of this command could not be kept: {str(error.strerror).lower()}"
         self._forget_old()
         return result
 
@@ -179,22 +196,37 @@ class Keeper:
             "reason": after.reason,
             "tree_sha256_before": before.tree_sha256,
             "tree_sha256_after": after.tree_sha256,
+            "size_change_bytes": after.file_bytes - before.file_bytes,
             "changes": manifest.compare(before, after),
         }
 
+    def _watch_capture(self, capture: socket.socket) -> None:
+        """Read what is captured; a flood gets a rest after each full batch, so that it cannot keep the keeper busy."""
+
+        def read(_: int) -> None:
+            if len(self._contact_log().read_ready(capture)) >= BATCH:
+                self.loop.forget(capture.fileno())
+                self.loop.after(FLOOD_REST_S, lambda: self._watch_capture(capture))
+
+        self.loop.watch(capture.fileno(), IN, read)
+
+    def _contact_log(self) -> ContactLog:
+        """An attempt belongs to a command only if no other one runs: no guessing."""
+        running = list(self._command_contacts.values())
+        return running[0] if len(running) == 1 else self.contacts
+
     def _note_contacts(self) -> None:
-        """Read the capture. An attempt belongs to a command only if no other one runs: no guessing."""
+        """Take what was captured up to now, before a command begins or ends."""
         capture = self.setting.capture
         if capture is None:
             return
-        running = list(self._command_contacts.values())
-        log = running[0] if len(running) == 1 else self.contacts
-        for _ in range(MOST_BATCHES):  # a flood may not keep the loop from everything else
-            if not log.read_ready(capture):
+        log = self._contact_log()
+        for _ in range(MOST_BATCHES):
+            if len(log.read_ready(capture)) < BATCH:
                 break
 
     def _forget_old(self) -> None:
-        ended = [key for key, command in self.commands.items() if command.result and not command.leftovers]
+        ended = [key for key, command in self.commands.items() if command.settled]
         for key in ended[:-KEPT_COMMANDS]:
             if not self.followers.get(key):
                 self.commands.pop(key).transcript.close()
@@ -315,6 +347,9 @@ class Connection:
             self._fail(Failure("INVALID_ARGUMENT", f"malformed request: {error!r}"))
         except OSError as error:
             self._fail(Failure("LIMIT_DISK" if error.errno == errno.ENOSPC else "INTERNAL", f"{error.strerror}"))
+        except Exception as error:  # noqa: BLE001 - the edge of a request: one that fails may not end the box
+            traceback.print_exc()
+            self._fail(Failure("INTERNAL", f"the request failed in the keeper: {type(error).__name__}"))
 
     def _fail(self, failure: Failure) -> None:
         if self._writer is not None:
@@ -384,12 +419,19 @@ class Connection:
 
     def _ask_helper(self, name: str, request: dict[str, Any], content: bytes) -> None:
         """Run a verb that may take long in a forked child, so that it delays nobody and can be killed."""
-        read, write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        pid = os.fork()
-        if pid == 0:
-            _help(VERBS[name], self._keeper.setting.root, request, content, write)
-        os.close(write)
+        if self._helper is not None:
+            raise Failure("INVALID_ARGUMENT", "one request at a time")
         budget_s = float(request["budget_s"]) + BUDGET_GRACE_S if "budget_s" in request else SLOW_VERB_S
+        read, write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            pid = os.fork()
+            if pid == 0:
+                _help(VERBS[name], self._keeper.setting.root, request, content, write)
+        except OSError:
+            os.close(read)
+            raise
+        finally:
+            os.close(write)
         timer = self._keeper.loop.after(budget_s, lambda: self._helper_too_slow(name))
         self._helper = (pid, read, timer)
         self._keeper.loop.watch(read, IN, self._on_helper)
@@ -407,7 +449,7 @@ class Connection:
         if data:
             return
         self._end_helper()
-        if self._helper_answer:
+        if is_whole(self._helper_answer):  # a part of a frame would make what follows it part of it
             self._send(bytes(self._helper_answer))
         else:
             self._fail(Failure("GUEST_LOST", "the helper that served this request was ended from inside the sandbox"))

@@ -50,6 +50,11 @@ class Manifest(NamedTuple):
     """Digests to trust at the next scan."""
     unreadable: tuple[bytes, ...]
 
+    @property
+    def file_bytes(self) -> int:
+        """Sizes of all regular files, added up."""
+        return sum(entry.identity[1] for entry in self.entries.values() if entry.kind == "file")
+
 
 def scan(
     root: int,

@@ -60,8 +60,10 @@ def find_runtimes(path: str, ask: AskVersion) -> list[dict[str, Any]]:
     for name, package_manager in RUNTIMES.items():
         program = _find(name, directories)
         version = None
-        if program is not None and not os.path.realpath(program).startswith(WRITABLE_PLACES):
-            version = _read_version(ask(program, min(VERSION_TIMEOUT_S, deadline - time.monotonic())))
+        # What is started is the file that was judged: a link may point elsewhere a moment later.
+        real = None if program is None else os.path.realpath(program)
+        if real is not None and not real.startswith(WRITABLE_PLACES):
+            version = _read_version(ask(real, min(VERSION_TIMEOUT_S, deadline - time.monotonic())))
         if program is None or (package_manager and _find(package_manager, directories) is None):
             package_manager = None
         shown = None if program is None else text_of(os.fsencode(program))

@@ -23,7 +23,7 @@ from typing import Any
 
 from coldframe.guest.facts import Named, text_of
 from coldframe.guest.paths import open_beneath, open_unlinked, read_name
-from coldframe.guest.trees import READ_DIRECTORY, entry_names
+from coldframe.guest.trees import HISTORY, READ_DIRECTORY, entry_names
 from coldframe.guest.verbs import Answer, Failure, verb
 
 BUDGET_GRACE_S = 1.0
@@ -234,6 +234,8 @@ class _Search:
                         self._stores.append(text_of(full))
                     else:
                         yield below
+                elif full == HISTORY and not self._all_stores:
+                    self._stores.append(text_of(full))  # else each search would find the line of its own record
                 elif stat.S_ISREG(status.st_mode):
                     if self._wanted(name, full, below):
                         self._search_file(here, name, full, status)

@@ -126,7 +126,13 @@ def start(
         _become(arguments, environment, directory, streams, script, terminal, prepare, report_write)
     os.close(report_write)
     os.set_blocking(report_read, False)
-    return Child(pid, os.pidfd_open(pid), report_read)
+    try:
+        return Child(pid, os.pidfd_open(pid), report_read)
+    except OSError:  # no descriptor left: what cannot be watched may not run
+        os.close(report_read)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        raise
 
 
 def _become(

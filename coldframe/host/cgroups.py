@@ -391,9 +391,10 @@ def _kill_group(path: str, *, with_kill: str | None) -> None:
             return
     for group in _groups_below(path):
         if os.path.basename(group) != "keeper":
-            for pid in read_text(f"{group}/cgroup.procs").split():
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(int(pid), signal.SIGKILL)
+            with contextlib.suppress(FileNotFoundError):  # removed meanwhile: nobody was in it
+                for pid in read_text(f"{group}/cgroup.procs").split():
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(int(pid), signal.SIGKILL)
 
 
 def _remove_tree(path: str) -> None:

@@ -236,6 +236,7 @@ def mask_proc() -> None:
     for name in MASKED_PROC_FILES:
         if os.path.exists(f"/proc/{name}"):
             bind("/dev/null", f"/proc/{name}")
+            remount(f"/proc/{name}", MS_RDONLY | MS_NOSUID | MS_NOEXEC)
     for name in MASKED_PROC_DIRECTORIES:
         if os.path.isdir(f"/proc/{name}"):
             mount("tmpfs", f"/proc/{name}", "tmpfs", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, "size=0,mode=0555")

@@ -12,9 +12,11 @@ socket served, so no command runs before all of it holds.
 
 import json
 import os
+import resource
 import signal
 import socket
 import sys
+import traceback
 from typing import Any, NamedTuple
 
 from coldframe.guest import contacts, main
@@ -55,6 +57,7 @@ def become_keeper(order: Order, files: dict[str, int]) -> None:
     answer = socket.socket(fileno=files["answer"])
     try:
         os.umask(0o022)
+        _allow_most_files()
         _tell(answer, {"keeper": os.getpid()})
         if not answer.recv(1):
             os._exit(1)
@@ -66,9 +69,17 @@ def become_keeper(order: Order, files: dict[str, int]) -> None:
     answer.close()
     try:
         main.Keeper(setting).serve()
+    except BaseException:  # the edge of the process: the box ends with it, and the host's log has the reason
+        traceback.print_exc()
     finally:
         sys.stderr.flush()
         os._exit(0)
+
+
+def _allow_most_files() -> None:
+    """Each running or adopted command holds about ten descriptors. What the box itself may open is its own limit."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _tell(answer: socket.socket, message: dict[str, Any]) -> None:

@@ -13,22 +13,33 @@ On disk, below the data directory:
 """
 
 import asyncio
+import contextlib
 import json
 import os
+import resource
 import secrets
+import select
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from coldframe.contract.command import CommandEvent, CommandResult, Contact, Ended, OutputChunk, Started
-from coldframe.contract.errors import GuestLost, InvalidArgument, IsolationUnavailable, NotFound, WrongState
+from coldframe.contract.errors import (
+    GuestLost,
+    Internal,
+    InvalidArgument,
+    IsolationUnavailable,
+    NotFound,
+    WrongState,
+)
 from coldframe.contract.isolation import IsolationReport
 from coldframe.contract.ports import Box, BoxLife, BoxStatus
 from coldframe.contract.sandbox import Limits, SandboxSpec, checked_agent_id
@@ -47,6 +58,9 @@ FIRST_UID = 2_000_000
 UID_COUNT = 60_000
 BUILD_TIMEOUT_S = 30.0
 END_TIMEOUT_S = 10.0
+ZYGOTE_END_S = 2.0
+RECORD_BYTES = 64 * 1024 * 1024
+"""Largest record of a command that is read back: its leftovers, contacts and file changes are bounded."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +74,10 @@ class KeeperMark:
     session_id: str
     uid: int
     init: int
+    init_started: str
     limits: dict[str, Any]
+    groups: dict[str, str]
+    """Directory of the box's control group in each hierarchy: a later daemon may itself live in another group."""
 
     def alive(self) -> bool:
         return process_start(self.pid) == self.started
@@ -93,6 +110,9 @@ class Machine:
         self._zygote: subprocess.Popen[bytes] | None = None
         self._zygote_socket: socket.socket | None = None
         self._zygote_lock = asyncio.Lock()
+        self._building: set[str] = set()
+        """Sandbox ids and agent ids of boxes that are being built: nobody may sweep or delete beneath them."""
+        _allow_most_descriptors_in_flight()
         for name in ("", "host", "workspace", "background", "boxes"):
             path = os.path.join(self._data, name)
             os.makedirs(path, mode=0o711, exist_ok=True)
@@ -170,6 +190,8 @@ class Machine:
 
     async def delete_workspace(self, agent_id: str) -> None:
         path = self._workspace(agent_id)
+        if agent_id in self._building:
+            raise WrongState("a sandbox is being built on the workspace", hint="terminate it first")
         for mark_id, mark in self._marks():
             if mark.owner == agent_id and mark.alive():
                 raise WrongState(f"sandbox `{mark_id}` still uses the workspace", hint="terminate it first")
@@ -185,12 +207,18 @@ class Machine:
 
     async def append_history(self, owner: str, session_id: str | None, lines: bytes) -> None:
         path = self._background(session_id or "") if owner == "background" else self._workspace(owner)
+        flags = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
-            file = os.open(os.path.join(path, HISTORY), os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
+            file = os.open(os.path.join(path, HISTORY), flags)
         except FileNotFoundError:
             return  # the workspace was deleted meanwhile; the ledger has the entry
         try:
-            os.write(file, lines)
+            status = os.fstat(file)
+            if not stat.S_ISREG(status.st_mode) or status.st_uid != os.getuid():  # its directory is the box's
+                raise Internal("the history of the workspace is not the file that was made for it")
+            rest = memoryview(lines)
+            while rest:
+                rest = rest[os.write(file, rest) :]
         finally:
             os.close(file)
 
@@ -202,6 +230,14 @@ class Machine:
         return os.path.join(self._data, "boxes", sandbox_id)
 
     async def create(self, sandbox_id: str, spec: SandboxSpec, *, session_id: str) -> IsolationReport:
+        held = {sandbox_id, spec.agent_id or session_id} - self._building
+        self._building |= held
+        try:
+            return await self._create(sandbox_id, spec, session_id)
+        finally:
+            self._building -= held
+
+    async def _create(self, sandbox_id: str, spec: SandboxSpec, session_id: str) -> IsolationReport:
         if spec.background:
             workspace = self._background(session_id)
             self._make_workspace(workspace, parts=())
@@ -242,7 +278,7 @@ class Machine:
         listener = self._listen(directory)
         try:
             async with self._zygote_lock:
-                answer = await asyncio.to_thread(self._order_keeper, order, listener, spec.limits)
+                answer = await _unbroken(asyncio.to_thread(self._order_keeper, order, listener, spec.limits))
         finally:
             listener.close()
         if "ready" not in answer:
@@ -259,13 +295,19 @@ class Machine:
             session_id=session_id,
             uid=owner[0],
             init=answer["init"],
+            init_started=process_start(answer["init"]) or "",
             limits=spec.limits.model_dump(mode="json"),
+            groups=BoxGroups(self._controllers, self.installation, sandbox_id).paths,
         )
-        with open(os.path.join(directory, "keeper.json"), "w", encoding="utf-8") as target:
+        path = os.path.join(directory, "keeper.json")
+        with open(f"{path}.new", "w", encoding="utf-8") as target:
             json.dump(mark.__dict__, target)
+        os.rename(f"{path}.new", path)
         life = self._new_life(sandbox_id, mark)
         measured = life.measure(answer["ready"])
         report.refuse_unless_enforced(measured)
+        if spec.on_missing == "refuse":
+            report.refuse_unless_hard(measured)
         self._lives[sandbox_id] = life
         return measured
 
@@ -291,6 +333,7 @@ class Machine:
         mine.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
         theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 << 20)
         descriptors: list[tuple[str, int]] = []
+        keeper = -1
         try:
             groups.create(
                 GroupLimits(limits.memory_mib << 20, limits.pids, limits.cpus),
@@ -306,17 +349,21 @@ class Machine:
             self._send_order(json.dumps(order).encode(), [file for _, file in files])
             theirs.close()
             hello = _heard(mine)
+            keeper = os.pidfd_open(hello["keeper"])
             groups.enter(hello["keeper"])
             mine.send(b".")
             answer = {**hello, **_heard(mine)}
-            if "ready" in answer:
-                groups.settle(answer["init"])
+            groups.settle(answer["init"])
             return answer
         except (OSError, ConfineError, KeyError, ValueError) as error:
+            if keeper >= 0:
+                _kill(keeper)
             return {"failed": f"{error}"}
         finally:
             mine.close()
             theirs.close()
+            if keeper >= 0:
+                os.close(keeper)
             for _, file in descriptors:
                 os.close(file)
 
@@ -336,7 +383,7 @@ class Machine:
         home = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
         program = (
             "import os, sys; "
-            f"os.dup2({theirs.fileno()}, 3); sys.path.append({home!r}); "
+            f"given = {theirs.fileno()}; given == 3 or (os.dup2(given, 3), os.close(given)); sys.path.append({home!r}); "
             "from coldframe.host.zygote import main; main()"
         )
         mine.setblocking(True)
@@ -356,7 +403,11 @@ class Machine:
             self._zygote_socket.close()
             self._zygote_socket = None
         if self._zygote is not None:
-            self._zygote.wait()
+            try:
+                self._zygote.wait(ZYGOTE_END_S)
+            except subprocess.TimeoutExpired:  # stopped by somebody, say
+                self._zygote.kill()
+                self._zygote.wait()
             self._zygote = None
 
     async def _discard(self, sandbox_id: str, background: str | None) -> None:
@@ -365,7 +416,8 @@ class Machine:
         mark = self._mark(sandbox_id)
         if mark is not None:
             await self._end_keeper(sandbox_id, mark)
-        self._remove_groups(sandbox_id)
+        with contextlib.suppress(ConfineError):  # what told the failure counts; the next sweep has another try
+            await asyncio.to_thread(self._groups_of(sandbox_id, mark).remove)
         await asyncio.to_thread(self._remove_directory, directory)
         if background is not None:
             await asyncio.to_thread(self._remove_directory, background)
@@ -399,7 +451,7 @@ class Machine:
         return life
 
     def _new_life(self, sandbox_id: str, mark: KeeperMark) -> "KeeperLife":
-        groups = BoxGroups(self._controllers, self.installation, sandbox_id)
+        groups = self._groups_of(sandbox_id, mark)
         return KeeperLife(self, sandbox_id, mark, groups, self._directory(sandbox_id))
 
     async def box(self, sandbox_id: str) -> Box:
@@ -451,7 +503,7 @@ class Machine:
         if mark is None:
             return
         await self._end_keeper(sandbox_id, mark)
-        self._remove_groups(sandbox_id)
+        await asyncio.to_thread(self._groups_of(sandbox_id, mark).remove)
         directory = self._directory(sandbox_id)
         for name in (SOCKET_NAME, "keeper.json"):
             try:
@@ -465,13 +517,21 @@ class Machine:
             life.box.close()
 
     async def _end_keeper(self, sandbox_id: str, mark: KeeperMark) -> None:
-        """Ask, then insist. Returns when keeper and box are gone: the box dies with its keeper."""
-        if not mark.alive():
-            return
-        try:
-            keeper = os.pidfd_open(mark.pid)
-        except ProcessLookupError:
-            return
+        """Ask, then insist. Returns when keeper and box are gone: the box dies with its keeper, but not at once."""
+        if mark.alive():
+            with contextlib.suppress(ProcessLookupError):
+                await self._end_live_keeper(sandbox_id, mark)
+        with contextlib.suppress(ProcessLookupError):
+            init = os.pidfd_open(mark.init)
+            try:
+                if process_start(mark.init) == mark.init_started and not await _ended(init, END_TIMEOUT_S):
+                    signal.pidfd_send_signal(init, signal.SIGKILL)
+                    await _ended(init, END_TIMEOUT_S)
+            finally:
+                os.close(init)
+
+    async def _end_live_keeper(self, sandbox_id: str, mark: KeeperMark) -> None:
+        keeper = os.pidfd_open(mark.pid)
         try:
             if not mark.alive():
                 return
@@ -486,11 +546,18 @@ class Machine:
                 await _ended(keeper, END_TIMEOUT_S)
         finally:
             os.close(keeper)
-        deadline = time.monotonic() + END_TIMEOUT_S
-        while process_start(mark.init) is not None and time.monotonic() < deadline:
-            if _uid_of(mark.init) != mark.uid:
-                break  # the number was used again by somebody else
-            await asyncio.sleep(0.005)
+
+    async def _end_unmarked(self, sandbox_id: str) -> bool:
+        """End the keeper of a box whose daemon was killed before it could write who keeps it; True if there was one."""
+        directory = self._directory(sandbox_id)
+        box = KeeperBox(sandbox_id, directory)
+        try:
+            await asyncio.wait_for(box.end(), 2.0)
+        except (GuestLost, TimeoutError):
+            return False
+        finally:
+            box.close()
+        return True
 
     async def sweep(self, *, keep_boxes: set[str], keep_sessions: set[str]) -> list[str]:
         removed = []
@@ -499,14 +566,18 @@ class Machine:
             if ".gone-" in name:
                 await asyncio.to_thread(remove_tree, os.path.join(boxes, name))
                 removed.append(f"boxes/{name}")
+            elif name not in keep_boxes | self._building and self._mark(name) is None:
+                if await self._end_unmarked(name):
+                    removed.append(f"box {name}")
         for name, mark in self._marks():
             if name not in keep_boxes:
                 await self.end_box(name)
                 removed.append(f"box {name}")
             elif not mark.alive():
-                self._remove_groups(name)
+                await self._end_keeper(name, mark)
+                await asyncio.to_thread(self._groups_of(name, mark).remove)
         for name in sorted(os.listdir(os.path.join(self._data, "background"))):
-            if name not in keep_sessions:
+            if name not in keep_sessions | self._building:
                 path = os.path.join(self._data, "background", name)
                 await asyncio.to_thread(remove_tree, path)
                 removed.append(f"background/{name}")
@@ -515,12 +586,16 @@ class Machine:
             if ".gone-" in name or ".new-" in name:
                 await asyncio.to_thread(remove_tree, os.path.join(workspaces, name))
                 removed.append(f"workspace/{name}")
-        alive = {name for name, mark in self._marks() if mark.alive()}
-        removed += [f"groups of {name}" for name in remove_groups(self._controllers, self.installation, keep=alive)]
+        alive = {name for name, mark in self._marks() if mark.alive()} | self._building
+        gone = await asyncio.to_thread(remove_groups, self._controllers, self.installation, keep=alive)
+        removed += [f"groups of {name}" for name in gone]
         return removed
 
-    def _remove_groups(self, sandbox_id: str) -> None:
-        BoxGroups(self._controllers, self.installation, sandbox_id).remove()
+    def _groups_of(self, sandbox_id: str, mark: KeeperMark | None) -> BoxGroups:
+        groups = BoxGroups(self._controllers, self.installation, sandbox_id)
+        if mark is not None:
+            groups.paths = mark.groups
+        return groups
 
     async def doctor(self) -> IsolationReport:
         name = f"doctor-{secrets.token_hex(4)}"
@@ -594,7 +669,12 @@ def _read_record(records: str, name: str) -> dict[str, Any] | None:
     if file is None:
         return None
     with os.fdopen(file, "rb") as source:
-        body = json.loads(source.read())
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            return None
+        try:
+            body = json.loads(source.read(RECORD_BYTES))
+        except (ValueError, RecursionError):
+            return None
     return body if isinstance(body, dict) else None
 
 
@@ -627,8 +707,35 @@ async def _ended(process: int, timeout_s: float) -> bool:
     return True
 
 
-def _uid_of(pid: int) -> int | None:
+def _kill(process: int) -> None:
+    """KILL the process behind the descriptor and wait until it is gone, at most END_TIMEOUT_S."""
     try:
-        return os.stat(f"/proc/{pid}").st_uid
-    except OSError:
-        return None
+        signal.pidfd_send_signal(process, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+    select.select([process], [], [], END_TIMEOUT_S)
+
+
+async def _unbroken(ordering: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:
+    """The answer about a new keeper. If the caller is cancelled meanwhile, the keeper that still comes is ended."""
+    task = asyncio.ensure_future(ordering)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait({task})
+        answer = task.result()
+        if "ready" in answer:
+            keeper = os.pidfd_open(answer["keeper"])
+            await asyncio.to_thread(_kill, keeper)
+            os.close(keeper)
+        raise
+
+
+def _allow_most_descriptors_in_flight() -> None:
+    """Raise the soft limit: descriptors on their way count per user, and without root the payload is the same user.
+
+    The kernel compares that count with the limit of whoever sends. A payload that left a thousand of its own on
+    the way kept this process from handing any to a new keeper (measured).
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -20,13 +20,11 @@ from typing import Any, NamedTuple
 from coldframe.contract.errors import IsolationUnavailable
 from coldframe.contract.isolation import IsolationReport, LimitReport, MountInfo, Property
 from coldframe.contract.sandbox import Limits
+from coldframe.guest.command import USAGE_CHECK_S
 from coldframe.host.cgroups import BoxGroups
 from coldframe.host.confine import NAMESPACES, ConfineError
 
 CAPABILITY_SETS = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
-POLL_INTERVAL_S = 0.25
-"""Interval at which the keeper looks at what no controller counts; source of the bounds below."""
-
 SENTENCES = (
     "the kernel is shared with the host: a hole in one of its allowed system calls is a way out of this level",
     "kernel version, processor, memory size and uptime of the host are visible inside",
@@ -113,6 +111,19 @@ def refuse_unless_enforced(report: IsolationReport) -> None:
         remedy=first.remedy,
         missing=[{"property": one.name, "reason": one.evidence, "remedy": one.remedy} for one in missing],
     )
+
+
+def refuse_unless_hard(report: IsolationReport) -> None:
+    """Raise IsolationUnavailable if a limit is kept by less than a hard mechanism; facts name each one."""
+    soft = [one for one in report.limits if one.strength != "hard"]
+    if soft:
+        raise IsolationUnavailable(
+            f"limits that this host cannot keep hard: {', '.join(one.kind for one in soft)}",
+            hint="accept best effort with `on_missing: degrade`, or give the host daemon control groups and quotas",
+            property=f"limit:{soft[0].kind}",
+            reason=soft[0].enforced_by,
+            missing=[{"property": f"limit:{one.kind}", "reason": one.enforced_by, "bound": one.bound} for one in soft],
+        )
 
 
 # -- reading ---------------------------------------------------------------------------------------
@@ -373,7 +384,7 @@ def _judge_limits(limits: Limits, groups: BoxGroups | None, init: int) -> Iterat
     def where(control: str) -> str:
         return groups.controllers.where(control) if groups is not None else "none"
 
-    looking = f"{POLL_INTERVAL_S:g} s"
+    looking = f"{USAGE_CHECK_S:g} s"
     yield LimitReport(
         kind="wall", limit=limits.wall_s, unit="s", strength="hard", enforced_by="timer of the keeper"
     )  # fmt: skip

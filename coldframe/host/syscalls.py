@@ -3,7 +3,7 @@
 Generated from the headers of Linux 6.1 (``asm/unistd_64.h`` and ``asm-generic/unistd.h``), kept as
 data so that a filter never depends on what is installed where it runs. A call that is not here does
 not exist inside a box (ENOSYS), so a newer kernel adds nothing to the surface until a person has
-looked at it and added the name. Each run is a first number and the names that follow one another.
+looked at it and added the name (so far: fchmodat2 of Linux 6.6, which the file tools use). Each run is a first number and the names that follow one another.
 """
 
 Runs = tuple[tuple[int, str], ...]
@@ -56,6 +56,7 @@ _X86_64: Runs = (
         process_mrelease futex_waitv set_mempolicy_home_node
         """,
     ),
+    (452, "fchmodat2"),
 )
 
 _AARCH64: Runs = (
@@ -107,6 +108,7 @@ _AARCH64: Runs = (
         process_mrelease futex_waitv set_mempolicy_home_node
         """,
     ),
+    (452, "fchmodat2"),
 )
 
 

@@ -11,15 +11,27 @@ that the text gives to `x`. Rejected: following control flow, which would be a s
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import bashkit
 
 from coldframe.contract.policy import CommandReading, ProgramCall
-from coldframe.policy.words import Part, Script, Simple, Word, literal, read_script
-from coldframe.policy.wrappers import ASSIGNING, INTERPRETERS, READING, SHELLS, WATCH, WRAPPERS, XARGS, Wrapper
+from coldframe.policy.expansion import (
+    ASSIGNMENT,
+    BRACES,
+    MAX_VARIANTS,
+    Expansion,
+    Field,
+    join_fields,
+    output_of,
+    quote_whole,
+    shell_words,
+)
+from coldframe.policy.script import read_script
+from coldframe.policy.words import Script, Simple, literal
+from coldframe.policy.wrappers import INTERPRETERS, SHELLS, WATCH, WRAPPERS, XARGS, Wrapper
 
 MAX_TEXT_BYTES = 1024 * 1024
 """Longest text read; of a longer one only the start is, and the reading is opaque."""
@@ -28,38 +40,13 @@ MAX_REREADS = 64
 """Texts inside the text (`sh -c`, `eval`, here-documents to a shell) that are read in turn."""
 MAX_NESTING = 8
 MAX_WRAPPERS = 32
-MAX_VARIANTS = 16
-"""Combinations of values of variables tried for one command."""
-MAX_REASONS = 16
 MAX_SOURCES = 256
 """Commands of one pipeline side whose output is put together."""
 _MAX_REMEMBERED = 4096
 """Readings of texts up to this length are kept; the gate asks again for the same text at every hook."""
 
-_QUOTED_UNKNOWN, _BARE_UNKNOWN, _EMPTY = "\U0010fff0", "\U0010fff1", "\U0010fff2"
-_SPECIAL = "{},*?[] \t\n~!"
-_PROTECT = {ord(sign): chr(0x10FF00 + index) for index, sign in enumerate(_SPECIAL)}
-_RESTORE = {0x10FF00 + index: sign for index, sign in enumerate(_SPECIAL)}
-_RESTORE |= {ord(mark): "" for mark in (_QUOTED_UNKNOWN, _BARE_UNKNOWN, _EMPTY)}
-_GLOB = re.compile(r"[*?\[]")
-_MAGIC = re.compile(r"[*?\[{]")
-_BRACES = re.compile(r"\{([^{}]*,[^{}]*)\}")
-_RANGE = re.compile(r"\{[^{},]*\.\.[^{},]*\}")
-_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _VERSION = re.compile(r"-?[0-9][0-9.]*$")
 _LINE_COLUMN = re.compile(r"line (\d+), column (\d+)")
-_FROM_OUTSIDE = {"HOME": "~", "PWD": ".", "IFS": " "}
-"""Values of variables that the text does not set, as the box sets them."""
-
-
-class Field(NamedTuple):
-    """One word of a command after expansion."""
-
-    text: str
-    known: bool = True
-    names_program: bool = True
-    """Whether, standing first, it tells which program starts."""
-    perhaps_empty: bool = False
 
 
 def read_shell(text: str) -> CommandReading:
@@ -104,27 +91,19 @@ def read_argv(argv: Sequence[str]) -> CommandReading:
     return reading.answer(None)
 
 
-class _Reading:
+class _Reading(Expansion):
     """Collects what one text says; nested texts join in."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.programs: list[ProgramCall] = []
         self.seen: set[tuple[object, ...]] = set()
         self.written: dict[str, None] = {}
-        self.reasons: dict[str, None] = {}
         self.bombs: dict[str, None] = {}
-        self.values: dict[str, list[Word]] = {}
-        self.unknown: set[str] = set()
-        self.resolved: dict[str, tuple[list[str], bool]] = {}
         self.aliases: dict[str, str] = {}
-        self.separators = ""
         self.rereads = 0
         self.nesting = 0
         self.script = Script()
-
-    def doubt(self, reason: str) -> None:
-        if len(self.reasons) < MAX_REASONS:
-            self.reasons[reason if len(reason) <= 200 else reason[:200] + "…"] = None
 
     def answer(self, position: int | None) -> CommandReading:
         certainty: Literal["complete", "opaque", "unparsable"] = (
@@ -194,106 +173,11 @@ class _Reading:
             self.doubt("the second reader did not read to the end")
         names = {call.word for call in self.programs}
         for command in analysis.commands:
-            if command.name and command.name not in names and not _BRACES.search(command.name):
+            if command.name and command.name not in names and not BRACES.search(command.name):
                 self.run([Field(command.name), *(Field(arg or "", arg is not None) for arg in command.args)], (), None)
         return None
 
     # --- values and words ---
-
-    def collect_values(self, script: Script) -> None:
-        for command in script.commands:
-            for name, value in command.assignments:
-                self.values.setdefault(name, []).append(value)
-                if name == "IFS":
-                    self.separators += literal(value) or ""
-            program = literal(command.words[0]) if command.words else None
-            if program in ASSIGNING:
-                for word in command.words[1:]:
-                    head = word[0] if word else None
-                    if head is not None and head.kind == "text" and (match := _ASSIGNMENT.match(head.text)):
-                        value = (Part("text", match.group(2), True), *word[1:])
-                        self.values.setdefault(match.group(1), []).append(value)
-                if any(
-                    (literal(word) or "").startswith("-") and "n" in (literal(word) or "") for word in command.words
-                ):
-                    self.unknown.update(literal(word) or "" for word in command.words)
-            elif program in READING:
-                self.unknown.update(literal(word) or "" for word in command.words[1:])
-
-    def constants(self, name: str, depth: int) -> tuple[list[str], bool]:
-        """Constant values of a variable, and whether these are all it can have."""
-        known = self.resolved.get(name)
-        if known is None:
-            known = self.find_constants(name, depth)
-            if depth == 0:
-                self.resolved[name] = known
-        return known
-
-    def find_constants(self, name: str, depth: int) -> tuple[list[str], bool]:
-        if name not in self.values:
-            outside = _FROM_OUTSIDE.get(name)
-            return ([outside], True) if outside is not None and name not in self.unknown else ([], False)
-        found: dict[str, None] = {}
-        complete = name not in self.unknown
-        for value in self.values[name][: MAX_VARIANTS * 2]:
-            options = [""]
-            for part in value:
-                if part.kind == "text":
-                    pieces = [part.text]
-                elif part.kind == "variable" and depth < 5:
-                    pieces, whole = self.constants(part.text, depth + 1)
-                    complete = complete and whole
-                else:
-                    pieces, complete = [], False
-                options = [option + piece for option in options for piece in pieces][:MAX_VARIANTS]
-            found |= dict.fromkeys(options)
-        complete = complete and len(found) <= MAX_VARIANTS and len(self.values[name]) <= MAX_VARIANTS * 2
-        return list(found)[:MAX_VARIANTS], complete
-
-    def expand(self, word: Word) -> list[list[Field]]:
-        """The alternatives of one word, each a list of fields."""
-        if len(word) == 1 and word[0].kind == "text" and not word[0].quoted and not _MAGIC.search(word[0].text):
-            return [[Field(word[0].text)]]
-        options = [""]
-        for part in word:
-            if part.kind == "text":
-                pieces = [part.text.translate(_PROTECT) + _EMPTY if part.quoted else part.text]
-            elif part.kind == "variable":
-                values, complete = self.constants(part.text, 0)
-                for separator in self.separators if not part.quoted else "":
-                    values = [value.replace(separator, " ") for value in values]
-                pieces = [value.translate(_PROTECT) + _EMPTY if part.quoted else value for value in values]
-                if not complete:
-                    mark = _QUOTED_UNKNOWN if part.quoted else _BARE_UNKNOWN
-                    pieces.append(mark + f"${part.text}".translate(_PROTECT))
-            else:
-                mark = _QUOTED_UNKNOWN if part.quoted else _BARE_UNKNOWN
-                pieces = [mark + part.text.translate(_PROTECT)]
-            options = [option + piece for option in options for piece in pieces]
-            if len(options) > MAX_VARIANTS:
-                self.doubt("too many values for one word")
-                options = options[:MAX_VARIANTS]
-        return [
-            [_field(piece) for text in _expand_braces(option) for piece in text.split(" ") if piece != ""]
-            if " " in option or "\t" in option or "\n" in option
-            else [_field(text) for text in _expand_braces(option) if text != ""]
-            for option in (option.replace("\t", " ").replace("\n", " ") for option in options)
-        ]
-
-    def variants(self, words: list[Word]) -> list[list[Field]]:
-        """The argv lists that a command can have."""
-        answer: list[list[Field]] = [[]]
-        for word in words:
-            alternatives = self.expand(word)
-            if len(alternatives) * len(answer) > MAX_VARIANTS:
-                self.doubt("too many values for one command")
-                alternatives = alternatives[:1]
-            if len(alternatives) == 1:
-                for argv in answer:
-                    argv.extend(alternatives[0])
-                continue
-            answer = [[*argv, *alternative] for argv in answer for alternative in alternatives]
-        return answer
 
     def find_bombs(self, script: Script) -> None:
         for command in script.commands:
@@ -342,7 +226,7 @@ class _Reading:
         )
         inner = (*via, name)
         if name in self.aliases and name not in via:
-            self.read_text(Field(self.aliases[name] + _requoted(args)), inner, f"alias `{name}`")
+            self.read_text(Field(self.aliases[name] + shell_words(args)), inner, f"alias `{name}`")
         plain = _VERSION.sub("", name)
         if name in WRAPPERS:
             self.unwrap(name, WRAPPERS[name], args, inner, command)
@@ -354,12 +238,12 @@ class _Reading:
             self.run_find(args, inner, command)
         elif name in ("eval", "watch"):
             start = 0 if name == "eval" else _skip_options(args, WATCH)
-            self.read_text(_joined(args[start:]), inner, f"text of `{name}`")
+            self.read_text(join_fields(args[start:]), inner, f"text of `{name}`")
         elif name == "trap" and args:
             self.read_text(args[0], inner, "text of `trap`")
         elif name == "alias":
             for arg in args:
-                if match := _ASSIGNMENT.match(arg.text):
+                if match := ASSIGNMENT.match(arg.text):
                     self.aliases[match.group(1)] = match.group(2)
                     self.read_text(Field(match.group(2), arg.known), inner, "alias")
         elif name in (".", "source"):
@@ -399,7 +283,7 @@ class _Reading:
                     continue
                 if name == "env":
                     value = Field(
-                        f"env {value.text}{_requoted(rest)}", value.known and all(word.known for word in rest)
+                        f"env {value.text}{shell_words(rest)}", value.known and all(word.known for word in rest)
                     )
                 self.read_text(value, via, f"text of `{name}`")
                 return
@@ -446,7 +330,7 @@ class _Reading:
     def standard_input(self, command: Simple | None) -> list[Field]:
         """What the text feeds to this command; one unknown field if it does not say."""
         if command is not None and command.feed is not None and command.feed.body is not None:
-            return [_joined(variant) for variant in self.expand(_quoted(command.feed.body))]
+            return [join_fields(variant) for variant in self.expand(quote_whole(command.feed.body))]
         if command is not None and command.feed is None and command.sources is not None:
             found: list[Field] = []
             if command.sources[1] - command.sources[0] > MAX_SOURCES or self.rereads > MAX_REREADS:
@@ -455,7 +339,7 @@ class _Reading:
                 if not source.words:
                     continue
                 for argv in self.variants(source.words):
-                    output = _output_of(argv)
+                    output = output_of(argv)
                     if output is None and argv and argv[0].text in ("cat", "tee") and source.feed is not None:
                         found.extend(self.standard_input(source))
                         continue
@@ -543,51 +427,6 @@ class _Reading:
             self.doubt(f"`{name}` reads its program from standard input")
 
 
-def _field(text: str) -> Field:
-    if text.isascii() and not _GLOB.search(text) and "{" not in text:
-        return Field(text)
-    unknown = _QUOTED_UNKNOWN in text or _BARE_UNKNOWN in text
-    last = text.rpartition("/")[2]
-    hidden = (
-        _BARE_UNKNOWN in text
-        or _QUOTED_UNKNOWN in last
-        or (_GLOB.search(text) is not None and text not in ("[", "[["))
-        or _RANGE.search(text) is not None
-    )
-    return Field(text.translate(_RESTORE), not unknown, not hidden, text.startswith(_BARE_UNKNOWN))
-
-
-def _expand_braces(text: str) -> list[str]:
-    """Brace expansion of commas, innermost first; at most 64 words."""
-    if "{" not in text:
-        return [text]
-    done: list[str] = []
-    waiting = [text]
-    while waiting:
-        current = waiting.pop(0)
-        match = _BRACES.search(current)
-        if match is None or len(waiting) + len(done) > 64:
-            done.append(current)
-            continue
-        waiting.extend(current[: match.start()] + part + current[match.end() :] for part in match.group(1).split(","))
-    return done
-
-
-def _quoted(word: Word) -> Word:
-    """The same word without splitting: a here-document is one text."""
-    return tuple(part._replace(quoted=True) for part in word)
-
-
-def _joined(fields: Iterable[Field]) -> Field:
-    fields = list(fields)
-    return Field(" ".join(field.text for field in fields), all(field.known for field in fields))
-
-
-def _requoted(fields: Iterable[Field]) -> str:
-    """Words as shell text again."""
-    return "".join(" '" + field.text.replace("'", "'\\''") + "'" for field in fields)
-
-
 def _last_letter(option: str) -> str:
     return option[-1] if len(option) > 1 and option[0] == "-" and option[1] != "-" else ""
 
@@ -599,7 +438,7 @@ def _skip_options(args: Sequence[Field], wrapper: Wrapper) -> int:
         text = args[index].text
         if text == "--":
             index += 1
-            while wrapper.assignments and index < len(args) and _ASSIGNMENT.match(args[index].text):
+            while wrapper.assignments and index < len(args) and ASSIGNMENT.match(args[index].text):
                 index += 1
             return index
         if text.startswith("--"):
@@ -609,57 +448,8 @@ def _skip_options(args: Sequence[Field], wrapper: Wrapper) -> int:
         elif text.startswith("-") and len(text) > 1:
             found = next((place for place, letter in enumerate(text[1:], 1) if letter in wrapper.short), None)
             index += 2 if found is not None and found == len(text) - 1 else 1
-        elif text == "-" or (wrapper.assignments and _ASSIGNMENT.match(text)):
+        elif text == "-" or (wrapper.assignments and ASSIGNMENT.match(text)):
             index += 1
         else:
             return index
     return index
-
-
-_ESCAPES = {"n": "\n", "t": "\t", "\\": "\\", "a": "\a", "r": "\r", "e": "\x1b", '"': '"', "'": "'"}
-_ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{1,2})|0?([0-7]{1,3})|(.))", re.DOTALL)
-
-
-def _unescape(text: str) -> str:
-    def one(match: re.Match[str]) -> str:
-        if match.group(1):
-            return chr(int(match.group(1), 16))
-        if match.group(2):
-            return chr(int(match.group(2), 8) & 0xFF)
-        return _ESCAPES.get(match.group(3), match.group())
-
-    return _ESCAPE.sub(one, text)
-
-
-def _output_of(argv: list[Field]) -> Field | None:
-    """What `echo` or a plain `printf` writes; None for any other program."""
-    if not argv or argv[0].text.rpartition("/")[2] not in ("echo", "printf"):
-        return None
-    args = argv[1:]
-    known = all(arg.known for arg in args)
-    if argv[0].text.endswith("echo"):
-        escapes = False
-        while args and re.fullmatch(r"-[neE]+", args[0].text):
-            escapes = escapes or "e" in args[0].text
-            args = args[1:]
-        text = " ".join(arg.text for arg in args) + "\n"
-        return Field(_unescape(text) if escapes else text, known)
-    if args and args[0].text == "--":
-        args = args[1:]
-    if not args:
-        return Field("")
-    pattern, rest = _unescape(args[0].text), [arg.text for arg in args[1:]]
-    holes = pattern.count("%s") + pattern.count("%b")
-    if pattern.replace("%s", "").replace("%b", "").replace("%%", "").count("%") or (holes == 0 and rest):
-        return Field(pattern, known=False)
-    if holes == 0:
-        return Field(pattern.replace("%%", "%"), known)
-    pieces: list[str] = []
-    while True:
-        here, rest = rest[:holes], rest[holes:]
-        piece, values = pattern, [*here, *[""] * (holes - len(here))]
-        for hole, value in zip(re.findall(r"%[sb]", pattern), values, strict=True):
-            piece = piece.replace(hole, (_unescape(value) if hole == "%b" else value).replace("%", "%%"), 1)
-        pieces.append(piece.replace("%%", "%"))
-        if not rest or len(pieces) > 256:
-            return Field("".join(pieces), known)

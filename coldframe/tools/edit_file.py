@@ -14,6 +14,7 @@ from coldframe.tools.registry import (
     Ran,
     Text,
     ToolCall,
+    one_change,
     relative_path,
     shown_path,
     tool,
@@ -88,4 +89,5 @@ async def edit_file(call: ToolCall[EditFileArguments]) -> Ran:
         sha256=done.sha256,
         sha256_before=done.sha256_before,
     )
-    return Ran(answer, output=lambda: done.content, output_bytes=len(done.content))
+    files = one_change(answer.path, created=False, sha256_before=done.sha256_before, sha256_after=done.sha256)
+    return Ran(answer, output=lambda: done.content, output_bytes=len(done.content), files=files)

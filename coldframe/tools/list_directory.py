@@ -91,5 +91,5 @@ async def list_directory(call: ToolCall[ListDirectoryArguments]) -> Ran:
         truncated_because=found.truncated_because,
         errors=tuple(Unreadable(path=shown_path(path), reason=shown_path(reason)) for path, reason in found.errors),
     )
-    output = "".join(f"{entry.path}\n" for entry in entries).encode()
+    output = "".join(f"{entry.path} -> {entry.target or ''}\n" for entry in entries).encode()
     return Ran(answer, output=lambda: output, output_bytes=len(output))

@@ -6,7 +6,7 @@ from collections import deque
 from typing import Literal
 
 from coldframe.contract.model import Model
-from coldframe.tools.registry import OUTPUT_CAP_BYTES
+from coldframe.tools.registry import STREAM_CAP_BYTES
 
 OVER_CAP_VIEW_BYTES = 2 * 1024 * 1024
 """What is shown of each stream past the cap: half from its head, half from its tail."""
@@ -46,11 +46,11 @@ class OutputCollector:
         self.total[stream] += len(data)
         if not self.keep:
             return
-        if self.whole and sum(self.total.values()) > OUTPUT_CAP_BYTES:
+        if self.whole and max(self.total.values()) > STREAM_CAP_BYTES:
             self.whole = False
             kept, self.segments = self.segments, []
             for name, segment in kept:
-                self._add_clipped(name, bytes(segment))
+                self._add_clipped(name, segment)
         if not self.whole:
             self._add_clipped(stream, data)
         elif self.segments and self.segments[-1][0] == stream:
@@ -58,14 +58,14 @@ class OutputCollector:
         else:
             self.segments.append((stream, bytearray(data)))
 
-    def _add_clipped(self, stream: Stream, data: bytes) -> None:
+    def _add_clipped(self, stream: Stream, data: bytes | bytearray) -> None:
         half = OVER_CAP_VIEW_BYTES // 2
         head, tail = self._heads[stream], self._tails[stream]
         room = half - len(head)
         head.extend(data[:room])
-        rest = data[max(room, 0) :][-half:]
+        rest = data[max(room, len(data) - half, 0) :]
         if rest:
-            tail.append(rest)
+            tail.append(bytes(rest))
             self._tail_bytes[stream] += len(rest)
         while tail and self._tail_bytes[stream] - len(tail[0]) >= half:
             self._tail_bytes[stream] -= len(tail.popleft())

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Generic, NamedTuple, TypeVar, cast
 from pydantic import AfterValidator, Field, StrictStr, ValidationError
 
 import coldframe.tools
-from coldframe.contract.command import CommandEvent, CommandResult
+from coldframe.contract.command import CommandEvent, CommandResult, FileChange, FileChanges
 from coldframe.contract.errors import InvalidArgument, OutsideWorkspace, UnknownTool
 from coldframe.contract.model import Model
 from coldframe.contract.ports import Box
@@ -26,8 +26,10 @@ from coldframe.contract.tool import ToolInfo
 
 HOME = "/home/user"
 """Where the workspace lies inside every box."""
-OUTPUT_CAP_BYTES = 64 * 1024 * 1024
-"""Most content that one answer holds, both streams of a command together. A stream of events has no such cap."""
+STREAM_CAP_BYTES = 64 * 1024 * 1024
+"""Most bytes of one stream that one answer holds. A stream of events has no such cap."""
+JUDGED_CAP_BYTES = STREAM_CAP_BYTES
+"""Most content of one call that rules can be asked about."""
 MAX_PATH_BYTES = 4096
 """Longest path argument: Linux's PATH_MAX."""
 
@@ -41,6 +43,10 @@ class CallFacts(NamedTuple):
     argv: tuple[str, ...] | None = None
     cwd: str | None = None
     runtime: str | None = None
+    runtime_path: str | None = None
+    """Of the program that the named runtime is in the box; filled in by the gate."""
+    runtime_version: str | None = None
+    timeout_s: float | None = None
     environment: tuple[tuple[str, str], ...] = ()
     stdin: bytes = b""
     background: bool = False
@@ -113,6 +119,18 @@ def shown_path(path: str) -> str:
     return path.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
+def one_change(path: str, *, created: bool, sha256_before: str | None, sha256_after: str) -> FileChanges:
+    """Return the record of one file that was written."""
+    change = FileChange(
+        path=path,
+        change="created" if created else "changed",
+        kind="file",
+        sha256_before=sha256_before,
+        sha256_after=sha256_after,
+    )
+    return FileChanges(recorded=True, changes=(change,))
+
+
 Args = TypeVar("Args", bound=Arguments)
 Result = TypeVar("Result", bound=Answer)
 
@@ -145,8 +163,10 @@ class Ran(NamedTuple):
     output: Callable[[], bytes] = bytes
     """Gives the content that the caller will get to see; called only if some rule reads output."""
     output_bytes: int = 0
-    """Its true size. Over OUTPUT_CAP_BYTES, `output` gives but a part."""
+    """Its true size. Over JUDGED_CAP_BYTES, `output` may give but a part."""
     command: CommandResult | None = None
+    files: FileChanges | None = None
+    """What a tool that runs nothing did to files."""
 
 
 Run = Callable[[ToolCall[Any]], Awaitable[Ran]]

@@ -2,12 +2,13 @@
 
 The answer is structured: nothing in it is found by looking at what the program printed. Output is whole by
 default. Only two things shorten it, and both are told by `complete`, `truncated` and exact byte counts: a
-`view` that the caller asked for, and more than 64 MiB on both streams together, which is given as a stream
+`view` that the caller asked for, and more than 64 MiB on one stream, which is given as a stream of events
 only (or fetched by ranges under `artifact_id`); the answer then shows the first and last MiB of each stream.
 """
 
 import base64
 from datetime import datetime
+from functools import partial
 from typing import Annotated, Literal
 
 from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr, model_validator
@@ -132,6 +133,7 @@ class RunCommandArguments(Arguments):
             argv=argv,
             cwd=relative_path(self.cwd),
             runtime=self.runtime,
+            timeout_s=None if self.timeout_s is None else float(self.timeout_s),
             environment=tuple(self.env.items()),
             stdin=self.stdin_bytes(),
             background=self.background,
@@ -312,6 +314,16 @@ def _running(arguments: RunCommandArguments, started: Started) -> RunCommandAnsw
     )
 
 
+def _judged(output: OutputCollector, answer: RunCommandAnswer) -> bytes:
+    """Return all that the caller would see of a program's making: names of files and processes are output too."""
+    names = [one.command_line for one in answer.leftovers]
+    if answer.files is not None:
+        names.extend(change.path for change in answer.files.changes)
+    if answer.start_error is not None:
+        names.append(answer.start_error)
+    return b"\0".join([output.judged(), *(name.encode() for name in names)])
+
+
 @tool(arguments=RunCommandArguments, answer=RunCommandAnswer, writes=True)
 async def run_command(call: ToolCall[RunCommandArguments]) -> Ran:
     """Run a command in the workspace, as a shell line or as a list of program and arguments. Returns complete
@@ -348,5 +360,5 @@ async def run_command(call: ToolCall[RunCommandArguments]) -> Ran:
             output.add(event.stream, event.data)
         elif isinstance(event, Ended):
             answer = answer_of(arguments, event.result, output, pid)
-            return Ran(answer, output.judged, sum(output.total.values()), event.result)
+            return Ran(answer, partial(_judged, output, answer), sum(output.total.values()), event.result)
     raise GuestLost(f"command `{call.command_id}` ended without a result", command_id=call.command_id)

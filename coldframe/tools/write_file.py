@@ -15,6 +15,7 @@ from coldframe.tools.registry import (
     Ran,
     Text,
     ToolCall,
+    one_change,
     relative_path,
     shown_path,
     tool,
@@ -88,4 +89,6 @@ async def write_file(call: ToolCall[WriteFileArguments]) -> Ran:
         mode=arguments.mode,
     )
     done = await (call.box.ask(request) if call.content is None else call.box.write(request, call.content))
-    return Ran(WriteFileAnswer.of(done))
+    answer = WriteFileAnswer.of(done)
+    files = one_change(answer.path, created=done.created, sha256_before=done.sha256_before, sha256_after=done.sha256)
+    return Ran(answer, files=files)

@@ -80,6 +80,7 @@ def planted(folder: Path, faults: dict[str, str]) -> Path:
     return root
 
 
+@pytest.mark.req("T1.79")
 def test_the_houses_import_only_downwards_and_through_their_doors() -> None:
     assert offences(read_tree(ROOT / "coldframe")) == []
 

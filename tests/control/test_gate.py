@@ -427,6 +427,31 @@ def test_all_six_tools_pass_both_hooks_and_come_back_labelled(tmp_path: Path) ->
     asyncio.run(scenario())
 
 
+@pytest.mark.req("T1.88", "TP.01")
+@pytest.mark.parametrize("hook", ["PRE_TOOL_CALL", "POST_TOOL_RESPONSE"])
+def test_a_rule_at_either_hook_stops_every_tool(tmp_path: Path, hook: str) -> None:
+    async def scenario() -> None:
+        rules = "".join(
+            f"  - {{id: no-{tool}, hook: {hook}, when: {{tool: {tool}}}, then: deny, label: CONFIDENTIAL}}\n"
+            for tool in EVERY_TOOL
+        )
+        async with opened(tmp_path, f"version: 1\nrules:\n{rules}") as bench:
+            info = await bench.sandbox()
+            (tmp_path / "workspace" / "ada" / "scratch" / "a.txt").write_text("alpha beta")
+            for tool, arguments in EVERY_TOOL.items():
+                error = await refused(bench, info, tool, **arguments)
+                assert isinstance(error, DeniedByRule)
+                assert error.facts["rule"] == f"no-{tool}"
+                entry = bench.calls()[-1]
+                assert entry.body["decision"]["hook"] == hook
+                assert entry.kind == ("call.refused" if hook == "PRE_TOOL_CALL" else "call.ended")
+            ran = len(bench.host.asked) + len(bench.host.ran)
+            taint = bench.control.sessions.get(info.session_id).taint
+            assert (ran, taint) == ((0, Label.PUBLIC) if hook == "PRE_TOOL_CALL" else (6, Label.CONFIDENTIAL))
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.req("T1.78", "TP.15")
 def test_every_call_leaves_exactly_one_record_of_each_hook_with_what_it_saw(tmp_path: Path) -> None:
     async def scenario() -> None:
@@ -569,6 +594,22 @@ def test_a_key_gives_back_answers_errors_and_denials_of_other_tools_too(tmp_path
             assert len(bench.host.asked) == asked
             with pytest.raises(InvalidArgument):
                 await bench.call(info, "read_file", key="with blank", path="a")
+
+    asyncio.run(scenario())
+
+
+def test_a_result_that_is_given_again_brings_its_label_into_the_session_of_today(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path, SECRETS) as bench:
+            info = await bench.sandbox()
+            await bench.call(info, "run_command", command="mkdir secrets; echo x > secrets/key")
+            first = await bench.call(info, "read_file", key="k", path="secrets/key")
+            bench.control.sessions.reset(info.session_id, caller=OWNER)
+            again = await bench.call(info, "read_file", key="k", path="secrets/key")
+            assert again == first
+            session_id = bench.control.sandboxes.get(AGENT, info.sandbox_id).session_id
+            assert session_id != info.session_id
+            assert bench.control.sessions.get(session_id).taint is Label.CONFIDENTIAL
 
     asyncio.run(scenario())
 

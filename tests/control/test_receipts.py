@@ -73,6 +73,26 @@ def test_each_input_shows_in_its_own_field(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.req("T3.14")
+def test_a_receipt_of_a_file_tool_shows_the_file_before_and_after(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            info = await bench.sandbox()
+            digests = [hashlib.sha256(text).hexdigest() for text in (b"one", b"two", b"tWo")]
+            results = [
+                await bench.call(info, "write_file", path="f", content="one"),
+                await bench.call(info, "write_file", path="f", content="two"),
+                await bench.call(info, "edit_file", path="f", old="w", new="W"),
+            ]
+            receipts = [bench.control.receipts.get(AGENT, one.receipt_id or "") for one in results]
+            outputs = [one.outputs[0] for one in receipts]
+            assert [(one.name, one.kind) for one in outputs] == [("f", "created"), ("f", "changed"), ("f", "changed")]
+            assert [one.sha256 for one in outputs] == digests
+            assert [one.sha256_before for one in outputs] == [None, *digests[:2]]
+
+    asyncio.run(scenario())
+
+
 def test_receipts_are_for_those_who_may_see_the_sandbox_and_for_calls_that_ran(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with opened(tmp_path) as bench:

@@ -36,6 +36,7 @@ def test_a_change_is_for_admins_recorded_with_both_digests_and_survives_a_restar
                 with pytest.raises(GrantMissing):
                     bench.control.rulebook.load(GOOD, caller=caller)
             second = bench.control.rulebook.load(GOOD, caller=OWNER).sha256
+            assert [entry.body["code"] for entry in bench.entries(kinds=["policy.refused"])] == ["GRANT_MISSING"] * 2
             body = bench.entries(kinds=["policy.changed"])[-1].body
             assert (body["sha256_before"], body["sha256_after"], body["caller"]) == (first, second, OWNER.name)
             await bench.restart()

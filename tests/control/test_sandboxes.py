@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from coldframe.contract.caller import Caller
 from coldframe.contract.document import ContractDocument
 from coldframe.contract.errors import (
     GrantMissing,
@@ -16,10 +17,11 @@ from coldframe.contract.errors import (
     NotFound,
     WrongState,
 )
-from coldframe.contract.sandbox import SandboxSpec
+from coldframe.contract.policy import Role
+from coldframe.contract.sandbox import Limits, SandboxSpec
 from coldframe.control.contracts import document_digest
 from tests.control.bench import AGENT, OTHER, OWNER, VIEWER, opened, until
-from tests.fakes import FakeHost
+from tests.fakes import FakeBox, FakeHost
 
 SECTIONS = (
     "inputs",
@@ -162,6 +164,27 @@ def test_a_box_that_ends_by_itself_makes_the_sandbox_lost_at_the_next_call(tmp_p
     asyncio.run(scenario())
 
 
+def test_a_helper_that_is_ended_from_inside_does_not_make_the_sandbox_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            info = await bench.sandbox()
+
+            async def helper_ended(*_: Any) -> Any:
+                raise GuestLost("the helper that served this request was ended from inside the sandbox")
+
+            monkeypatch.setattr(FakeBox, "ask", helper_ended)
+            result = await bench.call(info, "search_files", pattern="x")
+            assert result.error is not None
+            assert result.error["code"] == "GUEST_LOST"
+            monkeypatch.undo()
+            assert (await bench.call(info, "search_files", pattern="x")).error is None
+            assert bench.control.sandboxes.get(OWNER, info.sandbox_id).state.state == "running"
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.req("T1.47")
 def test_an_agent_made_again_sees_nothing_of_its_namesake(tmp_path: Path) -> None:
     async def scenario() -> None:
@@ -234,5 +257,21 @@ def test_runtimes_say_whether_the_rules_let_them_start(tmp_path: Path) -> None:
             bench.control.rulebook.load(f"version: 1\nsettings: {{deny_commands: ['{name}']}}\n", caller=OWNER)
             after = {one.name: one.allowed for one in await bench.control.sandboxes.runtimes(AGENT, info.sandbox_id)}
             assert after[name] is False
+
+    asyncio.run(scenario())
+
+
+def test_limits_go_up_for_owner_and_admin_alone(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            create = bench.control.sandboxes.create
+            member = Caller(token_id="tok_member", role=Role.MEMBER)
+            wide = SandboxSpec(agent_id="wide", limits=Limits(memory_mib=Limits().memory_mib + 1))
+            with pytest.raises(GrantMissing) as refused:
+                await create(member, wide)
+            assert refused.value.facts["argument"] == "limits.memory_mib"
+            tight = SandboxSpec(agent_id="tight", limits=Limits(memory_mib=64, cpus=0.5))
+            assert (await create(member, tight)).spec.limits.memory_mib == 64
+            assert (await create(OWNER, wide)).spec == wide
 
     asyncio.run(scenario())

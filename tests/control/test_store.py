@@ -127,13 +127,18 @@ from coldframe.control.store import Store
 store = Store(sys.argv[1])
 child = os.fork()
 if child == 0:
+    os.write(1, b"forked")
     os.read(0, 1)  # Lives until the test closes the pipe.
     os._exit(0)
 os._exit(0)
 """
     reading, writing = os.pipe()
     try:
-        subprocess.run([sys.executable, "-c", code, path], check=True, stdin=reading)
+        parent = subprocess.Popen([sys.executable, "-c", code, path], stdin=reading, stdout=subprocess.PIPE)
+        assert parent.stdout is not None
+        with parent.stdout:
+            assert parent.stdout.read(6) == b"forked"  # the child is past what it does first
+        assert parent.wait() == 0
         Store(path).close()
     finally:
         os.close(writing)

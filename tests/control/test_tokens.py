@@ -1,7 +1,5 @@
 """Held here: only a living secret opens anything, no secret is kept or recorded, and nobody makes more than they are."""
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,7 +10,6 @@ from coldframe.contract.caller import Caller
 from coldframe.contract.errors import (
     GrantMissing,
     InvalidArgument,
-    LedgerUnavailable,
     NotFound,
     Unauthenticated,
     WrongState,
@@ -172,49 +169,3 @@ def test_a_token_that_makes_no_sense_is_refused_and_not_made(desk: Desk) -> None
     with pytest.raises(NotFound):
         desk.tokens.revoke("tok_none", caller=owner)
     assert desk.tokens.list() == before
-
-
-def test_the_owner_token_is_written_once_for_its_user_alone(desk: Desk, tmp_path: Path) -> None:
-    path = tmp_path / "owner.token"
-    assert desk.tokens.ensure_owner_token(str(path))
-    secret = path.read_text().strip()
-    assert path.stat().st_mode & 0o777 == 0o600
-    assert desk.tokens.authenticate(secret, surface="cli").role is Role.OWNER
-    assert not desk.tokens.ensure_owner_token(str(path))
-    assert path.read_text().strip() == secret
-
-
-def test_an_owner_token_of_another_database_is_replaced(desk: Desk, tmp_path: Path) -> None:
-    path = tmp_path / "owner.token"
-    path.write_text("cf_of_another_installation\n")
-    path.chmod(0o644)
-    assert desk.tokens.ensure_owner_token(str(path))
-    assert path.stat().st_mode & 0o777 == 0o600
-    desk.tokens.authenticate(path.read_text().strip(), surface="cli")
-
-
-def test_a_place_that_cannot_be_written_makes_no_token(desk: Desk, tmp_path: Path) -> None:
-    with pytest.raises(LedgerUnavailable):
-        desk.tokens.ensure_owner_token(str(tmp_path / "no such directory" / "owner.token"))
-    assert desk.tokens.list() == []
-
-
-def test_a_kill_while_the_owner_token_is_made_locks_nobody_out(desk: Desk, tmp_path: Path) -> None:
-    desk.close()
-    code = """
-import os, sys
-from datetime import UTC, datetime
-from coldframe.control.ledger import Ledger
-from coldframe.control.store import Store
-from coldframe.control.tokens import Tokens
-clock = lambda: datetime.now(UTC)
-store = Store(sys.argv[1] + "/control.db")
-tokens = Tokens(store, Ledger(store, sys.argv[1] + "/ledger", clock), clock)
-Tokens._create = lambda *_: os.kill(os.getpid(), 9)
-tokens.ensure_owner_token(sys.argv[1] + "/owner.token")
-"""
-    assert subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False).returncode == -9
-    desk.__init__(tmp_path)  # type: ignore[misc]
-    path = tmp_path / "owner.token"
-    assert desk.tokens.ensure_owner_token(str(path))
-    desk.tokens.authenticate(path.read_text().strip(), surface="cli")

@@ -103,6 +103,8 @@ def test_a_fault_of_ours_tells_a_reference_and_nothing_else(
 def test_a_body_over_the_cap_is_refused_without_being_kept(served: Served) -> None:
     status, headers, body = served.request("PUT", "/v1/policy", body=b"#" * (5 * 1024 * 1024))
     assert (status, check_error(status, headers, body)["code"]) == (413, "TOO_LARGE")
+    status, _, _ = served.request("PUT", "/v1/agents/tools/label", body=b"#" * (5 * 1024 * 1024))
+    assert status == 413
     padding = b'{"agent_id": "a", "x": "' + b"y" * (5 * 1024 * 1024) + b'"}'
     headers = {"Content-Type": "application/json"}
     status, headers, body = served.request("POST", "/v1/sandboxes", body=padding, headers=headers)

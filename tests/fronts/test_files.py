@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from coldframe.client.sync import SyncSandbox
-from coldframe.contract.errors import FileMissing
+from coldframe.contract.errors import FileMissing, HostUnreachable, InvalidArgument, IsDirectory, OutsideWorkspace
 from tests.fronts.served import Served
 
 
@@ -80,3 +80,27 @@ def test_a_refused_upload_answers_though_the_body_is_not_read(served: Served, sa
 def test_a_missing_file_is_not_found(sandbox: SyncSandbox) -> None:
     with pytest.raises(FileMissing):
         list(sandbox.download("none"))
+
+
+def test_removing_takes_what_was_named_and_nothing_else(sandbox: SyncSandbox) -> None:
+    for path in ("-rf", "tree/a", "tree/deep/b", "kept"):
+        sandbox.write_file(path, "x")
+    sandbox.remove_file("-rf")
+    with pytest.raises(IsDirectory):
+        sandbox.remove_file("tree")
+    sandbox.remove_file("tree", recursive=True)
+    for path, fault in (("tree", FileMissing), ("", InvalidArgument), ("../..", OutsideWorkspace)):
+        with pytest.raises(fault):
+            sandbox.remove_file(path, recursive=True)
+    left = {entry.path for entry in sandbox.list_directory().entries}
+    assert "kept" in left and not {"tree", "-rf"} & left
+
+
+def test_a_file_that_changes_during_a_download_breaks_it_off(sandbox: SyncSandbox) -> None:
+    sandbox.upload("moving", b"a" * 40_000_000)
+    parts = sandbox.download("moving")
+    assert next(parts)[:1] == b"a"
+    sandbox.upload("moving", b"b" * 40_000_001)
+    with pytest.raises(HostUnreachable):
+        for _ in parts:
+            pass

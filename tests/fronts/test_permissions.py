@@ -1,7 +1,11 @@
 """The permission matrix: every route that changes something, and every reading one, with every role (TP.17)."""
 
+import json
+from collections.abc import Iterator
+
 import pytest
 
+from coldframe.client.sync import SyncColdframe
 from coldframe.contract.policy import Role
 from tests.fronts.served import Served
 
@@ -16,6 +20,7 @@ MATRIX: dict[tuple[str, str], tuple[object, set[Role]]] = {
     ("DELETE", "/v1/sandboxes/{sandbox_id}"): (None, WORKERS),
     ("POST", "/v1/sandboxes/{sandbox_id}/tools/{tool}"): ({"command": "true"}, WORKERS | AGENT),
     ("PUT", "/v1/sandboxes/{sandbox_id}/files/{path}"): (None, WORKERS | AGENT),
+    ("DELETE", "/v1/sandboxes/{sandbox_id}/files/{path}"): (None, WORKERS | AGENT),
     ("POST", "/v1/sandboxes/{sandbox_id}/commands/{command_id}/signal"): ({"signal": 15}, WORKERS | AGENT),
     ("POST", "/v1/sandboxes/{sandbox_id}/commands/{command_id}/resize"): ({"columns": 9, "rows": 9}, WORKERS | AGENT),
     ("POST", "/v1/agents"): ({"agent_id": "matrix"}, WORKERS),
@@ -73,47 +78,64 @@ def test_no_route_is_missing_from_the_matrix(served: Served) -> None:
     assert routes - tools == set(MATRIX)
 
 
-@pytest.mark.req("TP.17")
-@pytest.mark.parametrize("role", list(Role))
-@pytest.mark.parametrize("route", list(MATRIX), ids=" ".join)
-def test_a_role_may_what_the_matrix_says_and_nothing_else(served: Served, role: Role, route: tuple[str, str]) -> None:
-    method, template = route
-    body, allowed = MATRIX[route]
+@pytest.fixture(scope="module")
+def ground(served: Served) -> Iterator[dict[str, str]]:
+    """One of everything that a route can name."""
     with served.sync_client() as owner, owner.sandboxes.create("matrix") as sandbox:
         ran = sandbox.run_command("true")
-        names = {
+        yield {
             "{sandbox_id}": sandbox.id,
             "{agent_id}": "matrix",
             "{session_id}": sandbox.info.session_id,
             "{command_id}": ran.command_id,
             "{receipt_id}": str(ran.result.receipt_id),
-            "{token_id}": owner.tokens.list()[0].token_id if role not in allowed else "tok_none",
+            "{token_id}": owner.tokens.list()[0].token_id,
             "{tool}": "run_command",
             "{path}": "scratch/a.txt",
             "{seq}": "1",
         }
-        if role in allowed and route in ENDING:
-            names |= {"{sandbox_id}": "sbx_none", "{agent_id}": "none"}
-        path = template
-        for mark, value in names.items():
-            path = path.replace(mark, value)
-        if isinstance(body, dict) and "sandbox_id" in body:
-            body = body | {"sandbox_id": sandbox.id}
-        token = served.token(role, "matrix" if role is Role.AGENT else None)
-        last = owner.ledger.entries(limit=1000)[-1].seq
-        while page := owner.ledger.entries(after=last, limit=1000):
-            last = page[-1].seq
-        if method == "PUT" and body is None:
-            content = owner.policy.show().text.encode() if path == "/v1/policy" else b"x"
-            status, _, text = served.request(method, path, token=token, body=content)
-        elif template.endswith(("/export", "/output", "/events", "/files/{path}")):
-            status, _, text = served.request(method, path, token=token)
-        else:
-            status, answer = served.json(method, path, body, token=token)
-            text = str(answer).encode()
+
+
+def last_entry(owner: SyncColdframe, after: int) -> int:
+    while page := owner.ledger.entries(after=after, limit=1000):
+        after = page[-1].seq
+    return after
+
+
+@pytest.mark.req("TP.17")
+@pytest.mark.parametrize("role", list(Role))
+@pytest.mark.parametrize("route", list(MATRIX), ids=" ".join)
+def test_a_role_may_what_the_matrix_says_and_nothing_else(
+    served: Served, ground: dict[str, str], role: Role, route: tuple[str, str]
+) -> None:
+    method, path = route
+    body, allowed = MATRIX[route]
+    names = dict(ground)
+    if role in allowed and route in ENDING:
+        names |= {"{sandbox_id}": "sbx_none", "{agent_id}": "none", "{token_id}": "tok_none"}
+    for mark, value in names.items():
+        path = path.replace(mark, value)
+    token = served.token(role, "matrix" if role is Role.AGENT else None)
+    with served.sync_client() as owner:
+        before = last_entry(owner, 0)
+        content = b""
+        if path == "/v1/policy" and method == "PUT":
+            content = owner.policy.show().text.encode()
+        elif isinstance(body, dict):
+            content = json.dumps(body).replace("SANDBOX", ground["{sandbox_id}"]).encode()
+        headers = {"Content-Type": "application/json"}
+        status, _, text = served.request(method, path, token=token, body=content, headers=headers)
         if role in allowed:
             assert status not in (401, 500, 503) and not (status == 403 and b"GRANT_MISSING" in text), text
         else:
             assert status == 403 and b"GRANT_MISSING" in text, text
-            done = [entry.kind for entry in owner.ledger.entries(after=last)]
-            assert set(done) <= {"call.refused"}, done
+            done = {entry.kind for entry in owner.ledger.entries(after=before)}
+            assert done <= {"call.refused"}, done
+
+
+@pytest.mark.req("TP.17")
+def test_an_agent_token_holds_none_of_the_rights_of_people() -> None:
+    people_only = [route for route, (_, roles) in MATRIX.items() if Role.AGENT not in roles]
+    assert ("POST", "/v1/tokens") in people_only and ("PUT", "/v1/policy") in people_only
+    assert ("PUT", "/v1/agents/{agent_id}/label") in people_only
+    assert ("POST", "/v1/sessions/{session_id}/reset") in people_only

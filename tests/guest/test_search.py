@@ -232,9 +232,9 @@ def test_a_used_up_budget_gives_a_partial_answer(workspace: Workspace) -> None:
 @pytest.mark.req("T1.36")
 def test_a_catastrophic_pattern_is_stopped_and_named(workspace: Workspace) -> None:
     (workspace.path / "f").write_text("fine\n" + "a" * 5000 + "b\n")
-    begun = time.monotonic()
+    begun = time.process_time()
     failure = failure_of(lambda: workspace.search("(a+)+$"))
-    assert time.monotonic() - begun < 2
+    assert time.process_time() - begun < 2
     assert (failure.code, failure.facts) == ("PATTERN_TOO_SLOW", {"path": "f", "line": 2})
     assert signal.getitimer(signal.ITIMER_VIRTUAL) == (0, 0)
     assert signal.getsignal(signal.SIGVTALRM) == signal.SIG_DFL

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from coldframe.client.sync import SyncColdframe, SyncSandbox
+from coldframe.client.sync import SyncColdframe, SyncSandbox, ask
 from coldframe.contract.errors import ColdframeError
 from coldframe.contract.sandbox import Limits
 from tests.installation import wait_until
@@ -131,7 +131,7 @@ def test_no_setting_relaxes_a_boundary(client: SyncColdframe, sandbox: SyncSandb
         assert sandbox.run_command("echo x > /usr/x", env={variable: "1"}).exit_code != 0
     for wish in ({"isolation": "none"}, {"network": "open"}, {"profile": "computer"}, {"privileged": True}):
         with pytest.raises(ColdframeError) as failure:
-            client._transport_request("POST", "/v1/sandboxes", {"agent_id": "wish", **wish})  # type: ignore[attr-defined]
+            ask(client._transport, "POST", "/v1/sandboxes", payload={"agent_id": "wish", **wish})
         assert failure.value.code == "INVALID_ARGUMENT"
 
 

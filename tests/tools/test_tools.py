@@ -3,17 +3,18 @@
 import asyncio
 import base64
 import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
 
-from coldframe.contract.errors import ColdframeError, InvalidArgument, OutsideWorkspace
+from coldframe.contract.errors import ColdframeError, DeniedByRule, InvalidArgument, OutsideWorkspace
 from coldframe.contract.tool import ToolResult
 from coldframe.tools.output import OVER_CAP_VIEW_BYTES, OutputCollector, transcript_of, window
-from coldframe.tools.registry import OUTPUT_CAP_BYTES, all_tools, find_tool, relative_path
-from tests.control.bench import Bench, opened
+from coldframe.tools.registry import STREAM_CAP_BYTES, all_tools, find_tool, relative_path
+from tests.control.bench import OWNER, Bench, opened
 
 
 def run(tmp_path: Path, scenario: Any) -> None:
@@ -280,7 +281,14 @@ def test_a_runtime_can_be_named(tmp_path: Path) -> None:
         answer = await value(bench, info, "run_command", command=["-c", "echo $0"], runtime="sh")
         assert answer["stdout"] == "sh\n"
         assert bench.host.ran[0].argv == ("python3", "-c", "print(6 * 7)")
-        assert bench.calls()[0].body["runtime"] == "python3"
+        started = bench.calls()[0].body
+        assert started["context"]["runtime"] == "python3"
+        assert started["inputs"]["runtime_path"].endswith("/python3")
+        line = json.loads(bench.history()[0])
+        assert (line["runtime"], line["runtime_path"]) == ("python3", started["inputs"]["runtime_path"])
+        bench.control.rulebook.load("version: 1\nsettings: {deny_commands: [python3]}\n", caller=OWNER)
+        with pytest.raises(DeniedByRule):
+            await bench.call(info, "run_command", command="print(1)", runtime="python3")
 
     run(tmp_path, scenario)
 
@@ -288,7 +296,7 @@ def test_a_runtime_can_be_named(tmp_path: Path) -> None:
 def test_the_collector_keeps_head_and_tail_past_its_cap_and_little_memory() -> None:
     collector = OutputCollector(keep=True)
     chunk = b"0123456789abcdef" * 65536  # 1 MiB
-    for _ in range(OUTPUT_CAP_BYTES // len(chunk) + 40):
+    for _ in range(STREAM_CAP_BYTES // len(chunk) + 40):
         collector.add("stdout", chunk)
     collector.add("stderr", b"the end")
     head, tail = collector.kept("stdout")
@@ -337,6 +345,12 @@ def test_an_error_of_the_box_is_a_labelled_result(tmp_path: Path) -> None:
             assert {"code", "message", "hint"} <= result.error.keys()
 
     run(tmp_path, scenario)
+
+
+@pytest.mark.req("T1.101")
+def test_no_result_can_be_made_without_a_label_and_its_reason() -> None:
+    for field in ("label", "label_reason", "taint"):
+        assert ToolResult.model_fields[field].is_required()
 
 
 def test_the_same_file_can_be_guarded_by_its_version(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ def build_api(control: Control) -> FastAPI:
     """The routes alone, without their outer door."""
     app = FastAPI(title="Coldframe", version=__version__, docs_url=None, redoc_url=None, redirect_slashes=False)
     app.state.control = control
-    app.state.on_missing = "refuse"
+    app.state.on_missing = "degrade"
     for route in RAW_ROUTES:
         app.add_route(route.path, route.handler, methods=[route.method], include_in_schema=False)
     for router in (sandboxes.router, agents.router, governance.router):
@@ -43,8 +43,8 @@ def build_api(control: Control) -> FastAPI:
     return app
 
 
-def build_app(control: Control, *, allowed_hosts: Iterable[str] = (), on_missing: OnMissing = "refuse") -> ASGIApp:
-    """The whole front as an ASGI application. *on_missing* holds for sandboxes that do not say."""
+def build_app(control: Control, *, allowed_hosts: Iterable[str] = (), on_missing: OnMissing = "degrade") -> ASGIApp:
+    """The whole front as an ASGI application. With *on_missing* `refuse` no sandbox may ask for less."""
     api = build_api(control)
     api.state.on_missing = on_missing
     return Door(api, control.tokens.authenticate, allowed_hosts=allowed_hosts)

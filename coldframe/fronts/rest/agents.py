@@ -13,7 +13,8 @@ from coldframe.fronts.rest.request import OneCaller, TheControl, own_agent, own_
 router = APIRouter(prefix="/v1")
 
 
-CLEAN_SCRATCH = ("find", "scratch", "-mindepth", "1", "-delete")
+CLEAN_SCRATCH = ("sh", "-c", "chmod -R u+rwX scratch && find scratch -mindepth 1 -delete")
+"""Directories that deny their owner would stop `find`, so their modes come first."""
 
 
 class NewAgent(Model):
@@ -46,7 +47,7 @@ async def get_agent(agent_id: str, caller: OneCaller, control: TheControl) -> Ag
 
 @router.delete("/agents/{agent_id}")
 async def delete_agent(agent_id: str, caller: OneCaller, control: TheControl) -> Response:
-    """Delete the workspace and end what runs on it. The ledger keeps all it has."""
+    """Delete the workspace; refused while a sandbox runs on it. The ledger keeps all it has."""
     await control.agents.delete(agent_id, caller=caller)
     return json_response({"ok": True})
 

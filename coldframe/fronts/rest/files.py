@@ -11,11 +11,20 @@ from starlette.convertors import Convertor, register_url_convertor
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from coldframe.contract.errors import Conflict, from_wire
+from coldframe.contract.errors import (
+    Conflict,
+    FileMissing,
+    Internal,
+    InvalidArgument,
+    IsDirectory,
+    PermissionDenied,
+    from_wire,
+)
 from coldframe.contract.tool import ToolResult
-from coldframe.fronts.answers import NO_SNIFF, result_response
+from coldframe.fronts.answers import NO_SNIFF, json_response, result_response
 from coldframe.fronts.rest.request import caller_of, control_of, number_of, path_after, session_of
-from coldframe.fronts.rest.schema import BYTES, JSON_RESULT, RawRoute
+from coldframe.fronts.rest.schema import BYTES, JSON_RESULT, PLAIN_JSON, RawRoute
+from coldframe.tools.registry import relative_path
 
 
 class AnyPath(Convertor[str]):
@@ -46,13 +55,15 @@ async def download_file(request: Request) -> Response:
     if first.error is not None:
         return result_response(first)
     value = first.value
-    total = int(value["total_bytes"])
+    total, version = int(value["total_bytes"]), str(value["version"])
+    if not version.isascii() or not version.isprintable():
+        raise Internal("the version of the file cannot stand in a header")
     wanted = max(0, total - offset) if length is None else min(length, max(0, total - offset))
     headers = _CONTENT | {
         "Content-Length": str(wanted),
-        "ETag": f'"{value["version"]}"',
+        "ETag": f'"{version}"',
         "Coldframe-Total-Bytes": str(total),
-        "Coldframe-Version": str(value["version"]),
+        "Coldframe-Version": version,
         "Coldframe-Label": first.label.value,
         "Coldframe-Call": first.call_id,
     }
@@ -109,6 +120,36 @@ async def upload_file(request: Request) -> Response:
     )
 
 
+async def remove_file(request: Request) -> Response:
+    """Remove a file or link; a directory with all that is in it if `recursive=true`.
+
+    As the sandbox's own user, through the gate: two recorded commands, of which the first only looks.
+    """
+    path = relative_path(path_after(request, "/files/"))
+    recursive = request.query_params.get("recursive", "false")
+    if not path or recursive not in ("true", "false"):
+        raise InvalidArgument("name a path below the workspace, and `recursive` as true or false", argument="path")
+    name = f"./{path}"
+    if await _exit_code(request, ["test", "-e", name, "-o", "-L", name]) != 0:
+        raise FileMissing(f"there is no file or directory at `{path}`", path=path)
+    if recursive == "false" and await _exit_code(request, ["test", "-d", name, "-a", "!", "-L", name]) == 0:
+        raise IsDirectory(f"`{path}` is a directory", hint="repeat with `recursive=true`", path=path)
+    if await _exit_code(request, ["rm", *(["-r"] if recursive == "true" else []), "-f", "--", name]) != 0:
+        raise PermissionDenied(f"`{path}` could not be removed", path=path)
+    return json_response({"ok": True, "path": path})
+
+
+async def _exit_code(request: Request, command: list[str]) -> int | None:
+    sandbox_id = request.path_params["sandbox_id"]
+    result = await control_of(request).gate.call(
+        caller_of(request), sandbox_id, "run_command", {"command": command}, session_id=session_of(request)
+    )
+    if result.error is not None:
+        raise from_wire(result.error)
+    code: int | None = result.value["exit_code"]
+    return code
+
+
 _PATH = "/v1/sandboxes/{sandbox_id}/files/{path:anything}"
 _SESSION = ("Coldframe-Session", "Session whose label counts; the sandbox's own by default.")
 _IF_MATCH = ("If-Match", "Version that the file must still have; CONFLICT otherwise.")
@@ -123,4 +164,13 @@ ROUTES = (
         headers=(_SESSION, _IF_MATCH),
     ),
     RawRoute("PUT", _PATH, upload_file, "Upload a file", JSON_RESULT, body=BYTES, headers=(_SESSION, _IF_MATCH)),
+    RawRoute(
+        "DELETE",
+        _PATH,
+        remove_file,
+        "Remove a file",
+        PLAIN_JSON,
+        query=(("recursive", "boolean", "Also a directory, with all that is in it."),),
+        headers=(_SESSION,),
+    ),
 )

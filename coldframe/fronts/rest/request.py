@@ -71,6 +71,6 @@ def judge_now(control: Control, caller: Caller, info: SandboxInfo, tool: str, ar
     """
     checked = find_tool(tool).check(arguments)
     checked.fit(info.spec)
-    taint = control.sessions.get(info.session_id).taint
+    taint = control.sandboxes.session(info).taint
     context = build_context(caller, info, info.session_id, taint, tool, checked.facts(), digest_of(arguments))
     return judge_call(context, control.rulebook.current)

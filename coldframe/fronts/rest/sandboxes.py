@@ -4,12 +4,11 @@ from fastapi import APIRouter, Request
 
 from coldframe.contract.command import Contact
 from coldframe.contract.document import ContractDocument
-from coldframe.contract.files import ListProcesses, ListRuntimes, ProcessInfo, Runtime
+from coldframe.contract.files import ProcessInfo, Runtime
 from coldframe.contract.isolation import IsolationReport
-from coldframe.contract.policy import Outcome
 from coldframe.contract.sandbox import SandboxInfo, SandboxSpec
 from coldframe.contract.tool import AllowedOperation
-from coldframe.fronts.rest.request import OneCaller, TheControl, judge_now
+from coldframe.fronts.rest.request import OneCaller, TheControl
 
 router = APIRouter(prefix="/v1")
 
@@ -17,8 +16,8 @@ router = APIRouter(prefix="/v1")
 @router.post("/sandboxes")
 async def create_sandbox(request: Request, spec: SandboxSpec, caller: OneCaller, control: TheControl) -> SandboxInfo:
     """Create a sandbox and measure its walls; nothing is left behind if one is missing."""
-    if "on_missing" not in spec.model_fields_set:
-        spec = spec.model_copy(update={"on_missing": request.app.state.on_missing})
+    if request.app.state.on_missing == "refuse":  # the operator's word; a caller may be stricter, never laxer
+        spec = spec.model_copy(update={"on_missing": "refuse"})
     return await control.sandboxes.create(caller, spec)
 
 
@@ -66,18 +65,10 @@ async def list_contacts(sandbox_id: str, caller: OneCaller, control: TheControl)
 @router.get("/sandboxes/{sandbox_id}/processes")
 async def list_processes(sandbox_id: str, caller: OneCaller, control: TheControl) -> list[ProcessInfo]:
     """What runs inside now."""
-    box = await control.sandboxes.box(control.sandboxes.get(caller, sandbox_id))
-    return list((await box.ask(ListProcesses())).processes)
+    return await control.sandboxes.processes(caller, sandbox_id)
 
 
 @router.get("/sandboxes/{sandbox_id}/runtimes")
 async def list_runtimes(sandbox_id: str, caller: OneCaller, control: TheControl) -> list[Runtime]:
     """Runtimes found inside, and whether the rules let this caller start them."""
-    info = control.sandboxes.get(caller, sandbox_id)
-    box = await control.sandboxes.box(info)
-    found = (await box.ask(ListRuntimes())).runtimes
-    judged = [judge_now(control, caller, info, "run_command", {"command": [one.name]}) for one in found]
-    return [
-        one.model_copy(update={"allowed": decision.outcome is not Outcome.DENY})
-        for one, decision in zip(found, judged, strict=True)
-    ]
+    return await control.sandboxes.runtimes(caller, sandbox_id)

@@ -6,8 +6,10 @@ are dropped). What bubblewrap itself cannot do (masking of /proc entries, caps o
 joining, in `finish_mounts`.
 
 Order matters in `arguments`: later mounts cover earlier ones, and the read-only remounts come last.
-The first process is a shell loop without rights: it reaps, and if the payload kills its sleep it makes
-another. bubblewrap gets an empty environment of its own, since `--clearenv` does not reach its reaper.
+The first process sleeps and never forks: the kernel reaps for it, since it ignores SIGCHLD, and it has no
+handler, so nothing inside can signal it. (A shell that reaps needs a child to wait for; a payload that killed
+that child while the box was at its process limit ended the box, measured.) bubblewrap gets an empty environment
+of its own, since `--clearenv` does not reach its reaper.
 """
 
 import json
@@ -27,7 +29,11 @@ NAMESERVER = "198.18.0.1"
 """Nobody answers there: look-ups fail at once and are seen. The benchmark range is never routed."""
 PATH = f"{HOME}/.local/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin:{TOOLS}"
 
-INIT = "echo ready; exec >&- 2>&-; trap '' HUP INT TERM QUIT; while :; do sleep 1000000000 & wait; done"
+INIT = (
+    "env --ignore-signal=CHLD true 2>&- && quiet=1; echo ready; exec >&- 2>&-; trap '' HUP INT TERM QUIT; "
+    '[ "$quiet" ] && exec env -i --ignore-signal=CHLD sleep infinity; '
+    "while :; do sleep 1000000000 & wait; done"  # an `env` older than coreutils 8.31
+)
 
 ENVIRONMENT = {
     "PATH": PATH,
@@ -94,6 +100,8 @@ SETTINGS = {
 MASKED_SIZES = {"/tmp": 1024, "/var/tmp": 256, "/run": 16, "/dev/shm": 512}
 """Private memory file systems and their caps in MiB; they count as memory of whoever writes."""
 INODES_PER_MIB = 256
+MOST_TERMINALS = 64
+"""Pseudo-terminals of one box: the kernel has about 3,000 for all boxes together, and one payload took them all."""
 
 
 class Plan(NamedTuple):
@@ -239,11 +247,13 @@ def _read_line(file: int) -> bytes:
 def finish_mounts() -> None:
     """While still privileged in the box's user namespace: what bubblewrap cannot do.
 
-    Masks what /proc tells of the host, makes /proc/sys read-only, and caps the number of files of the
-    memory file systems (bubblewrap caps bytes only; 300,000 empty files cost kernel memory).
+    Masks what /proc tells of the host, makes /proc/sys read-only, caps the number of files of the memory
+    file systems (bubblewrap caps bytes only; 300,000 empty files cost kernel memory) and of terminals.
     """
     confine.mask_proc()
     for path in MASKED_SIZES:
         cap = f"nr_inodes={MASKED_SIZES[path] * INODES_PER_MIB}"
         confine.mount(None, path, None, confine.MS_REMOUNT | confine.MS_NOSUID | confine.MS_NODEV, cap)
+    options = f"newinstance,ptmxmode=0666,mode=620,max={MOST_TERMINALS}"
+    confine.mount(None, "/dev/pts", None, confine.MS_REMOUNT | confine.MS_NOSUID | confine.MS_NOEXEC, options)
     routes.capture_everything()

@@ -1,0 +1,72 @@
+"""Rows of sandboxes: the table, the state object of each state, and what of a row is worth keeping parsed."""
+
+from datetime import datetime
+from functools import lru_cache
+
+import sqlalchemy as sa
+
+from coldframe.contract.errors import NextAction, next_action
+from coldframe.contract.isolation import IsolationReport
+from coldframe.contract.sandbox import SandboxSpec, SandboxState, StateObject
+from coldframe.control.store import metadata
+
+sandboxes = sa.Table(
+    "sandboxes",
+    metadata,
+    sa.Column("sandbox_id", sa.Text, primary_key=True),
+    sa.Column("agent_id", sa.Text, nullable=True, index=True),
+    sa.Column("session_id", sa.Text, nullable=False),
+    sa.Column("spec", sa.Text, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("report", sa.Text, nullable=True),
+    sa.Column("workspace_label", sa.Text, nullable=False),
+    sa.Column("created_at", sa.Text, nullable=False),
+)
+FIELDS = "sandbox_id, agent_id, session_id, spec, state, report, workspace_label, created_at"
+ENDED = ("terminated", "lost", "failed")
+
+
+@lru_cache(maxsize=1024)
+def stored_spec(text: str) -> SandboxSpec:
+    """Parsed texts are kept: every call of a tool asks for them, and equal texts mean the same."""
+    return SandboxSpec.model_validate_json(text)
+
+
+@lru_cache(maxsize=1024)
+def stored_state(text: str) -> StateObject:
+    return StateObject.model_validate_json(text)
+
+
+@lru_cache(maxsize=256)
+def weak_points(text: str) -> tuple[str, ...]:
+    return degraded_of(IsolationReport.model_validate_json(text))
+
+
+def degraded_of(report: IsolationReport) -> tuple[str, ...]:
+    weak = [one.name for one in report.properties if one.state != "enforced" and one.required]
+    return (*weak, *(f"limit:{one.kind}" for one in report.limits if one.strength != "hard"))
+
+
+def state_object(sandbox_id: str, state: SandboxState, since: datetime, *, message: str = "") -> StateObject:
+    """Return the state with what can be done in it."""
+    create = next_action("sandbox.create", "makes a new sandbox on the same workspace")
+    actions: dict[str, list[NextAction]] = {
+        "starting": [next_action("sandbox.get", "tells when it runs", sandbox_id=sandbox_id)],
+        "running": [
+            next_action("tool.call", "runs a tool in it", sandbox_id=sandbox_id),
+            next_action("sandbox.terminate", "ends it; the files of an agent are kept", sandbox_id=sandbox_id),
+        ],
+        "stopping": [next_action("sandbox.terminate", "finishes what was begun", sandbox_id=sandbox_id)],
+        "terminated": [create],
+        "lost": [create, next_action("command.output", "gives the output that was kept", sandbox_id=sandbox_id)],
+        "failed": [create, next_action("host.doctor", "tells what is missing on this machine")],
+    }
+    return StateObject(
+        state=state,
+        since=since,
+        code={"lost": "GUEST_LOST", "failed": "INTERNAL"}.get(state),
+        family={"lost": "infrastructure", "failed": "infrastructure"}.get(state),
+        message=message,
+        retryable=state in ("starting", "stopping"),
+        next_actions=tuple(actions[state]),
+    )

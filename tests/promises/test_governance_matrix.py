@@ -1,0 +1,261 @@
+"""Who may do what, and which hook stands before what: whole tables, tried on a running installation."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from coldframe.client.sync import SyncColdframe, SyncSandbox
+from coldframe.contract.policy import Hook, Role
+from coldframe.policy.fields import SCHEMA
+from tests.fronts.test_permissions import ENDING, MATRIX
+from tests.installation import Installation
+from tests.promises.raw import Answer, all_entries, call, own_installation, rest
+
+NO_RULES = "version: 1\n"
+EVERY_TOOL: dict[str, dict[str, object]] = {
+    "write_file": {"path": "a.txt", "content": "one\n"},
+    "read_file": {"path": "a.txt"},
+    "edit_file": {"path": "a.txt", "old": "one", "new": "one"},
+    "list_directory": {"path": ""},
+    "search_files": {"pattern": "one"},
+    "run_command": {"command": "cat a.txt"},
+}
+
+
+@pytest.fixture(scope="module")
+def governed() -> Iterator[Installation]:
+    """An installation whose rules the tests of this file change."""
+    with own_installation() as started:
+        yield started
+
+
+@pytest.fixture
+def owner(governed: Installation) -> Iterator[SyncColdframe]:
+    with SyncColdframe(governed.url, governed.token) as client:
+        client.policy.load(NO_RULES)
+        yield client
+
+
+@pytest.fixture
+def box(owner: SyncColdframe, agent_id: str) -> Iterator[SyncSandbox]:
+    with owner.sandboxes.create(agent_id=agent_id) as sandbox:
+        sandbox.write_file("a.txt", "one\n")
+        yield sandbox
+
+
+def tokens_of(owner: SyncColdframe, agent_id: str) -> dict[Role, str]:
+    return {
+        role: owner.tokens.create(role, f"{role} of the matrix", agent_id=agent_id if role is Role.AGENT else None)[0]
+        for role in Role
+    }
+
+
+def head(client: SyncColdframe) -> int:
+    return client.ledger.verify().head_seq
+
+
+@pytest.mark.req("T1.88")
+def test_each_of_the_six_tools_can_be_stopped_at_either_hook(
+    governed: Installation, owner: SyncColdframe, box: SyncSandbox
+) -> None:
+    assert {info.name for info in owner.tools()} == set(EVERY_TOOL)
+    for hook in Hook:
+        for stopped in EVERY_TOOL:
+            owner.policy.load(
+                f"version: 1\nrules:\n  - {{id: stop, hook: {hook}, when: {{tool: {stopped}}}, then: deny}}\n"
+            )
+            for tool, arguments in EVERY_TOOL.items():
+                since = head(owner)
+                answer = call(governed, box.id, tool, arguments)
+                entries = all_entries(owner, after=since)
+                outcomes = [(one.body["decision"]["hook"], one.body["decision"]["outcome"]) for one in entries]
+                if tool != stopped:
+                    assert answer.status == 200, (hook, tool, answer.body)
+                    assert outcomes == [("PRE_TOOL_CALL", "allow"), ("POST_TOOL_RESPONSE", "allow")]
+                else:
+                    assert answer.json["error"]["facts"]["rule"] == "stop"
+                    assert "value" not in answer.json and b"one" not in answer.body
+                    before = [] if hook is Hook.PRE_TOOL_CALL else [("PRE_TOOL_CALL", "allow")]
+                    assert outcomes == [*before, (hook.value, "deny")]
+
+
+# The row asks for more hooks than there are so far; each comes with its own firing site, and then is seen here.
+def test_every_declared_hook_fires_and_its_context_is_the_documented_one(
+    governed: Installation, owner: SyncColdframe, box: SyncSandbox
+) -> None:
+    since = head(owner)
+    for tool, arguments in EVERY_TOOL.items():
+        assert call(governed, box.id, tool, arguments).status == 200
+    seen = {one.body["decision"]["hook"]: one.body["context"] for one in all_entries(owner, after=since)}
+    assert set(seen) == {hook.value for hook in Hook} == {hook.value for hook in SCHEMA}
+    # A rule may ask for every field of the schema, and no other.
+    samples = {"label": "PUBLIC", "number": 1, "flag": True, "output": {"contains": "x"}, "program": "ls"}
+    for hook, fields in SCHEMA.items():
+        for name, spec in fields.items():
+            assert spec.meaning
+            value = spec.choices[0] if spec.choices else samples.get(spec.kind, "x")
+            owner.policy.load(
+                f"version: 1\nrules:\n  - {{id: probe, hook: {hook}, when: {{{name}: {json_like(value)}}}, label: PUBLIC}}\n"
+            )
+            assert call(governed, box.id, "run_command", {"command": "true"}).status == 200, (hook, name)
+        text = f"version: 1\nrules:\n  - {{id: probe, hook: {hook}, when: {{approved: true}}, then: deny}}\n"
+        assert rest(governed, "PUT", "/v1/policy", text.encode()).code == "RULES_INVALID"
+
+
+def json_like(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else "{contains: x}" if isinstance(value, dict) else str(value)
+
+
+@pytest.mark.req("TP.17")
+def test_every_route_with_a_real_token_of_every_role(
+    governed: Installation, owner: SyncColdframe, box: SyncSandbox, agent_id: str
+) -> None:
+    """The table is that of the REST front; here it meets a real server, a real box and tokens made for it."""
+    ran = box.run_command("true")
+    tokens = tokens_of(owner, agent_id)
+    session = owner.sandboxes.get(box.id).info.session_id
+    schema = rest(governed, "GET", "/openapi.json").json
+    routes = {(method.upper(), path) for path, methods in schema["paths"].items() for method in methods}
+    generic = ("POST", "/v1/sandboxes/{sandbox_id}/tools/{tool}")
+    assert {route for route in routes if "/tools/" not in route[1]} | {generic} == set(MATRIX)
+    made = []
+    for (method, template), (payload, allowed) in MATRIX.items():
+        for role, token in tokens.items():
+            absent = role in allowed and (method, template) in ENDING
+            names = {
+                "{sandbox_id}": "sbx_none" if absent else box.id,
+                "{agent_id}": "none" if absent else agent_id,
+                "{session_id}": session,
+                "{command_id}": ran.command_id,
+                "{receipt_id}": str(ran.result.receipt_id),
+                "{token_id}": "tok_none" if absent else owner.tokens.list()[0].token_id,
+                "{tool}": "run_command",
+                "{path}": "scratch/a.txt",
+                "{seq}": "1",
+            }
+            path = template
+            for mark, value in names.items():
+                path = path.replace(mark, value)
+            body: object = payload
+            if isinstance(payload, dict):
+                replaced = {"sandbox_id": box.id, "agent_id": agent_id}
+                body = {name: replaced.get(name, value) for name, value in payload.items()}
+            elif method == "PUT":
+                body = NO_RULES.encode() if path == "/v1/policy" else b"x"
+            since = head(owner)
+            answer = rest(governed, method, path, body, token=token)
+            what = (method, path, role.value, answer.status, answer.body[:200])
+            if role in allowed:
+                assert answer.status not in (401, 500, 503) and answer.code != "GRANT_MISSING", what
+                if (method, template) == ("POST", "/v1/sandboxes"):
+                    made.append(answer.json["sandbox_id"])
+            else:
+                assert (answer.status, answer.code) == (403, "GRANT_MISSING"), what
+                assert {one.kind for one in all_entries(owner, after=since)} <= {"call.refused"}, what
+    for sandbox_id in made:
+        owner.sandboxes.get(sandbox_id).terminate()
+    for route in MATRIX:
+        if route[1] not in ("/v1/health",) and "{" not in route[1]:
+            assert rest(governed, *route, token="cf_nobody").status == 401, route
+
+
+# -- the list of what is allowed is what happens -------------------------------------------------------------------
+
+TOOL_OPERATIONS: dict[str, tuple[str, dict[str, object]]] = {
+    "tool.write_file": ("write_file", {"path": "scratch/a.txt", "content": "a"}),
+    "tool.read_file": ("read_file", {"path": "scratch/a.txt"}),
+    "tool.edit_file": ("edit_file", {"path": "scratch/a.txt", "old": "a", "new": "b"}),
+    "tool.list_directory": ("list_directory", {"path": "scratch"}),
+    "tool.search_files": ("search_files", {"pattern": "a", "path": "scratch"}),
+    "tool.run_command": ("run_command", {"command": ["true"]}),
+    "tool.run_command:shell": ("run_command", {"command": "true"}),
+    "tool.run_command:opaque": ("run_command", {"command": 'eval "$x"'}),
+    "tool.run_command:privilege": ("run_command", {"command": "sudo true"}),
+    "tool.run_command:destroy": ("run_command", {"command": "rm -rf /"}),
+    "tool.run_command:device": ("run_command", {"command": "mkfs.ext4 /dev/sda"}),
+    "tool.run_command:power": ("run_command", {"command": "shutdown now"}),
+}
+OPERATIONS: dict[str, tuple[str, str, object]] = {
+    "agent.clean": ("POST", "/v1/agents/AGENT/scratch/clean", None),
+    "agent.create": ("POST", "/v1/agents", {"agent_id": "AGENT"}),
+    "agent.delete": ("DELETE", "/v1/agents/none", None),
+    "agent.read": ("GET", "/v1/agents", None),
+    "command.read": ("GET", "/v1/sandboxes/SANDBOX/commands", None),
+    "command.signal": ("POST", "/v1/sandboxes/SANDBOX/commands/COMMAND/signal", {"signal": 15}),
+    "host.doctor": ("GET", "/v1/doctor", None),
+    "label.set": ("PUT", "/v1/agents/AGENT/label", {"label": "PUBLIC", "reason": "table"}),
+    "ledger.read": ("GET", "/v1/ledger/entries?limit=1", None),
+    "ledger.verify": ("GET", "/v1/ledger/verify", None),
+    "policy.load": ("PUT", "/v1/policy", b"RULES"),
+    "policy.read": ("GET", "/v1/policy", None),
+    "receipt.read": ("GET", "/v1/receipts/RECEIPT", None),
+    "sandbox.create": ("POST", "/v1/sandboxes", {"agent_id": "AGENT"}),
+    "sandbox.read": ("GET", "/v1/sandboxes/SANDBOX", None),
+    "sandbox.terminate": ("DELETE", "/v1/sandboxes/sbx_none", None),
+    "session.read": ("GET", "/v1/sessions/SESSION", None),
+    "session.reset": ("POST", "/v1/sessions/SESSION/reset", None),
+    "token.create": ("POST", "/v1/tokens", {"role": "viewer", "name": "table"}),
+    "token.list": ("GET", "/v1/tokens", None),
+    "token.revoke": ("DELETE", "/v1/tokens/tok_none", None),
+}
+RULE_SETS = {
+    "none": NO_RULES,
+    "strict": "version: 1\nsettings: {strict_parsing: true}\n",
+    "asking": "version: 1\nrules:\n  - {id: ask-true, hook: PRE_TOOL_CALL, when: {program: 'true'}, then: ask}\n",
+    "reading": "version: 1\nsettings: {disabled_tools: {agent: [write_file, edit_file], member: ['*']}}\n",
+    "listed": "version: 1\nsettings: {allow_programs: ['ls']}\n",
+    "tainted": "version: 1\nrules:\n  - {id: clean-only, hook: PRE_TOOL_CALL, when: {taint: {at_least: INTERNAL}}, then: deny}\n",
+}
+TAINTING = "version: 1\nrules:\n  - {id: taint, hook: PRE_TOOL_CALL, when: {tool: list_directory}, label: INTERNAL}\n"
+
+
+def told(answer: Answer) -> str:
+    """What a real call came to, in the words of the list."""
+    if answer.code in ("GRANT_MISSING", "DENIED_BY_RULE", "NOT_IN_PROFILE"):
+        return "deny"
+    return "ask" if answer.code == "PENDING_APPROVAL" else "allow"
+
+
+@pytest.mark.req("T3.08")
+def test_the_list_of_allowed_operations_is_what_happens(
+    governed: Installation, owner: SyncColdframe, box: SyncSandbox, agent_id: str
+) -> None:
+    """33 operations × 6 rule sets × 5 roles, each really asked for; there is one profile so far."""
+    tokens = tokens_of(owner, agent_id)
+    ran = box.run_command("true")
+    session = owner.sandboxes.get(box.id).info.session_id
+    mismatches, asked = [], 0
+    for name, text in RULE_SETS.items():
+        if name == "tainted":
+            owner.policy.load(TAINTING)
+            box.list_directory()
+        owner.policy.load(text)
+        for role, token in tokens.items():
+            marks: dict[str, Any] = {"AGENT": agent_id, "SANDBOX": box.id, "SESSION": session}
+            marks |= {"COMMAND": ran.command_id, "RECEIPT": ran.result.receipt_id}
+            answer = rest(governed, "GET", f"/v1/sandboxes/{box.id}/allowed", token=token)
+            listed = {one["operation"]: one["answer"] for one in answer.json}
+            # `tool.call` is the right to call tools at all; what comes of it is said tool by tool.
+            assert set(listed) - {"tool.call"} == set(OPERATIONS) | set(TOOL_OPERATIONS)
+            real = {
+                operation: told(call(governed, box.id, *what, token=token))
+                for operation, what in TOOL_OPERATIONS.items()
+            }
+            for operation, (method, path, payload) in OPERATIONS.items() if name == "none" else ():
+                for mark, value in marks.items():
+                    path = path.replace(mark, value)
+                body = text.encode() if payload == b"RULES" else payload
+                if isinstance(body, dict):
+                    body = {key: marks.get(str(value), value) for key, value in body.items()}
+                answer = rest(governed, method, path, body, token=token)
+                assert answer.status < 500, (operation, answer.body)
+                real[operation] = told(answer)
+                if operation == "sandbox.create" and answer.status < 300:
+                    owner.sandboxes.get(answer.json["sandbox_id"]).terminate()
+            asked += len(real)
+            mismatches += [(name, role, one, listed[one], real[one]) for one in real if listed[one] != real[one]]
+            unlisted = call(governed, box.id, "delete_everything", {}, token=token)
+            assert unlisted.code in ("UNKNOWN_TOOL", "GRANT_MISSING")
+    assert mismatches == []
+    assert asked == 5 * (6 * len(TOOL_OPERATIONS) + len(OPERATIONS))
