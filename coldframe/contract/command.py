@@ -6,6 +6,7 @@ from typing import Literal
 from pydantic import Field
 
 from coldframe.contract.model import Model
+from coldframe.contract.state import StateObject
 
 MAX_COMMAND_BYTES = 8 * 1024 * 1024
 """Longest shell text. Past 100 KB it goes to bash as a script on a descriptor, since Linux caps one argument at 128 KiB."""
@@ -172,3 +173,5 @@ class CommandInfo(Model):
     command_line: str = ""
     started_at: datetime | None = None
     result: CommandResult | None = None
+    status: StateObject | None = None
+    """How it stands, with a code if something is the matter and what can be done. Filled in by control."""

@@ -64,7 +64,9 @@ class ColdframeError(Exception):
     retry: ClassVar[Retry] = "never"
     family: ClassVar[Family] = "infrastructure"
     hint: ClassVar[str] = "report this with the server log around this time"
-    """What to do next, if the raise site has nothing better."""
+    """What to do next, in words, if the raise site has nothing better."""
+    offer: ClassVar[tuple[str, str, dict[str, Fact]]] = ("host.doctor", "tells what is missing on this machine", {})
+    """The same as one operation: its name, its effect, its arguments."""
 
     def __init__(
         self, message: str, *, hint: str | None = None, next_actions: list[NextAction] | None = None, **facts: Fact
@@ -73,7 +75,8 @@ class ColdframeError(Exception):
         self.message = message
         self.facts: dict[str, Fact] = facts
         self.advice = hint or self.hint
-        self.next_actions: list[NextAction] = next_actions or []
+        operation, effect, arguments = self.offer
+        self.next_actions: list[NextAction] = next_actions or [next_action(operation, effect, **arguments)]
         self.wire_code: str | None = None
         """Code as received, where this process has no class for it."""
 
@@ -98,6 +101,7 @@ class InvalidArgument(ColdframeError):
     retry: ClassVar[Retry] = "after_change"
     family: ClassVar[Family] = "input"
     hint = "correct the argument named in the message; `GET /v1/tools` gives the schemas"
+    offer = ("tools.list", "shows the arguments of every tool", {})
 
 
 class InvalidPattern(InvalidArgument):
@@ -108,6 +112,7 @@ class InvalidPattern(InvalidArgument):
     retry: ClassVar[Retry] = "after_change"
     family: ClassVar[Family] = "input"
     hint = "correct the pattern, or search for it literally with `regex: false`"
+    offer = ("search_files", "looks for the text as it is", {"regex": False})
 
 
 class RulesInvalid(InvalidArgument):
@@ -118,6 +123,7 @@ class RulesInvalid(InvalidArgument):
     retry: ClassVar[Retry] = "after_change"
     family: ClassVar[Family] = "input"
     hint = "correct the rule file at the line given; the rules in force are unchanged"
+    offer = ("policy.show", "shows the rules in force", {})
 
 
 class Unauthenticated(ColdframeError):
@@ -128,6 +134,7 @@ class Unauthenticated(ColdframeError):
     retry: ClassVar[Retry] = "after_change"
     family: ClassVar[Family] = "permission"
     hint = "send `Authorization: Bearer TOKEN`; `coldframe token create` makes one"
+    offer = ("token.create", "makes a token (owner or admin)", {})
 
 
 class Refused(ColdframeError):
@@ -138,6 +145,7 @@ class Refused(ColdframeError):
     retry: ClassVar[Retry] = "never"
     family: ClassVar[Family] = "permission"
     hint = "ask the owner of this installation"
+    offer = ("sandbox.allowed", "lists what may be done", {})
 
 
 class GrantMissing(Refused):
@@ -178,6 +186,7 @@ class PendingApproval(Refused):
     retry: ClassVar[Retry] = "after_approval"
     family: ClassVar[Family] = "permission"
     hint = "a person has to decide; this version records the request but cannot grant it yet"
+    offer = ("policy.show", "shows the rule that asks for a person", {})
 
 
 class OutsideWorkspace(Refused):
@@ -188,6 +197,7 @@ class OutsideWorkspace(Refused):
     retry: ClassVar[Retry] = "never"
     family: ClassVar[Family] = "permission"
     hint = "give a path relative to the workspace"
+    offer = ("list_directory", "shows what is in the workspace", {"path": ""})
 
 
 class PermissionDenied(Refused):
@@ -198,6 +208,7 @@ class PermissionDenied(Refused):
     retry: ClassVar[Retry] = "after_change"
     family: ClassVar[Family] = "permission"
     hint = "change the mode of the file first"
+    offer = ("run_command", "gives the owner read and write", {"command": ["chmod", "u+rw", "PATH"]})
 
 
 class ReadOnly(Refused):
@@ -208,6 +219,7 @@ class ReadOnly(Refused):
     retry: ClassVar[Retry] = "never"
     family: ClassVar[Family] = "permission"
     hint = "write below the workspace instead"
+    offer = ("list_directory", "shows what is in the workspace", {"path": ""})
 
 
 class Missing(ColdframeError):
@@ -218,6 +230,7 @@ class Missing(ColdframeError):
     retry: ClassVar[Retry] = "never"
     family: ClassVar[Family] = "input"
     hint = "list what exists and correct the name"
+    offer = ("sandbox.list", "lists what there is", {})
 
 
 class NotFound(Missing):
@@ -238,6 +251,7 @@ class UnknownTool(Missing):
     retry: ClassVar[Retry] = "never"
     family: ClassVar[Family] = "input"
     hint = "`GET /v1/tools` lists the tools"
+    offer = ("tools.list", "lists the tools", {})
 
 
 class FileMissing(Missing):
@@ -248,6 +262,7 @@ class FileMissing(Missing):
     retry: ClassVar[Retry] = "never"
     family: ClassVar[Family] = "input"
     hint = "list the directory to see what is there"
+    offer = ("list_directory", "shows what is there", {"path": ""})
 
 
 class Unfit(ColdframeError):
@@ -258,6 +273,7 @@ class Unfit(ColdframeError):
     retry: ClassVar[Retry] = "after_change"
     family: ClassVar[Family] = "conflict"
     hint = "look at the object and correct the call"
+    offer = ("sandbox.get", "shows the state now", {})
 
 
 class Conflict(Unfit):
@@ -268,6 +284,7 @@ class Conflict(Unfit):
     retry: ClassVar[Retry] = "after_change"
     family: ClassVar[Family] = "conflict"
     hint = "read it again and repeat the change on what is there now"
+    offer = ("read_file", "gives what is there now, and its version", {})
 
 
 class WrongState(Unfit):
@@ -288,6 +305,7 @@ class IsDirectory(Unfit):
     retry: ClassVar[Retry] = "after_change"
     family: ClassVar[Family] = "input"
     hint = "name a file, or list the directory"
+    offer = ("list_directory", "lists it", {})
 
 
 class NotDirectory(Unfit):
@@ -298,6 +316,7 @@ class NotDirectory(Unfit):
     retry: ClassVar[Retry] = "after_change"
     family: ClassVar[Family] = "input"
     hint = "name a directory"
+    offer = ("read_file", "reads the file that it is", {})
 
 
 class NotRegular(Unfit):
@@ -308,6 +327,7 @@ class NotRegular(Unfit):
     retry: ClassVar[Retry] = "never"
     family: ClassVar[Family] = "input"
     hint = "only regular files can be read and written by tools"
+    offer = ("list_directory", "shows what kind of thing it is", {})
 
 
 class EditNotFound(Unfit):
@@ -318,6 +338,7 @@ class EditNotFound(Unfit):
     retry: ClassVar[Retry] = "after_change"
     family: ClassVar[Family] = "input"
     hint = "read the file and copy the old text exactly, white space included"
+    offer = ("read_file", "gives the text as it is now", {})
 
 
 class EditNotUnique(Unfit):
@@ -328,6 +349,7 @@ class EditNotUnique(Unfit):
     retry: ClassVar[Retry] = "after_change"
     family: ClassVar[Family] = "input"
     hint = "add surrounding lines to the old text until it is unique, or set `replace_all`"
+    offer = ("edit_file", "replaces every occurrence", {"replace_all": True})
 
 
 class TooLarge(Unfit):
@@ -338,6 +360,7 @@ class TooLarge(Unfit):
     retry: ClassVar[Retry] = "after_change"
     family: ClassVar[Family] = "limit"
     hint = "ask for a range, or use the raw file routes"
+    offer = ("read_file", "reads a range", {"offset": 0, "length": 1048576})
 
 
 class PatternTooSlow(Unfit):
@@ -348,6 +371,7 @@ class PatternTooSlow(Unfit):
     retry: ClassVar[Retry] = "after_change"
     family: ClassVar[Family] = "limit"
     hint = "simplify the pattern (no nested repetition) or search literally"
+    offer = ("search_files", "looks for the text as it is", {"regex": False})
 
 
 class LimitReached(ColdframeError):
@@ -358,6 +382,7 @@ class LimitReached(ColdframeError):
     retry: ClassVar[Retry] = "after_change"
     family: ClassVar[Family] = "limit"
     hint = "free some of the resource named, or have an admin raise the limit"
+    offer = ("sandbox.contract", "shows the limits", {})
 
 
 class DiskFull(LimitReached):
@@ -368,6 +393,7 @@ class DiskFull(LimitReached):
     retry: ClassVar[Retry] = "after_change"
     family: ClassVar[Family] = "limit"
     hint = "delete files in the workspace, or have an admin raise the disk limit"
+    offer = ("run_command", "shows what takes the space", {"command": ["du", "-sk", "."]})
 
 
 class Unavailable(ColdframeError):
@@ -378,6 +404,7 @@ class Unavailable(ColdframeError):
     retry: ClassVar[Retry] = "later"
     family: ClassVar[Family] = "infrastructure"
     hint = "try again; `coldframe doctor` tells what is missing"
+    offer = ("host.doctor", "tells what is missing on this machine", {})
 
 
 class IsolationUnavailable(Unavailable):
@@ -398,6 +425,7 @@ class PolicyUnavailable(Unavailable):
     retry: ClassVar[Retry] = "later"
     family: ClassVar[Family] = "infrastructure"
     hint = "have the owner look at the server log"
+    offer = ("policy.show", "shows the rules in force", {})
 
 
 class LedgerUnavailable(Unavailable):
@@ -408,6 +436,7 @@ class LedgerUnavailable(Unavailable):
     retry: ClassVar[Retry] = "later"
     family: ClassVar[Family] = "infrastructure"
     hint = "free disk space for the data directory, then try again"
+    offer = ("ledger.verify", "tells whether the ledger is whole", {})
 
 
 class HostUnreachable(Unavailable):
@@ -418,6 +447,7 @@ class HostUnreachable(Unavailable):
     retry: ClassVar[Retry] = "later"
     family: ClassVar[Family] = "infrastructure"
     hint = "ask again with the same idempotency key"
+    offer = ("tool.call", "asks again: with the same idempotency key it is carried out once", {})
 
 
 class GuestLost(Unavailable):
@@ -428,6 +458,7 @@ class GuestLost(Unavailable):
     retry: ClassVar[Retry] = "after_change"
     family: ClassVar[Family] = "infrastructure"
     hint = "create a new sandbox; the files of the workspace are kept"
+    offer = ("sandbox.create", "makes a new sandbox on the same workspace", {})
 
 
 class Internal(Unavailable):

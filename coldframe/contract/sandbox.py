@@ -2,13 +2,14 @@
 
 import re
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
 from coldframe.contract.errors import InvalidArgument
 from coldframe.contract.model import Model
 from coldframe.contract.policy import Label
+from coldframe.contract.state import StateObject
 
 _AGENT_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 RESERVED_AGENT_IDS = frozenset({"background"})
@@ -77,19 +78,6 @@ class SandboxSpec(Model):
 
 
 SandboxState = Literal["starting", "running", "stopping", "terminated", "lost", "failed"]
-
-
-class StateObject(Model):
-    """What is the matter and what can be done, in the same shape for sandboxes and commands."""
-
-    state: str
-    since: datetime
-    code: str | None = None
-    family: str | None = None
-    message: str = ""
-    retryable: bool = False
-    next_actions: tuple[dict[str, Any], ...] = ()
-    evidence: tuple[str, ...] = ()
 
 
 class SandboxInfo(Model):

@@ -12,7 +12,7 @@ from contextlib import aclosing
 from typing import Literal, NamedTuple, cast
 
 from coldframe.contract.caller import Caller
-from coldframe.contract.command import CommandEvent, CommandInfo, CommandResult, Ended, OutputChunk
+from coldframe.contract.command import CommandEvent, CommandInfo, CommandResult, Ended, FileChanges, OutputChunk
 from coldframe.contract.errors import DeniedByRule, GuestLost, InvalidArgument, NotFound, WrongState
 from coldframe.contract.files import ListCommands, ResizeTerminal, SignalCommand
 from coldframe.contract.ledger import CallEnded, CallStarted, LedgerEntry
@@ -21,6 +21,7 @@ from coldframe.contract.ports import Host
 from coldframe.contract.sandbox import SandboxInfo
 from coldframe.contract.tool import OutputWindow
 from coldframe.control.call_records import ids_of
+from coldframe.control.command_states import with_status
 from coldframe.control.judgement import holds_back
 from coldframe.control.ledger import Ledger
 from coldframe.control.rights import require
@@ -71,14 +72,17 @@ class Outputs:
         require(caller, "command.read")
         info = self._sandboxes.get(caller, sandbox_id)
         live = await self._live(info, None)
-        ended = {entry.subject for entry in self._entries(info, "call.ended")}
+        ended = {entry.subject: entry for entry in self._entries(info, "call.ended")}
         found = []
         for entry in self._entries(info, "call.started"):
             started = CallStarted.model_validate(entry.body)
             if started.command_id is not None:
+                end = ended.get(started.call_id)
+                call = _Call(started, None if end is None else CallEnded.model_validate(end.body), over=end is not None)
                 known = live.get(started.command_id)
-                found.append(known or _info_of(started, "ended" if started.call_id in ended else "lost", None))
-        return found
+                known = known or _info_of(started, "lost" if end is None else "ended", None)
+                found.append(self._shown(caller, call, known))
+        return [with_status(one) for one in found]
 
     async def command(self, caller: Caller, sandbox_id: str, command_id: str) -> CommandInfo:
         """Return one command with its result, if it has ended. Raises NotFound."""
@@ -86,10 +90,10 @@ class Outputs:
         info = self._sandboxes.get(caller, sandbox_id)
         call = self._call(info, command_id)
         known = (await self._live(info, command_id)).get(command_id)
-        if known is not None:
-            return known
-        result = await self._stored_result(info, command_id)
-        return _info_of(call.started, "lost" if result is None else "ended", result)
+        if known is None:
+            result = await self._stored_result(info, command_id)
+            known = _info_of(call.started, "lost" if result is None else "ended", result)
+        return with_status(self._shown(caller, call, known))
 
     async def output(
         self,
@@ -203,6 +207,18 @@ class Outputs:
             _check_judged(call, self._rulebook)
         own = call.started.decision.label if call.ended is None else call.ended.label
         return info, call, join(own, call.started.taint_before, info.workspace_label)
+
+    def _shown(self, caller: Caller, call: _Call, info: CommandInfo) -> CommandInfo:
+        """*info* as the caller may see it: names that programs chose are judged with the output, and withheld with it."""
+        if info.result is None or caller.role in (Role.OWNER, Role.ADMIN):
+            return info
+        try:
+            _check_judged(call, self._rulebook)
+        except (DeniedByRule, WrongState) as error:
+            files = FileChanges(recorded=False, reason=error.message)
+            result = info.result.model_copy(update={"files": files, "leftovers": ()})
+            return info.model_copy(update={"result": result})
+        return info
 
     def _join(self, caller: Caller, info: SandboxInfo, label: Label) -> None:
         if caller.role is Role.AGENT:

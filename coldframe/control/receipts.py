@@ -5,9 +5,9 @@ the ledger is the record, this is its readable form for one call.
 """
 
 from coldframe.contract.caller import Caller
-from coldframe.contract.errors import NotFound, WrongState
+from coldframe.contract.errors import DeniedByRule, NotFound, WrongState
 from coldframe.contract.ledger import CallEnded, CallStarted, LedgerEntry, StreamDigest
-from coldframe.contract.policy import Decision
+from coldframe.contract.policy import Decision, Outcome, Role
 from coldframe.contract.receipt import Receipt, ReceiptDecision, ReceiptOutput
 from coldframe.control.call_records import ids_of
 from coldframe.control.judgement import digest_of
@@ -26,6 +26,7 @@ class Receipts:
 
         Raises:
             GrantMissing, NotFound: not the caller's to see, or there is none.
+            DeniedByRule: a rule withheld the result, and the caller is neither owner nor admin.
             WrongState: the call has not ended, or was interrupted so that nothing certain can be said.
         """
         require(caller, "receipt.read")
@@ -41,6 +42,10 @@ class Receipts:
                 call_id=ids.call_id,
             )
         started, ended = CallStarted.model_validate(begin.body), CallEnded.model_validate(end.body)
+        withheld = ended.decision is None or ended.decision.outcome is not Outcome.ALLOW
+        if withheld and caller.role not in (Role.OWNER, Role.ADMIN):
+            # It names files and endpoints, which are judged with the output.
+            raise DeniedByRule(f"the result of call `{ids.call_id}` was withheld", call_id=ids.call_id)
         contract = self._last(started.sandbox_id, "contract.issued", before=begin.seq)
         previous = self._last(started.sandbox_id, "call.ended", before=end.seq)
         receipt = Receipt(

@@ -7,7 +7,8 @@ import sqlalchemy as sa
 
 from coldframe.contract.errors import NextAction, next_action
 from coldframe.contract.isolation import IsolationReport
-from coldframe.contract.sandbox import SandboxSpec, SandboxState, StateObject
+from coldframe.contract.sandbox import SandboxSpec, SandboxState
+from coldframe.contract.state import StateObject
 from coldframe.control.store import metadata
 
 sandboxes = sa.Table(

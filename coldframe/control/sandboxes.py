@@ -34,7 +34,8 @@ from coldframe.contract.files import ListProcesses, ListRuntimes, ProcessInfo, R
 from coldframe.contract.isolation import IsolationReport
 from coldframe.contract.policy import Label, Outcome, Role
 from coldframe.contract.ports import Box, Host
-from coldframe.contract.sandbox import Limits, SandboxInfo, SandboxSpec, SessionInfo, StateObject
+from coldframe.contract.sandbox import Limits, SandboxInfo, SandboxSpec, SessionInfo
+from coldframe.contract.state import StateObject
 from coldframe.control.agents import Agents
 from coldframe.control.judgement import build_context, digest_of, judge_call
 from coldframe.control.ledger import Ledger, format_time, parse_time

@@ -15,6 +15,8 @@ from typing import Any
 CHUNK = struct.Struct(">B3xI")
 STREAMS = {1: "stdout", 2: "stderr"}
 STDOUT, STDERR = 1, 2
+MOST_CHUNK_BYTES = 4 * 1024 * 1024
+"""No writer makes a chunk as long as this; a stored file that claims one is damaged, or was made to cost memory."""
 
 
 class StreamDigest:
@@ -114,7 +116,7 @@ class StoredTranscript:
         if len(prefix) < CHUNK.size:
             return None
         stream, length = CHUNK.unpack(prefix)
-        if stream not in STREAMS or self._offset + CHUNK.size + length > self._size:
+        if stream not in STREAMS or length > MOST_CHUNK_BYTES or self._offset + CHUNK.size + length > self._size:
             return None
         data = os.pread(self._file, length, self._offset + CHUNK.size)
         self._offset += CHUNK.size + length

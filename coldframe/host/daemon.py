@@ -6,6 +6,7 @@ may ask is the table below and no more.
 """
 
 import asyncio
+import logging
 import os
 import socket
 import struct
@@ -15,9 +16,15 @@ from typing import Any
 from coldframe.contract.errors import ColdframeError, Internal, InvalidArgument
 from coldframe.contract.sandbox import SandboxSpec
 from coldframe.guest.frames import PREFIX, BadFrame, decode_head, encode, lengths
+from coldframe.host.confine import ConfineError
 from coldframe.host.machine import Machine
 
 SOCKET_NAME = "daemon.sock"
+MOST_HEAD_BYTES = 4 * 1024 * 1024
+MOST_BODY_BYTES = 64 * 1024 * 1024
+"""Of one request. The process holds rights and serves every sandbox, so a caller may not make it hold much."""
+
+_log = logging.getLogger(__name__)
 
 Answer = dict[str, Any]
 
@@ -46,6 +53,8 @@ class Daemon:
                 return
             while True:
                 head_bytes, body_bytes = lengths(await reader.readexactly(PREFIX.size))
+                if head_bytes > MOST_HEAD_BYTES or body_bytes > MOST_BODY_BYTES:
+                    raise BadFrame("a request over the caps of the daemon")
                 head = decode_head(await reader.readexactly(head_bytes))
                 body = await reader.readexactly(body_bytes)
                 if head.get("verb") == "stored":
@@ -73,8 +82,11 @@ class Daemon:
             return {"error": error.to_wire()}
         except (KeyError, TypeError, ValueError) as error:
             return {"error": InvalidArgument(f"malformed request: {error!r}").to_wire()}
-        except OSError as error:
+        except (OSError, ConfineError) as error:
             return {"error": Internal(f"the host could not do it: {error}").to_wire()}
+        except Exception as error:  # noqa: BLE001 - the edge of a request: told and logged, never silent
+            _log.exception("request `%s` failed", str(head.get("verb"))[:40])
+            return {"error": Internal(f"the host daemon failed: {type(error).__name__}").to_wire()}
 
     async def _ping(self, _: dict[str, Any], __: bytes) -> Answer:
         return {"installation": self._machine.installation, "pid": os.getpid()}
@@ -129,6 +141,12 @@ class Daemon:
             writer.write(encode({"answer": {}}))
         except ColdframeError as error:
             writer.write(encode({"error": error.to_wire()}))
+        except (KeyError, TypeError, ValueError) as error:
+            writer.write(encode({"error": InvalidArgument(f"malformed request: {error!r}").to_wire()}))
+        except ConnectionError:
+            raise
+        except OSError as error:
+            writer.write(encode({"error": Internal(f"the host could not do it: {error}").to_wire()}))
 
 
 def socket_path(data_dir: str) -> str:

@@ -69,7 +69,7 @@ def become_keeper(order: Order, files: dict[str, int]) -> None:
     answer.close()
     try:
         main.Keeper(setting).serve()
-    except BaseException:  # the edge of the process: the box ends with it, and the host's log has the reason
+    except BaseException:  # noqa: BLE001 - the edge of the process: the box ends with it, and the host's log has the reason
         traceback.print_exc()
     finally:
         sys.stderr.flush()

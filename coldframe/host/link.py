@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from coldframe.contract.errors import GuestLost, from_wire
+from coldframe.contract.errors import ColdframeError, GuestLost, from_wire
 from coldframe.guest.frames import PREFIX, BadFrame, decode_head, encode, lengths
 
 CONNECT_TIMEOUT_S = 10.0
@@ -69,11 +69,21 @@ class Connection:
             raise LinkLost("the keeper of this sandbox ended") from error
         failure = head.get("error")
         if isinstance(failure, dict):
-            raise from_wire(failure)
+            raise _told(failure)
         return head, body
 
     def close(self) -> None:
         self._writer.close()
+
+
+def _told(failure: dict[str, Any]) -> ColdframeError:
+    """The error that the far side sent. A GuestLost that it tells of is not that it is lost itself."""
+    error = from_wire(failure)
+    if not isinstance(error, LinkLost):
+        return error
+    told = GuestLost(error.message, hint=error.hint)
+    told.facts, told.next_actions = error.facts, error.next_actions
+    return told
 
 
 class Link:

@@ -25,11 +25,12 @@ import socket
 import stat
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator, Coroutine
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
+
+from pydantic import ValidationError
 
 from coldframe.contract.command import CommandEvent, CommandResult, Contact, Ended, OutputChunk, Started
 from coldframe.contract.errors import (
@@ -479,7 +480,11 @@ class Machine:
         start = _read_record(records, f"{command_id}.start")
         if start is None:
             raise NotFound(f"no record of command `{command_id}`")
-        yield Started(command_id=command_id, pid=None, at=datetime.fromisoformat(str(start["at"])), attached=True)
+        try:
+            at = datetime.fromisoformat(str(start.get("at")))
+        except ValueError:
+            raise GuestLost(f"the record of command `{command_id}` is damaged") from None
+        yield Started(command_id=command_id, pid=None, at=at, attached=True)
         file = _open_record(records, f"{command_id}.out")
         if file is not None:
             transcript = StoredTranscript(file)
@@ -495,7 +500,11 @@ class Machine:
                 transcript.close()
         end = _read_record(records, f"{command_id}.end")
         if end is not None:
-            yield Ended(result=CommandResult.model_validate(end["result"]))
+            try:
+                result = CommandResult.model_validate(end.get("result"))
+            except ValidationError:
+                raise GuestLost(f"the record of command `{command_id}` is damaged") from None
+            yield Ended(result=result)
 
     async def end_box(self, sandbox_id: str) -> None:
         """End a box and remove all of it but its records, and the temporary workspace of a background box."""
@@ -566,9 +575,10 @@ class Machine:
             if ".gone-" in name:
                 await asyncio.to_thread(remove_tree, os.path.join(boxes, name))
                 removed.append(f"boxes/{name}")
-            elif name not in keep_boxes | self._building and self._mark(name) is None:
-                if await self._end_unmarked(name):
-                    removed.append(f"box {name}")
+            elif name in keep_boxes | self._building or self._mark(name) is not None:
+                continue
+            elif await self._end_unmarked(name):
+                removed.append(f"box {name}")
         for name, mark in self._marks():
             if name not in keep_boxes:
                 await self.end_box(name)
@@ -713,7 +723,9 @@ def _kill(process: int) -> None:
         signal.pidfd_send_signal(process, signal.SIGKILL)
     except ProcessLookupError:
         return
-    select.select([process], [], [], END_TIMEOUT_S)
+    gone = select.poll()  # select() takes no descriptor past 1023
+    gone.register(process, select.POLLIN)
+    gone.poll(END_TIMEOUT_S * 1000)
 
 
 async def _unbroken(ordering: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:

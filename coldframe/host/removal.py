@@ -1,9 +1,12 @@
 """Removes a tree that an agent made: any depth, any mode, no link followed.
 
 `shutil.rmtree` gives up on deep trees (RecursionError at about a thousand levels) and on directories
-without permission; this walks with descriptors, one level open at a time beside the path of names.
+without permission; this walks with descriptors, one level open at a time beside the path of names. The way
+back up is `..`, so each level is known by its identity: if somebody who still lives moves a directory
+meanwhile, the walk ends instead of going on in what lies above the tree.
 """
 
+import errno
 import os
 import stat
 
@@ -20,27 +23,32 @@ def remove_tree(path: str) -> None:
         if not _is_directory(parent, name):
             _unlink(parent, name)
             return
-        trail = [name]
+        trail = [(name, _identity(parent))]
         here = _enter(parent, name)
-        while trail:
-            child = _next_directory(here)
-            if child is not None:
-                deeper = _enter(here, child)
-                os.close(here)
-                here = deeper
-                trail.append(child)
-                continue
-            above = (
-                os.open("..", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=here)
-                if len(trail) > 1
-                else os.dup(parent)
-            )
+        try:
+            while trail:
+                child = _next_directory(here)
+                if child is not None:
+                    trail.append((child, _identity(here)))
+                    deeper = _enter(here, child)
+                    os.close(here)
+                    here = deeper
+                    continue
+                child, above = trail.pop()
+                deeper, here = here, os.open("..", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=here)
+                os.close(deeper)
+                if _identity(here) != above:
+                    raise OSError(errno.ESTALE, "a directory was moved while its tree was removed", path)
+                os.rmdir(child, dir_fd=here)
+        finally:
             os.close(here)
-            os.rmdir(trail.pop(), dir_fd=above)
-            here = above
-        os.close(here)
     finally:
         os.close(parent)
+
+
+def _identity(directory: int) -> tuple[int, int]:
+    status = os.fstat(directory)
+    return status.st_dev, status.st_ino
 
 
 def _is_directory(parent: int, name: str) -> bool:
@@ -63,7 +71,12 @@ def _enter(parent: int, name: str) -> int:
     try:
         here = os.open(name, flags, dir_fd=parent)
     except PermissionError:
-        os.chmod(name, 0o700, dir_fd=parent)
+        # chmod by name would follow a link put there meanwhile
+        held = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+        try:
+            os.chmod(f"/proc/self/fd/{held}", 0o700)
+        finally:
+            os.close(held)
         here = os.open(name, flags, dir_fd=parent)
     if os.fstat(here).st_mode & 0o700 != 0o700:
         os.fchmod(here, 0o700)

@@ -438,6 +438,14 @@ def test_a_result_that_a_rule_withholds_reaches_the_caller_by_no_way(
             assert other.code == "DENIED_BY_RULE"
             sees_nothing(other.body)
         assert rest(governed, "GET", f"/v1/sandboxes/{box.id}/files/data.txt", token=agent_token).status == 403
+        # Names that a program chose are part of its result.
+        answer = call(governed, box.id, "run_command", {"command": "touch $(head -c 15 data.txt)"}, token=agent_token)
+        assert answer.code == "DENIED_BY_RULE"
+        named = own.commands()[-1].command_id
+        places = (f"/v1/sandboxes/{box.id}/commands", f"/v1/sandboxes/{box.id}/commands/{named}")
+        for place in (*places, f"/v1/receipts/{named.replace('cmd_', 'rcp_')}"):
+            assert MARKER.encode() not in rest(governed, "GET", place, token=agent_token).body
+            assert MARKER.encode() in rest(governed, "GET", place).body
         # In the background the answer comes early and empty; the output is held until it was judged, then withheld.
         started = own.run_command("echo first-words; read x < <(sleep 1); cat data.txt", background=True)
         path = f"/v1/sandboxes/{box.id}/commands/{started.command_id}"
@@ -452,7 +460,7 @@ def test_a_result_that_a_rule_withholds_reaches_the_caller_by_no_way(
             sees_nothing(late.body)
     owner.policy.load(NO_RULES)
     withheld = [one for one in history(box, governed) if one.get("result_rule") == "marker"]
-    assert len(withheld) == 7 + 1
+    assert len(withheld) == 7 + 2
     by_command = [one for one in withheld if one["tool"] == "run_command"]
     assert {(one["attempt"], one["exit_code"], one["result_decision"]) for one in by_command} == {
         ("allowed", 0, "deny")

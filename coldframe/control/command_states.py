@@ -1,0 +1,82 @@
+"""How a command stands, as a state object with its code of the failure catalogue and what can be done."""
+
+from datetime import UTC, datetime
+from typing import Literal
+
+from coldframe.contract.command import CommandInfo, CommandResult
+from coldframe.contract.errors import NextAction, next_action
+from coldframe.contract.state import StateObject
+
+_LIMIT_CODES = {
+    "wall": "TIMED_OUT_WALL",
+    "cpu": "LIMIT_CPU",
+    "memory": "LIMIT_MEMORY",
+    "pids": "LIMIT_PIDS",
+    "disk": "LIMIT_DISK",
+    "output": "LIMIT_OUTPUT",
+}
+COMMAND_CODES = {
+    **dict.fromkeys(_LIMIT_CODES.values(), "limit"),
+    "CANCELLED": "state",
+    "NOT_STARTED": "input",
+    "PROCESS_LOST": "infrastructure",
+}
+"""Code to family of everything that may be the matter with a command."""
+
+
+def command_status(
+    command_id: str, state: Literal["running", "ended", "lost"], result: CommandResult | None
+) -> StateObject:
+    """Say how a command stands. A program that failed by itself is no fault: exited, without a code."""
+    output = next_action("command.output", "gives what it wrote until then", command_id=command_id)
+    again = next_action("run_command", "runs it again")
+    if state == "running":
+        actions = [
+            next_action("command.follow", "yields its output from any chunk on", command_id=command_id),
+            next_action("command.signal", "sends a signal, or cancels it", command_id=command_id),
+        ]
+        return _state("running", result, None, "", actions, command_id)
+    if state == "ended" and result is None:
+        look = next_action("command.get", "gives its result", command_id=command_id)
+        return _state("ended", None, None, "", [look, output], command_id)
+    if result is None or result.ended == "lost":
+        message = "the process below it ended without telling how"
+        return _state("lost", result, "PROCESS_LOST", message, [output, again], command_id)
+    limit = result.limit
+    if limit is not None:
+        used = "" if limit.used is None else f", used {limit.used:g}"
+        message = f"ended by its {limit.kind} limit of {limit.limit:g} {limit.unit}{used}"
+        raised = next_action("run_command", "runs it again with a higher limit", kind=limit.kind)
+        ended = "timed_out" if limit.kind == "wall" else "limit"
+        return _state(ended, result, _LIMIT_CODES[limit.kind], message, [output, raised], command_id)
+    if result.cancelled:
+        return _state("cancelled", result, "CANCELLED", "ended because a caller asked", [output, again], command_id)
+    if result.ended == "not_started":
+        look = next_action("sandbox.runtimes", "lists the programs there are")
+        return _state("not_started", result, "NOT_STARTED", result.start_error or "", [look], command_id)
+    return _state(result.ended, result, None, "", [output], command_id)
+
+
+def _state(
+    state: str,
+    result: CommandResult | None,
+    code: str | None,
+    message: str,
+    actions: list[NextAction],
+    command_id: str,
+) -> StateObject:
+    since = datetime.now(UTC) if result is None else result.ended_at
+    return StateObject(
+        state=state,
+        since=since,
+        code=code,
+        family=None if code is None else COMMAND_CODES[code],
+        message=message,
+        retryable=code in ("PROCESS_LOST", "CANCELLED", "TIMED_OUT_WALL"),
+        next_actions=tuple(actions),
+        evidence=(command_id,),
+    )
+
+
+def with_status(info: CommandInfo) -> CommandInfo:
+    return info.model_copy(update={"status": command_status(info.command_id, info.state, info.result)})

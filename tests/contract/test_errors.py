@@ -1,0 +1,38 @@
+"""Every error says what to do next, and comes back over the wire as what it was."""
+
+import json
+
+import pytest
+
+from coldframe.contract.errors import ColdframeError, catalogue, from_wire
+
+
+@pytest.mark.parametrize("code", sorted(catalogue()))
+def test_each_code_has_words_and_an_operation_for_what_to_do_next(code: str) -> None:
+    wire = catalogue()[code]("something happened").to_wire()
+    assert wire["code"] == code
+    assert wire["hint"]
+    (action,) = wire["next_actions"]
+    assert set(action) == {"op", "args", "effect"}
+    assert action["op"]
+    assert action["effect"]
+
+
+@pytest.mark.parametrize("code", sorted(catalogue()))
+def test_an_error_survives_the_wire(code: str) -> None:
+    sent = catalogue()[code]("`x` happened", hint="do y", count=2, names=["a"])
+    back = from_wire(json.loads(json.dumps(sent.to_wire())))
+    assert type(back) is type(sent)
+    assert back.to_wire() == sent.to_wire()
+
+
+def test_an_unknown_code_keeps_its_code_in_the_base_class() -> None:
+    back = from_wire({"code": "FROM_THE_FUTURE", "message": "m", "facts": {"a": 1}})
+    assert type(back) is ColdframeError
+    assert back.to_wire()["code"] == "FROM_THE_FUTURE"
+    assert back.facts == {"a": 1}
+
+
+@pytest.mark.parametrize("answer", [{}, {"code": 7, "facts": [], "next_actions": "x"}, {"next_actions": [1, None]}])
+def test_a_malformed_error_is_still_an_error(answer: dict[str, object]) -> None:
+    assert isinstance(from_wire(answer), ColdframeError)
