@@ -1,5 +1,6 @@
 """The root command: options common to all, subcommands, and the one place where errors become exit codes."""
 
+import itertools
 import sys
 from typing import Annotated
 
@@ -49,9 +50,12 @@ def root(
     Chosen.url, Chosen.token, Chosen.data_dir = url, token, data_dir
 
 
+GLOBAL_OPTIONS = frozenset({"--url", "--token", "--data-dir"})
+
+
 def main() -> None:
     """Run the command line and end the process."""
-    arguments = _without_json(sys.argv[1:])
+    arguments = _globals_first(sys.argv[1:])
     try:
         code = app(args=arguments, standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
@@ -65,13 +69,21 @@ def main() -> None:
         sys.exit(_report(error))
 
 
-def _without_json(arguments: list[str]) -> list[str]:
-    """Take `--json` out, wherever it stands before a `--`."""
+def _globals_first(arguments: list[str]) -> list[str]:
+    """Take the options of the whole program to the front, wherever they stand before a `--`."""
     own = arguments[: arguments.index("--")] if "--" in arguments else arguments
-    if "--json" not in own:
-        return arguments
-    Chosen.as_json = True
-    return [argument for argument in own if argument != "--json"] + arguments[len(own) :]
+    first: list[str] = []
+    rest: list[str] = []
+    left = iter(own)
+    for argument in left:
+        name, has_value, _ = argument.partition("=")
+        if argument == "--json":
+            Chosen.as_json = True  # from the first word on, so that a usage error is JSON too
+        elif name in GLOBAL_OPTIONS:
+            first += [argument] if has_value else [argument, *itertools.islice(left, 1)]
+        else:
+            rest.append(argument)
+    return [*first, *rest, *arguments[len(own) :]]
 
 
 def _report(error: Exception) -> int:

@@ -17,6 +17,7 @@ import signal
 import socket
 import sys
 import traceback
+from functools import partial
 from typing import Any, NamedTuple
 
 from coldframe.guest import contacts, main
@@ -112,6 +113,8 @@ def _build(order: Order, files: dict[str, int]) -> tuple[main.Setting, int]:
     )
     built = namespaces.build(plan, program=program)
     init = os.pidfd_open(built.init)
+    # Asked from outside: nobody inside may look at the first process that closely, and no filtered one changes its own.
+    spaces = {name: os.stat(f"/proc/{built.init}/ns/{name}").st_ino for name in os.listdir(f"/proc/{built.init}/ns")}
     capture: list[socket.socket] = []
 
     def while_privileged() -> None:
@@ -138,13 +141,13 @@ def _build(order: Order, files: dict[str, int]) -> tuple[main.Setting, int]:
         limits=order.limits,
         tree=trees.make,
         capture=capture[0],
-        evidence=_evidence,
+        evidence=partial(_evidence, spaces),
     )
     return setting, built.init
 
 
-def _evidence() -> dict[str, Any]:
-    """What only somebody inside can read, gathered now."""
+def _evidence(namespaces_of_init: dict[str, int]) -> dict[str, Any]:
+    """What only somebody inside can read, gathered now, beside the namespaces that the box was joined by."""
     processes = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -152,9 +155,6 @@ def _evidence() -> dict[str, Any]:
                 processes[name] = _text(f"/proc/{name}/status")
             except OSError:
                 continue
-    namespaces_of_init = {}
-    for name in os.listdir("/proc/1/ns"):
-        namespaces_of_init[name] = os.stat(f"/proc/1/ns/{name}").st_ino
     return {
         "namespaces": namespaces_of_init,
         "processes": processes,

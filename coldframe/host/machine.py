@@ -550,6 +550,8 @@ class Machine:
                 await asyncio.wait_for(box.end(), 2.0)
             except (GuestLost, TimeoutError):
                 signal.pidfd_send_signal(keeper, signal.SIGKILL)
+            finally:
+                box.close()
             if not await _ended(keeper, END_TIMEOUT_S):
                 signal.pidfd_send_signal(keeper, signal.SIGKILL)
                 await _ended(keeper, END_TIMEOUT_S)

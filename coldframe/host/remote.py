@@ -121,11 +121,11 @@ class _RemoteLife:
 
 def daemon_answers(data_dir: str) -> bool:
     """Whether a daemon listens for the installation at *data_dir*."""
-    peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         folder = os.open(os.path.join(data_dir, "host"), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
         return False
+    peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         peer.connect(f"/proc/self/fd/{folder}/{SOCKET_NAME}")
     except OSError:

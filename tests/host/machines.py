@@ -130,7 +130,7 @@ async def run(
 async def until(condition: Callable[[], Awaitable[bool]], what: str, *, timeout_s: float = 10.0) -> None:
     try:
         async with asyncio.timeout(timeout_s):
-            while not await condition():
+            while not await condition():  # noqa: ASYNC110 - the condition is of the world outside
                 await asyncio.sleep(0.02)
     except TimeoutError:
         raise AssertionError(f"not within {timeout_s:g} s: {what}") from None

@@ -128,6 +128,7 @@ def test_the_environment_is_the_published_one(sandbox: SyncSandbox) -> None:
     assert names - shell_makes == {
         "COLDFRAME_COMMAND_ID", "DEBIAN_FRONTEND", "DENO_NO_UPDATE_CHECK", "EDITOR", "GIT_EDITOR", "GIT_PAGER",
         "GIT_TERMINAL_PROMPT", "HOME", "LANG", "LOGNAME", "NO_COLOR", "NPM_CONFIG_UPDATE_NOTIFIER", "PAGER", "PATH",
+        "PIP_BREAK_SYSTEM_PACKAGES",
         "PIP_DISABLE_PIP_VERSION_CHECK", "PYTHONDONTWRITEBYTECODE", "SHELL", "TERM", "TMPDIR", "USER",
     }  # fmt: skip
 
@@ -136,7 +137,7 @@ def test_the_environment_is_the_published_one(sandbox: SyncSandbox) -> None:
 def test_no_descriptor_and_no_process_of_the_host_is_there(sandbox: SyncSandbox) -> None:
     assert (sandbox.run_command("ls /proc/self/fd").stdout or "").split() == ["0", "1", "2", "3"]
     lines = (sandbox.run_command("ps -eo args --no-headers").stdout or "").splitlines()
-    assert [line.split()[0] for line in lines if "ps -eo" not in line] == ["sleep"]
+    assert [line.split()[0] for line in lines if "ps -eo" not in line] == ["/opt/coldframe/sleep"]
     assert sandbox.run_command("cat /proc/1/environ | tr '\\0' '\\n' | cut -d= -f1 | sort").stdout in ("", "PWD\n")
 
 

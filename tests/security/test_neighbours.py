@@ -9,9 +9,10 @@ import pytest
 
 from coldframe.contract.errors import GuestLost
 from coldframe.contract.files import ListDirectory, ListRuntimes, SearchFiles, WriteFile
+from coldframe.contract.ports import Box
 from coldframe.contract.sandbox import Limits
 from coldframe.host.machine import Machine
-from tests.host.machines import as_root_and_ordinary, needs_bubblewrap, new_box, on_a_machine, run, until
+from tests.host.machines import Outcome, as_root_and_ordinary, needs_bubblewrap, new_box, on_a_machine, run, until
 
 pytestmark = needs_bubblewrap
 
@@ -40,21 +41,25 @@ while time.time() < end:
                 time.sleep((hits % 10) / 20)
                 os.kill(int(pid), 9)
             elif what == 'look':
+                def still():
+                    return b'coldframe' in open(f'/proc/{pid}/cmdline', 'rb').read()
                 for name in ('environ', 'maps', 'mem', 'stack', 'syscall', 'io', 'auxv'):
                     try:
-                        open(f'/proc/{pid}/{name}', 'rb').read(1)
-                        print('BREACH', name, flush=True)
+                        if open(f'/proc/{pid}/{name}', 'rb').read(1) is not None and still():
+                            print('BREACH', name, flush=True)
                     except OSError:
                         pass
                 for name in ('fd', 'cwd', 'root', 'exe', 'ns/net'):
                     try:
                         os.listdir(f'/proc/{pid}/fd') if name == 'fd' else os.readlink(f'/proc/{pid}/{name}')
-                        print('BREACH', name, flush=True)
+                        if still():
+                            print('BREACH', name, flush=True)
                     except OSError:
                         pass
-                for request in (16, 0x4206):  # PTRACE_ATTACH, PTRACE_SEIZE
-                    if ctypes.CDLL(None).ptrace(request, int(pid), 0, 0) == 0:
+                if ctypes.CDLL(None).ptrace(0x4206, int(pid), 0, 0) == 0:  # PTRACE_SEIZE
+                    if still():
                         print('BREACH ptrace', flush=True)
+                    continue  # it had become a command meanwhile, which may be traced; let go of it
         except ProcessLookupError:
             pass
 print('hits', hits, flush=True)
@@ -63,7 +68,7 @@ print('hits', hits, flush=True)
 command line. Outside of the sandbox it would find nothing: it goes by the /proc of its own process namespace."""
 
 
-async def hunt(machine: Machine, what: str, seconds: float):  # noqa: ANN201
+async def hunt(machine: Machine, what: str, seconds: float) -> tuple[Box, asyncio.Task[Outcome]]:
     """A box, and the task of a command in it that hunts."""
     box = await new_box(machine)
     await box.ask(WriteFile(path="hunter.py", content=HUNTER.encode()))
@@ -145,20 +150,20 @@ def test_killing_everything_at_the_process_limit_does_not_end_the_box(who: str) 
 
 def test_a_process_that_takes_the_mark_of_another_command_ends_in_time_all_the_same() -> None:
     """Without control groups membership is a mark that a process can lower."""
+    lower = (
+        "import resource, time\nhard = resource.getrlimit(15)[1]\n"
+        "resource.setrlimit(15, (hard - 1, hard - 1))\ntime.sleep(60)"
+    )
 
     async def steps(machine: Machine) -> None:
         box = await new_box(machine)
         other = asyncio.create_task(run(box, "sleep 5"))
         outcome = await run(
             box,
-            argv=(
-                "python3", "-c",
-                "import resource, time\nhard = resource.getrlimit(15)[1]\nresource.setrlimit(15, (hard - 1, hard - 1))\n"
-                "time.sleep(60)",
-            ),
+            argv=("python3", "-c", lower),
             timeout_s=0.5,
             patience_s=10,
-        )  # fmt: skip
+        )
         assert outcome.result.timed_out
         await other
 

@@ -8,8 +8,10 @@ joining, in `finish_mounts`.
 Order matters in `arguments`: later mounts cover earlier ones, and the read-only remounts come last.
 The first process sleeps and never forks: the kernel reaps for it, since it ignores SIGCHLD, and it has no
 handler, so nothing inside can signal it. (A shell that reaps needs a child to wait for; a payload that killed
-that child while the box was at its process limit ended the box, measured.) bubblewrap gets an empty environment
-of its own, since `--clearenv` does not reach its reaper.
+that child while the box was at its process limit ended the box, measured.) Its program may be executed and not
+read, so the kernel lets nobody inside trace it: what a hijacked first process forks would belong to no command
+and keep none of a command's limits. bubblewrap gets an empty environment of its own, since `--clearenv` does not
+reach its reaper.
 """
 
 import json
@@ -23,6 +25,9 @@ LEVEL = "namespaces"
 BWRAP = "/usr/bin/bwrap"
 HOME = "/home/user"
 TOOLS = "/opt/coldframe/bin"
+FIRST = "/opt/coldframe/sleep"
+SLEEP = "/usr/bin/sleep"
+"""What `FIRST` is a copy of."""
 UID = GID = 1000
 HOSTNAME = "coldframe"
 NAMESERVER = "198.18.0.1"
@@ -31,7 +36,7 @@ PATH = f"{HOME}/.local/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin:{TOOLS}"
 
 INIT = (
     "env --ignore-signal=CHLD true 2>&- && quiet=1; echo ready; exec >&- 2>&-; trap '' HUP INT TERM QUIT; "
-    '[ "$quiet" ] && exec env -i --ignore-signal=CHLD sleep infinity; '
+    f'[ "$quiet" ] && exec env -i --ignore-signal=CHLD {FIRST} infinity; '
     "while :; do sleep 1000000000 & wait; done"  # an `env` older than coreutils 8.31
 )
 
@@ -54,6 +59,8 @@ ENVIRONMENT = {
     "DENO_NO_UPDATE_CHECK": "1",
     "NPM_CONFIG_UPDATE_NOTIFIER": "false",
     "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+    # The distribution marks its Python as its own; here it is read-only, and pip installs below HOME.
+    "PIP_BREAK_SYSTEM_PACKAGES": "1",
     # Python takes a compiled file for fresh if size and whole second of its source agree: an agent that
     # edits and runs within a second would see the old program. pip still compiles what it installs.
     "PYTHONDONTWRITEBYTECODE": "1",
@@ -126,7 +133,7 @@ class BuildFailed(Exception):
     """The box could not be built; the text is bubblewrap's own or the step's."""
 
 
-def arguments(plan: Plan, *, info: int, filter_file: int, data: dict[str, int]) -> list[str]:
+def arguments(plan: Plan, *, info: int, filter_file: int, first: int, data: dict[str, int]) -> list[str]:
     """bubblewrap's command line. Numbers are descriptors that it inherits."""
     line = [BWRAP, "--unshare-all", "--unshare-user", "--disable-userns", "--cap-drop", "ALL"]
     line += ["--uid", str(UID), "--gid", str(GID), "--hostname", HOSTNAME, "--clearenv"]
@@ -144,6 +151,7 @@ def arguments(plan: Plan, *, info: int, filter_file: int, data: dict[str, int]) 
         size = min(size_mib, max(16, plan.memory_mib // 2)) << 20
         line += ["--perms", "0755" if path == "/run" else "1777", "--size", str(size), "--tmpfs", path]
     line += ["--perms", "0755", "--dir", TOOLS, "--symlink", "/usr/bin/python3", f"{TOOLS}/python"]
+    line += ["--perms", "0111", "--ro-bind-data", str(first), FIRST]
     for name, path in plan.tools.items():
         line += ["--ro-bind", path, f"{TOOLS}/{name}"]
     line += ["--bind", plan.workspace, HOME, "--ro-bind", plan.history, f"{HOME}/.exec_history"]
@@ -176,11 +184,13 @@ def build(plan: Plan, *, program: bytes) -> Built:
     complaint = os.memfd_create("complaint", os.MFD_CLOEXEC)
     filter_file = _data_file("filter", program)
     data = {path: _data_file("setting", text.encode()) for path, text in SETTINGS.items()}
-    line = arguments(plan, info=info_write, filter_file=filter_file, data=data)
+    with open(SLEEP, "rb") as program_file:
+        first = _data_file("sleep", program_file.read())
+    line = arguments(plan, info=info_write, filter_file=filter_file, first=first, data=data)
     pid = os.fork()
     if pid == 0:
-        _become_bwrap(line, ready_write, complaint, (info_write, filter_file, *data.values()))
-    for file in (info_write, ready_write, filter_file, *data.values()):
+        _become_bwrap(line, ready_write, complaint, (info_write, filter_file, first, *data.values()))
+    for file in (info_write, ready_write, filter_file, first, *data.values()):
         os.close(file)
     try:
         information = _read_all(info_read)

@@ -1,0 +1,272 @@
+"""The privileged process answers its server and nobody else, and no request ends it or makes it hold much."""
+
+import asyncio
+import json
+import os
+import socket
+import struct
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from coldframe.contract.command import Ended
+from coldframe.contract.errors import ColdframeError, GuestLost, HostUnreachable, InvalidArgument, NotFound
+from coldframe.contract.sandbox import SandboxSpec
+from coldframe.guest.frames import PREFIX, decode_head, encode
+from coldframe.host import daemon, machine
+from coldframe.host.confine import ConfineError
+from coldframe.host.remote import RemoteHost, daemon_answers
+from coldframe.host.removal import remove_tree
+from tests.host import boxes
+from tests.host.forked import in_child
+from tests.host.machines import needs_bubblewrap, run, until
+from tests.installation import CHECKOUT
+
+SPEC = SandboxSpec(agent_id="agent", on_missing="degrade")
+
+
+def with_a_daemon(steps: Callable[[str], Awaitable[None]]) -> None:
+    """Run *steps* with the data directory of a daemon that serves."""
+    folder = tempfile.mkdtemp(prefix="cf-daemon-", dir="/tmp")
+    os.chmod(folder, 0o711)
+
+    async def whole() -> None:
+        serving = await serve(folder)
+        try:
+            await steps(folder)
+        finally:
+            host = RemoteHost(folder)
+            await host.sweep(keep_boxes=set(), keep_sessions=set())
+            await host.close()
+            await end(serving)
+
+    try:
+        asyncio.run(whole())
+    finally:
+        remove_tree(folder)
+
+
+async def serve(folder: str) -> asyncio.Task[None]:
+    ready = asyncio.Event()
+    serving = asyncio.create_task(daemon.serve(folder, ready=ready.set))
+    waiting = asyncio.create_task(ready.wait())
+    await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    assert ready.is_set()
+    return serving
+
+
+async def end(serving: asyncio.Task[None]) -> None:
+    serving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await serving
+
+
+async def exchange(folder: str, *pieces: bytes) -> dict[str, Any] | None:
+    """The head of the answer to raw bytes; None if the daemon ends the connection instead."""
+    reader, writer = await asyncio.open_unix_connection(daemon.socket_path(folder))
+    try:
+        for piece in pieces:
+            writer.write(piece)
+        await writer.drain()
+        async with asyncio.timeout(5):
+            head, body = PREFIX.unpack(await reader.readexactly(PREFIX.size))
+            return decode_head((await reader.readexactly(head + body))[:head])
+    except (asyncio.IncompleteReadError, ConnectionError):
+        return None
+    finally:
+        writer.close()
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        PREFIX.pack(1 << 31, 0),
+        PREFIX.pack(daemon.MOST_HEAD_BYTES + 1, 0),
+        PREFIX.pack(2, daemon.MOST_BODY_BYTES + 1) + b"{}",
+        PREFIX.pack(2, 0) + b"[]",
+        PREFIX.pack(1, 0) + b"{",
+        PREFIX.pack(200_000, 0) + b"[" * 200_000,
+        b"GET / HTTP/1.1\r\n\r\n",
+    ],
+)
+def test_whoever_does_not_speak_the_protocol_or_wants_too_much_is_cut_off(request_bytes: bytes) -> None:
+    async def steps(folder: str) -> None:
+        assert await exchange(folder, request_bytes) is None
+        answer = await exchange(folder, encode({"verb": "ping"}))
+        assert answer is not None
+        assert answer["answer"]["pid"] == os.getpid()
+
+    with_a_daemon(steps)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        {},
+        {"verb": "no-such-verb"},
+        {"verb": ["create"]},
+        {"verb": "create"},
+        {"verb": "create", "sandbox_id": 7, "session_id": "s", "spec": {"agent_id": "a"}},
+        {"verb": "create", "sandbox_id": "b", "session_id": "s", "spec": {"isolation": "none", "agent_id": "a"}},
+        {"verb": "create", "sandbox_id": "../b", "session_id": "s", "spec": {"agent_id": "a"}},
+        {"verb": "create", "sandbox_id": "b", "session_id": "../s", "spec": {"background": True}},
+        {"verb": "create_workspace", "agent_id": "../../etc"},
+        {"verb": "delete_workspace", "agent_id": ".."},
+        {"verb": "delete_workspace", "agent_id": None},
+        {"verb": "append_history", "owner": "../boxes"},
+        {"verb": "append_history", "owner": "background", "session_id": ""},
+        {"verb": "sweep"},
+        {"verb": "sweep", "keep_boxes": 1, "keep_sessions": None},
+        {"verb": "stored"},
+        {"verb": "stored", "sandbox_id": "b", "command_id": "a\0b", "after_seq": 0},
+        {"verb": "stored", "sandbox_id": "b", "command_id": "../../x", "after_seq": 0},
+        {"verb": "stored", "sandbox_id": "b", "command_id": "c", "after_seq": "x"},
+        {"verb": "report", "sandbox_id": "no-such-box"},
+    ],
+)
+def test_a_malformed_request_is_an_error_that_is_told(head: dict[str, Any]) -> None:
+    async def steps(folder: str) -> None:
+        before = sorted(os.listdir(folder))
+        answer = await exchange(folder, encode(head))
+        assert answer is not None
+        assert answer["error"]["code"] in ("INVALID_ARGUMENT", "NOT_FOUND", "INTERNAL")
+        assert sorted(os.listdir(folder)) == before
+        assert os.listdir(os.path.join(folder, "boxes")) == []
+
+    with_a_daemon(steps)
+
+
+def test_a_failure_that_nobody_foresaw_is_told_and_the_daemon_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def steps(folder: str) -> None:
+        for failure in (ConfineError("remove a control group", "busy"), RecursionError("deep")):
+
+            async def boxes_of(_: machine.Machine, failure: Exception = failure) -> None:
+                raise failure
+
+            monkeypatch.setattr(machine.Machine, "boxes", boxes_of)
+            host = RemoteHost(folder)
+            with pytest.raises(ColdframeError) as told:
+                await host.boxes()
+            assert told.value.code == "INTERNAL"
+            assert (await host.ping())["pid"] == os.getpid()
+            await host.close()
+
+    with_a_daemon(steps)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to be somebody else")
+def test_another_user_is_not_served_even_past_the_mode_of_the_socket() -> None:
+    async def steps(folder: str) -> None:
+        def as_another() -> tuple[str, bytes]:
+            boxes.become_ordinary()
+            with socket.socket(socket.AF_UNIX) as peer:
+                peer.settimeout(5)
+                try:
+                    peer.connect(daemon.socket_path(folder))
+                except PermissionError:
+                    return "refused", b""
+                try:
+                    peer.sendall(encode({"verb": "ping"}))
+                    return "connected", peer.recv(100)
+                except ConnectionError:
+                    return "connected", b""
+
+        assert await asyncio.to_thread(in_child, as_another) == ("refused", b"")
+        os.chmod(daemon.socket_path(folder), 0o666)
+        os.chmod(os.path.join(folder, "host"), 0o711)
+        assert await asyncio.to_thread(in_child, as_another) == ("connected", b"")
+
+    with_a_daemon(steps)
+
+
+def test_no_daemon_is_told_as_an_unreachable_host() -> None:
+    async def steps() -> None:
+        host = RemoteHost("/tmp/cf-there-is-no-such-place")
+        with pytest.raises(HostUnreachable):
+            await host.boxes()
+
+    asyncio.run(steps())
+
+
+@needs_bubblewrap
+def test_a_lost_box_is_not_taken_for_a_lost_daemon() -> None:
+    async def steps(folder: str) -> None:
+        host = RemoteHost(folder)
+        await host.create("box", SPEC, session_id="s")
+        (box,) = (one for one in await host.boxes())
+        assert box.state == "running"
+        keeper = await _keeper_of(folder)
+        os.kill(keeper, 9)
+        with pytest.raises(GuestLost):
+            await (await host.life("box")).report()
+        with pytest.raises(NotFound):
+            await host.report("never-was")
+        await host.close()
+
+    with_a_daemon(steps)
+
+
+@needs_bubblewrap
+def test_boxes_live_on_while_the_daemon_is_ended_and_started_again() -> None:
+    folder = tempfile.mkdtemp(prefix="cf-daemon-", dir="/tmp")
+    os.chmod(folder, 0o711)
+
+    async def start() -> asyncio.subprocess.Process:
+        program = f"import asyncio\nfrom coldframe.host.daemon import serve\nasyncio.run(serve({folder!r}))"
+        process = await asyncio.create_subprocess_exec(sys.executable, "-c", program, cwd=CHECKOUT)
+        await until(lambda: asyncio.to_thread(daemon_answers, folder), "the daemon answers")
+        return process
+
+    async def steps() -> None:
+        process = await start()
+        host = RemoteHost(folder)
+        await host.create("box", SPEC, session_id="s")
+        box = await host.box("box")
+        running = asyncio.create_task(run(box, "until [ -e go ]; do sleep 0.02; done; exit 3", command_id="c"))
+        process.kill()
+        await process.wait()
+        with pytest.raises(HostUnreachable):
+            await host.boxes()
+        assert (await run(box, "echo meanwhile")).stdout == "meanwhile\n"
+        process = await start()
+        assert [one.sandbox_id for one in await host.boxes()] == ["box"]
+        assert (await (await host.life("box")).report()).level == "namespaces"
+        await run(box, "touch go")
+        assert (await running).result.exit_code == 3
+        await host.end("box")
+        stored = [event async for event in await host.stored("box", "c")]
+        assert isinstance(stored[-1], Ended)
+        with pytest.raises(NotFound):
+            _ = [event async for event in await host.stored("box", "other")]
+        with pytest.raises(InvalidArgument):
+            _ = [event async for event in await host.stored("box", "a/b")]
+        await host.sweep(keep_boxes=set(), keep_sessions=set())
+        await host.close()
+        process.terminate()
+        await process.wait()
+
+    try:
+        asyncio.run(steps())
+    finally:
+        remove_tree(folder)
+    assert not os.path.exists(folder)
+
+
+async def _keeper_of(folder: str) -> int:
+    with open(os.path.join(folder, "boxes", "box", "keeper.json"), encoding="utf-8") as file:
+        return int(json.load(file)["pid"])
+
+
+def test_the_socket_belongs_to_its_user_alone() -> None:
+    async def steps(folder: str) -> None:
+        status = os.stat(daemon.socket_path(folder))
+        assert (status.st_mode & 0o777, status.st_uid) == (0o600, os.getuid())
+        _, writer = await asyncio.open_unix_connection(daemon.socket_path(folder))
+        peer = writer.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+        assert struct.unpack("3i", peer)[1] == os.getuid()
+        writer.close()
+
+    with_a_daemon(steps)

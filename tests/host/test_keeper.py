@@ -1,0 +1,208 @@
+"""A keeper serves whatever is asked on its socket and outlives every malformed request; its commands get nothing of it."""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coldframe.contract.command import CommandSpec, Ended, Started
+from coldframe.contract.ports import Box
+from coldframe.contract.sandbox import Limits
+from coldframe.guest.frames import MAX_HEAD_BYTES, PREFIX, decode_head, encode
+from coldframe.guest.main import KEPT_COMMANDS
+from coldframe.host.link import connect
+from coldframe.host.machine import Machine
+from tests.host.machines import as_root_and_ordinary, needs_bubblewrap, new_box, on_a_machine, run, until
+
+pytestmark = needs_bubblewrap
+
+
+class Raw:
+    """A connection to the keeper without any kindness of ours."""
+
+    def __init__(self, machine: Machine, name: str = "box") -> None:
+        self._directory = machine._directory(name)
+
+    async def __aenter__(self) -> "Raw":
+        peer = connect(self._directory)
+        peer.setblocking(False)
+        self.reader, self.writer = await asyncio.open_unix_connection(sock=peer)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.writer.close()
+        await self.writer.wait_closed()
+
+    async def receive(self) -> dict[str, Any] | None:
+        try:
+            async with asyncio.timeout(10):
+                head, body = PREFIX.unpack(await self.reader.readexactly(PREFIX.size))
+                return decode_head((await self.reader.readexactly(head + body))[:head])
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return None
+
+    async def ask(self, head: dict[str, Any], body: bytes = b"") -> dict[str, Any] | None:
+        self.writer.write(encode(head, body))
+        return await self.receive()
+
+
+def on_a_box(
+    steps: Callable[[Machine, Box], Awaitable[None]], *, limits: Limits | None = None, who: str = "root"
+) -> None:
+    async def whole(machine: Machine) -> None:
+        box = await new_box(machine, limits=limits)
+        await steps(machine, box)
+        assert (await run(box, "echo alive")).stdout == "alive\n"
+
+    on_a_machine(whole, who=who)
+
+
+RUN = {"op": "run", "command_id": "c", "timeout_s": 5, "shell": "true"}
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        {},
+        {"op": "no-such-operation"},
+        {"op": ["run"]},
+        {"op": "run"},
+        {**RUN, "command_id": "../x"},
+        {**RUN, "command_id": ["c"]},
+        {**RUN, "command_id": "a" * 81},
+        {**RUN, "timeout_s": "soon"},
+        {**RUN, "env": "PATH=/"},
+        {**RUN, "env": {"A": 7}},
+        {**RUN, "env": {"A": "\ud800"}},
+        {**RUN, "cwd": "../.."},
+        {**RUN, "cwd": 7},
+        {"op": "follow", "command_id": "never-was", "after_seq": -1},
+        {"op": "follow", "command_id": "never-was"},
+        {"op": "ask"},
+        {"op": "ask", "verb": "no-such-verb"},
+        {"op": "ask", "verb": "read_file"},
+        {"op": "ask", "verb": "read_file", "path": 7},
+        {"op": "ask", "verb": "read_file", "path": "x", "offset": 1 << 200, "length": 1},
+        {"op": "ask", "verb": "search_files", "budget_s": "long"},
+        {"op": "ask", "verb": "signal_command", "command_id": "c", "signal": 15},
+        {"op": "ask", "verb": "resize_terminal", "command_id": "c"},
+        {"op": "write"},
+        {"op": "write", "path": 7},
+    ],
+)
+def test_a_malformed_request_is_an_error_and_the_connection_goes_on(head: dict[str, Any]) -> None:
+    async def steps(machine: Machine, box: Box) -> None:
+        async with Raw(machine) as raw:
+            answer = await raw.ask(head)
+            assert answer is not None
+            assert "error" in answer
+            listed = await raw.ask({"op": "ask", "verb": "list_commands"})
+            assert listed == {"answer": {"commands": []}}
+
+    on_a_box(steps)
+
+
+@pytest.mark.parametrize("data", [PREFIX.pack(MAX_HEAD_BYTES + 1, 0), PREFIX.pack(2, 0) + b"[]", b"\xff" * 100])
+def test_a_bad_frame_ends_that_connection_only(data: bytes) -> None:
+    async def steps(machine: Machine, box: Box) -> None:
+        async with Raw(machine) as raw, Raw(machine) as other:
+            raw.writer.write(data)
+            assert await raw.receive() is None
+            assert await other.ask({"op": "ask", "verb": "list_commands"}) is not None
+
+    on_a_box(steps)
+
+
+def test_a_second_slow_request_on_a_busy_connection_is_refused_and_leaves_no_process() -> None:
+    async def steps(machine: Machine, box: Box) -> None:
+        await run(box, "for i in $(seq 20); do seq 20000 > f$i; done")
+        async with Raw(machine) as raw:
+            slow = encode({"op": "ask", "verb": "search_files", "path": "", "pattern": "7", "max_matches": 100_000})
+            raw.writer.write(slow + slow + slow)
+            answers = [await raw.receive() for _ in range(3)]
+            assert sum("error" in answer for answer in answers if answer) >= 2
+
+        async def alone() -> bool:
+            return set((await run(box, "ps -e -o comm=")).stdout.split()) == {"sleep", "ps"}
+
+        await until(alone, "the helpers are gone")
+
+    on_a_box(steps)
+
+
+@as_root_and_ordinary
+def test_the_keeper_may_open_much_and_a_command_only_what_its_limits_say(who: str) -> None:
+    async def steps(machine: Machine, box: Box) -> None:
+        mark = machine._mark("box")
+        assert mark is not None
+        limits = Path(f"/proc/{mark.pid}/limits").read_text()
+        soft, hard = limits.partition("Max open files")[2].split()[:2]
+        assert soft == hard
+        assert (await run(box, "ulimit -Sn; ulimit -Hn; ulimit -c")).stdout.split() == ["64", "64", "0"]
+
+    on_a_box(steps, limits=Limits(open_files=64), who=who)
+
+
+@as_root_and_ordinary
+def test_a_command_inherits_no_descriptor_and_no_neighbour_shows_the_keepers_own(who: str) -> None:
+    async def steps(machine: Machine, box: Box) -> None:
+        script = "for p in /proc/[0-9]*; do for f in $p/fd/*; do readlink $f; done; done 2>/dev/null"
+        async with Raw(machine), Raw(machine):
+            other = asyncio.create_task(run(box, "sleep 1"))
+            seen = set((await run(box, script)).stdout.split())
+            await other
+        assert not [one for one in seen if not one.startswith(("pipe:", "/dev/null", "/home/user", "/proc/"))]
+
+    on_a_box(steps, who=who)
+
+
+def test_many_followers_of_one_command_all_get_all_and_may_leave_at_any_time() -> None:
+    async def steps(machine: Machine, box: Box) -> None:
+        running = asyncio.create_task(run(box, "until [ -e go ]; do sleep 0.02; done; seq 20000", command_id="c"))
+        await until(lambda: _has(machine, "c.start"), "it runs")
+
+        async def follow() -> int:
+            return sum([len(event.data) async for event in box.follow("c") if hasattr(event, "data")])
+
+        async def leave() -> None:
+            async for event in box.follow("c"):
+                assert isinstance(event, Started)
+                return
+
+        await asyncio.gather(*(leave() for _ in range(30)))
+        following = [asyncio.create_task(follow()) for _ in range(60)]
+        await run(box, "touch go")
+        whole = len((await running).stdout)
+        assert set(await asyncio.gather(*following)) == {whole}
+
+    on_a_box(steps)
+
+
+def test_what_ended_long_ago_costs_no_descriptor_and_is_read_from_its_record() -> None:
+    async def steps(machine: Machine, box: Box) -> None:
+        mark = machine._mark("box")
+        assert mark is not None
+
+        def held() -> int:
+            return len(os.listdir(f"/proc/{mark.pid}/fd"))
+
+        await run(box, "echo first", command_id="first")
+        for _ in range(0, KEPT_COMMANDS + 40, 20):  # each leaves an adopted process for a moment
+            await asyncio.gather(*(run(box, "(sleep 0.3; echo late) & echo out") for _ in range(20)))
+        await run(box, "sleep 1.5")
+        for _ in range(2):
+            await run(box, "true")
+        assert held() < KEPT_COMMANDS + 30
+        *_, last = [event async for event in box.follow("first")]
+        assert isinstance(last, Ended)
+        again = [event async for event in box.run(CommandSpec(command_id="first", shell="echo second"))]
+        assert b"".join(event.data for event in again if hasattr(event, "data")) == b"first\n"
+
+    on_a_box(steps)
+
+
+async def _has(machine: Machine, name: str) -> bool:
+    return Path(machine._directory("box"), "records", name).exists()

@@ -1,0 +1,326 @@
+"""One machine makes, finds again, ends and sweeps its boxes; what fails or is broken off leaves nothing."""
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coldframe.contract.command import Ended
+from coldframe.contract.errors import GuestLost, Internal, InvalidArgument, IsolationUnavailable, NotFound, WrongState
+from coldframe.contract.sandbox import SandboxSpec
+from coldframe.host.cgroups import BoxGroups
+from coldframe.host.confine import ConfineError
+from coldframe.host.machine import HISTORY, Machine, process_start
+from tests.host.machines import as_root_and_ordinary, needs_bubblewrap, new_box, on_a_machine, run, until
+
+pytestmark = needs_bubblewrap
+SPEC = SandboxSpec(agent_id="agent", on_missing="degrade")
+
+
+def made(machine: Machine) -> dict[str, Any]:
+    """What there is of boxes: directories, processes with the workspace mounted, groups."""
+    data = machine._data
+    groups = [
+        path
+        for hierarchy in machine._controllers.hierarchies.values()
+        for path in Path(hierarchy.base, f"coldframe-{machine.installation}").glob("*")
+        if path.is_dir() and path.name != "daemon"
+    ]
+    processes = []
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                mounts = Path("/proc", entry, "mountinfo").read_text(errors="replace")
+            except OSError:
+                continue
+            if f"{os.path.basename(os.path.dirname(data))}/" in mounts:
+                processes.append(int(entry))
+    return {"boxes": os.listdir(os.path.join(data, "boxes")), "groups": groups, "processes": processes}
+
+
+NOTHING = {"boxes": [], "groups": [], "processes": []}
+
+
+async def nothing_is_left(machine: Machine) -> None:
+    async def left() -> bool:
+        return made(machine) == NOTHING
+
+    await until(left, "nothing is left of the box")
+
+
+@as_root_and_ordinary
+def test_a_box_that_bubblewrap_cannot_build_leaves_nothing(who: str) -> None:
+    async def steps(machine: Machine) -> None:
+        await machine.create_workspace("agent")
+        os.unlink(os.path.join(machine._workspace("agent"), HISTORY))
+        with pytest.raises(IsolationUnavailable, match="exec_history"):
+            await machine.create("box", SPEC, session_id="s")
+        await nothing_is_left(machine)
+        with pytest.raises(NotFound):
+            await machine.box("box")
+
+    on_a_machine(steps, who=who)
+
+
+@as_root_and_ordinary
+def test_a_box_whose_limits_cannot_be_set_leaves_nothing(who: str) -> None:
+    """The keeper is ready by then and serves; nobody else would know of it."""
+
+    async def steps(machine: Machine) -> None:
+        def settle(self: BoxGroups, first_pid: int) -> None:
+            raise ConfineError("limit the box", "as the test wants it")
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(BoxGroups, "settle", settle)
+            with pytest.raises(IsolationUnavailable, match="as the test wants it"):
+                await machine.create("box", SPEC, session_id="s")
+        await nothing_is_left(machine)
+        assert (await run(await new_box(machine), "echo now")).stdout == "now\n"
+
+    on_a_machine(steps, who=who)
+
+
+@as_root_and_ordinary
+def test_a_creation_that_is_broken_off_leaves_nothing(who: str) -> None:
+    async def steps(machine: Machine) -> None:
+        await new_box(machine, "first", agent="first")
+        await machine.end_box("first")
+        for delay_s in (0.0, 0.005, 0.02, 0.05):
+            creating = asyncio.create_task(machine.create("box", SPEC, session_id="s"))
+            await asyncio.sleep(delay_s)
+            creating.cancel()
+            try:
+                await creating
+                await machine.end_box("box")
+            except asyncio.CancelledError:
+                assert not os.path.exists(machine._directory("box"))
+            else:
+                await asyncio.to_thread(machine._remove_directory, machine._directory("box"))
+
+        async def left() -> bool:
+            return not made(machine)["processes"] and not made(machine)["groups"]
+
+        await until(left, "no keeper came to be unseen")
+
+    on_a_machine(steps, who=who)
+
+
+@as_root_and_ordinary
+def test_a_machine_that_starts_again_finds_its_boxes_and_their_commands(who: str) -> None:
+    async def steps(machine: Machine) -> None:
+        box = await new_box(machine)
+        running = asyncio.create_task(
+            run(box, "echo begun; until [ -e go ]; do sleep 0.02; done; exit 4", command_id="c")
+        )
+        out = Path(machine._directory("box"), "records", "c.out")
+        await until(lambda: asyncio.to_thread(out.exists), "the command writes")
+        await machine.close()
+        running.cancel()
+        again = Machine(machine._data)
+        machine.__dict__.update(again.__dict__)  # closed in its place at the end
+        found = await again.box("box")
+        assert [status.state for status in await again.boxes()] == ["running"]
+        await run(found, "touch go")
+        *_, last = [event async for event in found.follow("c")]
+        assert isinstance(last, Ended)
+        assert last.result.exit_code == 4
+        assert (await (await again.life("box")).report()).level == "namespaces"
+
+    on_a_machine(steps, who=who, embedded=False)
+
+
+def test_the_zygote_may_be_killed_at_any_time() -> None:
+    async def steps(machine: Machine) -> None:
+        box = await new_box(machine)
+        for number in range(3):
+            assert machine._zygote is not None
+            machine._zygote.kill()
+            if number == 1:
+                machine._zygote.wait()
+            other = await new_box(machine, f"other-{number}", agent=f"other-{number}")
+            assert (await run(other, "echo other")).stdout == "other\n"
+        assert (await run(box, "echo first")).stdout == "first\n"
+        os.kill(machine._zygote.pid, signal.SIGSTOP)  # and one that is stopped holds nobody up for good
+
+    on_a_machine(steps)
+
+
+def test_a_keeper_holds_nothing_of_the_zygote_or_of_other_keepers() -> None:
+    async def steps(machine: Machine) -> None:
+        numbers = []
+        for number in range(3):
+            await new_box(machine, f"box-{number}", agent=f"agent-{number}")
+            mark = machine._mark(f"box-{number}")
+            assert mark is not None
+
+            def held(pid: int = mark.pid) -> list[str]:
+                return [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()]
+
+            async def settled(held: Callable[[], list[str]] = held) -> bool:
+                return sum(one.startswith("socket:") for one in held()) == 2
+
+            await until(settled, "it holds its listener and the capture, and no other socket")
+            numbers.append(len(held()))
+            assert not any("/boxes/" in one and f"box-{number}" not in one for one in held())
+        assert len(set(numbers)) == 1
+
+    on_a_machine(steps)
+
+
+@as_root_and_ordinary
+def test_a_keeper_that_died_is_told_and_its_box_is_gone_before_its_end_is_told(who: str) -> None:
+    async def steps(machine: Machine) -> None:
+        box = await new_box(machine)
+        mark = machine._mark("box")
+        assert mark is not None
+        await run(box, "sleep 100 & sleep 100 &")
+        os.kill(mark.pid, signal.SIGKILL)
+        with pytest.raises(GuestLost):
+            await run(box, "true")
+        await until(lambda: asyncio.to_thread(lambda: not mark.alive()), "the keeper is gone")
+        with pytest.raises(GuestLost):
+            await machine.box("box")
+        assert [status.state for status in await machine.boxes()] == ["lost"]
+        await machine.end_box("box")
+        assert process_start(mark.init) != mark.init_started
+        assert await machine.boxes() == []
+
+    on_a_machine(steps, who=who)
+
+
+def test_the_number_of_a_keeper_that_another_process_has_now_is_not_taken_for_it() -> None:
+    async def steps(machine: Machine) -> None:
+        await new_box(machine)
+        path = Path(machine._directory("box"), "keeper.json")
+        stranger = await asyncio.create_subprocess_exec("sleep", "60")
+        try:
+            mark = json.loads(path.read_text())
+            real, mark["pid"] = mark["pid"], stranger.pid
+            path.write_text(json.dumps(mark))
+            machine._lives.clear()
+            with pytest.raises(GuestLost):
+                await machine.box("box")
+            path.write_text(json.dumps({**mark, "pid": real}))
+            await machine.end_box("box")
+            assert stranger.returncode is None
+        finally:
+            stranger.kill()
+            await stranger.wait()
+
+    on_a_machine(steps)
+
+
+@as_root_and_ordinary
+def test_a_sweep_ends_what_belongs_to_nothing_and_leaves_the_rest(who: str) -> None:
+    async def steps(machine: Machine) -> None:
+        kept = await new_box(machine, "kept", agent="kept")
+        await new_box(machine, "unwanted", agent="unwanted")
+        await new_box(machine, "unmarked", agent="unmarked")
+        os.unlink(os.path.join(machine._directory("unmarked"), "keeper.json"))  # its daemon was killed before it wrote
+        for name in ("background/session-old", "background/session-kept", "workspace/x.gone-1", "workspace/x.new-2"):
+            os.makedirs(os.path.join(machine._data, name, "deep"))
+        removed = await machine.sweep(keep_boxes={"kept"}, keep_sessions={"session-kept"})
+        assert {"box unwanted", "box unmarked", "background/session-old", "workspace/x.gone-1"} <= set(removed)
+        assert sorted(os.listdir(os.path.join(machine._data, "workspace"))) == ["kept", "unmarked", "unwanted"]
+        assert os.listdir(os.path.join(machine._data, "background")) == ["session-kept"]
+        assert (await run(kept, "echo alive")).stdout == "alive\n"
+
+        async def others_are_gone() -> bool:
+            return len(made(machine)["processes"]) <= 3  # bubblewrap, the first process, the keeper
+
+        await until(others_are_gone, "the other boxes are gone")
+
+    on_a_machine(steps, who=who)
+
+
+def test_a_sweep_does_not_touch_what_is_being_built() -> None:
+    async def steps(machine: Machine) -> None:
+        for number in range(4):
+            spec = SandboxSpec(background=True, on_missing="degrade")
+            creating = asyncio.create_task(machine.create(f"box-{number}", spec, session_id=f"session-{number}"))
+            await asyncio.sleep(0.005 * number)
+            await machine.sweep(keep_boxes={f"box-{one}" for one in range(number)}, keep_sessions=set())
+            await creating
+            with pytest.raises(InvalidArgument):
+                await machine.box("../box")
+            await machine.end_box(f"box-{number}")
+
+    on_a_machine(steps)
+
+
+def test_a_workspace_cannot_be_deleted_beneath_a_box_not_even_one_that_is_being_built() -> None:
+    async def steps(machine: Machine) -> None:
+        creating = asyncio.create_task(machine.create("box", SPEC, session_id="s"))
+        await asyncio.sleep(0.005)
+        with pytest.raises(WrongState):
+            await machine.delete_workspace("agent")
+        await creating
+        with pytest.raises(WrongState):
+            await machine.delete_workspace("agent")
+        await machine.end_box("box")
+        await machine.delete_workspace("agent")
+        assert os.listdir(os.path.join(machine._data, "workspace")) == []
+
+    on_a_machine(steps)
+
+
+@pytest.fixture(params=["link", "pipe", "directory", "foreign"])
+def strange(request: pytest.FixtureRequest) -> Iterator[str]:
+    yield request.param
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_history_is_only_ever_written_to_the_file_that_was_made_for_it(strange: str) -> None:
+    async def steps(machine: Machine) -> None:
+        await machine.create_workspace("agent")
+        await machine.append_history("agent", None, b"one\n")
+        path = os.path.join(machine._workspace("agent"), HISTORY)
+        assert Path(path).read_bytes() == b"one\n"
+        outside = Path(machine._data, "outside")
+        outside.write_bytes(b"")
+        os.unlink(path)
+        if strange == "link":
+            os.symlink(outside, path)
+        elif strange == "pipe":
+            os.mkfifo(path)
+        elif strange == "directory":
+            os.mkdir(path)
+        else:
+            Path(path).touch()
+            os.chown(path, 2_000_000, 2_000_000)
+        with pytest.raises((OSError, Internal)):
+            await machine.append_history("agent", None, b"two\n")
+        assert outside.read_bytes() == b""
+        await machine.delete_workspace("agent")
+        await machine.append_history("agent", None, b"late\n")  # nothing to write to any more is fine
+
+    on_a_machine(steps)
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b"[]", b'{"at": 1}', b"[" * 100_000])
+def test_a_damaged_record_is_told_and_is_no_fault_of_the_host(damage: bytes) -> None:
+    async def steps(machine: Machine) -> None:
+        box = await new_box(machine)
+        await run(box, "echo out", command_id="c")
+        await machine.end_box("box")
+        records = Path(machine._directory("box"), "records")
+        whole = [event async for event in await machine.stored("box", "c")]
+        assert [type(event).__name__ for event in whole] == ["Started", "OutputChunk", "Ended"]
+        (records / "c.end").write_bytes(damage)
+        try:
+            rest = [event async for event in await machine.stored("box", "c")]
+        except GuestLost:
+            pass
+        else:
+            assert not any(isinstance(event, Ended) for event in rest)
+        (records / "c.start").unlink()
+        os.mkfifo(records / "c.start")
+        with pytest.raises(NotFound):
+            _ = [event async for event in await machine.stored("box", "c")]
+
+    on_a_machine(steps)
