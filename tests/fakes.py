@@ -73,6 +73,7 @@ from coldframe.contract.files import (
     SearchFiles,
     SearchMatch,
     SignalCommand,
+    TightenLimits,
     WriteAnswer,
     WriteFile,
 )
@@ -544,6 +545,7 @@ _VERBS: dict[type[Any], Any] = {
     ListCommands: FakeBox._commands,
     ListProcesses: FakeBox._processes,
     ListRuntimes: FakeBox._runtimes,
+    TightenLimits: lambda _box, _request: Done(),
 }
 
 

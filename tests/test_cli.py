@@ -346,6 +346,8 @@ def test_an_interrupt_ends_an_embedded_command_and_leaves_nothing(data_dir: str)
 def test_options_of_the_whole_program_may_stand_anywhere_before_the_command(tmp_path: Path) -> None:
     place = tmp_path / "elsewhere"
     for line in (["ledger", "verify", "--data-dir", str(place)], [f"--data-dir={place}", "ledger", "verify"]):
-        done = subprocess.run([sys.executable, "-m", "coldframe.cli", *line], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [sys.executable, "-m", "coldframe.cli", *line], capture_output=True, text=True, check=False
+        )
         assert done.returncode == 4
         assert str(place) in done.stderr

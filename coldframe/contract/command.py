@@ -124,6 +124,7 @@ class CommandResult(Model):
     duration_ms: float
     cpu_s: float = 0.0
     peak_memory_bytes: int | None = None
+    """Of the whole tree as its memory controller counted it; of the largest waited-for process where there is none."""
     stdout: StreamInfo
     stderr: StreamInfo
     order: Literal["exact", "approximate"] = "exact"

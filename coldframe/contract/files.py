@@ -10,6 +10,7 @@ from pydantic import Field
 
 from coldframe.contract.command import CommandInfo
 from coldframe.contract.model import Model
+from coldframe.contract.sandbox import Limits
 
 A = TypeVar("A", bound=Model)
 
@@ -178,6 +179,17 @@ class RemovePath(Request[Done]):
 class MakeDirectory(Request[Done]):
     verb: str = "make_directory"
     path: str
+
+
+class TightenLimits(Request[Done]):
+    """Hold what starts from now on to these limits, where they are below those that the box was built with.
+
+    Each request replaces the one before; the box's own limits are never exceeded. Processes, CPU rate and what
+    runs already are not touched.
+    """
+
+    verb: str = "tighten_limits"
+    limits: Limits
 
 
 class SignalCommand(Request[Done]):

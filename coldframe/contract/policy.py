@@ -110,6 +110,8 @@ class CallContext(Model):
     reading: CommandReading | None = None
     cwd: str | None = None
     runtime: str | None = None
+    box_runtimes: tuple[str, ...] | None = None
+    """The only runtimes that the sandbox was built with; None if it has all programs of the machine."""
     path: str | None = None
     """Workspace-relative path argument of a file tool, normalised but not resolved."""
     arguments_sha256: str = ""
@@ -159,6 +161,18 @@ class Decision(Model):
     context_sha256: str
 
 
+class AgentLimits(Model):
+    """Limits of an agent's calls; those of the sandbox hold where they are lower. Whole numbers, None to say nothing."""
+
+    wall_s: int | None = Field(default=None, ge=1)
+    cpu_s: int | None = Field(default=None, ge=1)
+    memory_mib: int | None = Field(default=None, ge=16)
+    disk_mib: int | None = Field(default=None, ge=1)
+    output_mib: int | None = Field(default=None, ge=1)
+    file_mib: int | None = Field(default=None, ge=1)
+    open_files: int | None = Field(default=None, ge=32)
+
+
 class ExecSettings(Model):
     """Enterprise switches that the rule file carries; they can tighten, never loosen."""
 
@@ -166,3 +180,10 @@ class ExecSettings(Model):
     allow_programs: tuple[str, ...] = ()
     strict_parsing: bool = False
     disabled_tools: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    """By role, agent id or `*`: names of tools, or `*` for all."""
+    limits: dict[str, AgentLimits] = Field(default_factory=dict)
+    """By agent id or `*`; the lower value holds where both name one."""
+    runtimes: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    """By agent id or `*`: the only runtimes that a sandbox has."""
+    ask_above: Label | None = None
+    """Commands in a session or workspace labelled higher wait for a person."""

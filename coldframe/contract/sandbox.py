@@ -70,6 +70,9 @@ class SandboxSpec(Model):
     isolation: Literal["namespaces"] = "namespaces"
     network: Literal["none"] = "none"
     limits: Limits = Limits()
+    runtimes: tuple[Literal["deno"], ...] | None = None
+    """The only programs that can start, in argument-list form: no shell, no other interpreter, nothing that was written
+    or copied. None for all programs of the machine."""
     leftovers: Literal["adopt", "end"] = "adopt"
     track_files: bool = True
     on_missing: Literal["refuse", "degrade"] = "degrade"

@@ -136,6 +136,7 @@ class Admission:
             if known is None:
                 box = await self._sandboxes.box(info)
                 await self._find_runtime(draft, info, session, box)
+                await self._sandboxes.hold_to_limits(info.sandbox_id, box)
                 # Nothing is waited for from here until `call.started` is written.
                 known = await self._same_call(caller, info, spec, checked, key, request)
             if known is None:

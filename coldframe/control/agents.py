@@ -25,7 +25,7 @@ from coldframe.contract.ports import Host
 from coldframe.contract.sandbox import AgentInfo, checked_agent_id
 from coldframe.control.ledger import Ledger, format_time, parse_time
 from coldframe.control.rights import require
-from coldframe.control.store import Store, metadata
+from coldframe.control.store import Kept, Store, metadata
 from coldframe.control.tokens import Tokens
 from coldframe.policy.labels import join, parse
 
@@ -74,6 +74,7 @@ class Agents:
         self._clock = clock
         self._tokens = Tokens(store, ledger, clock)
         self._locks: dict[str, asyncio.Lock] = {}
+        self._kept: Kept[_Row] = Kept(store, self._load)
 
     async def ensure(self, agent_id: str, *, caller: Caller) -> AgentInfo:
         """Return the agent, made with its workspace if it is not there yet.
@@ -98,6 +99,7 @@ class Agents:
             await self._host.create_workspace(agent_id)
             now = self._clock()
             with self._store.transaction() as connection:
+                self._kept.forget(agent_id)
                 connection.execute(
                     agents_table.insert().values(
                         agent_id=agent_id,
@@ -205,6 +207,9 @@ class Agents:
         return self._locks.setdefault(agent_id, asyncio.Lock())
 
     def _living(self, agent_id: str) -> _Row | None:
+        return self._kept.get(agent_id)
+
+    def _load(self, agent_id: str) -> _Row | None:
         rows = self._store.read(_FIND, (agent_id,))
         return _Row._make(rows[0]) if rows else None
 
@@ -222,6 +227,7 @@ class Agents:
             return connection.execute(query).scalar() or 0
 
     def _update(self, connection: sqlalchemy.Connection, row: _Row, **values: str) -> None:
+        self._kept.forget(row.agent_id)
         connection.execute(
             agents_table.update()
             .where(agents_table.c.agent_id == row.agent_id, agents_table.c.generation == row.generation)

@@ -41,7 +41,7 @@ from coldframe.control.flights import Flight
 from coldframe.control.history import History
 from coldframe.control.judged_outputs import JudgedOutputs
 from coldframe.control.judgement import (
-    allowed_operations,
+    discovered_operations,
     judge_call,
     judge_result,
     judges_output,
@@ -180,10 +180,13 @@ class Gate:
             raise
 
     def allowed(self, caller: Caller, sandbox_id: str) -> list[AllowedOperation]:
-        """Return what the gate would answer now. Raises NotFound, GrantMissing and PolicyUnavailable."""
+        """Return what the gate would answer now, without tools that are switched off here for the caller.
+
+        Raises NotFound, GrantMissing and PolicyUnavailable.
+        """
         info = self._sandboxes.get(caller, sandbox_id)
         taint = self._sandboxes.session(info).taint
-        return allowed_operations(caller, info, taint, self._rulebook.current)
+        return discovered_operations(caller, info, taint, self._rulebook.current)
 
     def replay(self, seq: int) -> tuple[Decision, Decision]:
         """Return the decision stored in ledger entry *seq* and the one that the same rules make of the stored context.
@@ -269,12 +272,13 @@ class Gate:
         try:
             ran, error = await self._run(flight, content)
             unknown = isinstance(error, HostUnreachable)
-            gone = flight.recovered and isinstance(error, NotFound | GuestLost)
-            if error is not None and (unknown or gone):
+            # A start is recorded before it is made, so a command without a record has done nothing.
+            idle = isinstance(flight.box, PastBox) and isinstance(error, NotFound)
+            gone = flight.recovered and isinstance(error, GuestLost)
+            if error is not None and (unknown or gone or idle):
                 entry = self._ledger.entry(flight.started_seq)
                 assert entry is not None
-                await self._landing.interrupt(entry, flight.started, error.message)
-                flight.settle(error)
+                flight.settle(await self._landing.interrupt(entry, flight.started, error.message, began=not idle))
                 return
             flight.settle(await self._landing.finish(flight, ran, error))
         except ColdframeError as error:

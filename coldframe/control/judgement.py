@@ -29,7 +29,7 @@ from coldframe.control.rights import PERMISSIONS, require
 from coldframe.policy.hooks import decide_call, decide_result, reads_output
 from coldframe.policy.rules import RuleSet
 from coldframe.policy.shell import read_argv, read_shell
-from coldframe.tools.registry import JUDGED_CAP_BYTES, Arguments, CallFacts, all_tools
+from coldframe.tools.registry import JUDGED_CAP_BYTES, Arguments, CallFacts, ToolSpec, all_tools
 
 UNJUDGED_RULE = "floor:output-too-large-to-judge"
 
@@ -73,6 +73,7 @@ def build_context(
         reading=reading,
         cwd=facts.cwd,
         runtime=facts.runtime,
+        box_runtimes=info.spec.runtimes,
         path=facts.path,
         arguments_sha256=arguments_sha256,
     )
@@ -187,6 +188,19 @@ def allowed_operations(caller: Caller, info: SandboxInfo, taint: Label, rules: R
         for suffix, raw, condition in _SAMPLES.get(name, ()):
             found.append(_by_rule(caller, info, taint, rules, name, spec.check(raw), raw, suffix, condition))
     return found
+
+
+def discovered_operations(caller: Caller, info: SandboxInfo, taint: Label, rules: RuleSet) -> list[AllowedOperation]:
+    """Return the same for whoever asks what there is: a tool that is switched off for it is not there at all."""
+    offered = offered_tools(rules, caller.role.value, info.agent_id or "background")
+    hidden = {f"tool.{name}" for name in all_tools() if name not in offered}
+    found = allowed_operations(caller, info, taint, rules)
+    return [one for one in found if one.operation.partition(":")[0] not in hidden]
+
+
+def offered_tools(rules: RuleSet, *whom: str) -> dict[str, ToolSpec]:
+    """Return the tools that are not switched off for any of *whom*: a role, an agent id."""
+    return {name: spec for name, spec in all_tools().items() if rules.disabled(name, *whom) is None}
 
 
 def _by_right(caller: Caller, operation: str) -> AllowedOperation:

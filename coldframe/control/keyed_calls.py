@@ -27,6 +27,9 @@ keyed_calls = sa.Table(
 )
 
 
+_FIND = "SELECT call_id, request_sha256, result FROM keyed_calls WHERE token_id = ? AND key = ?"
+
+
 class KeyedCall(NamedTuple):
     call_id: str
     result: dict[str, Any] | None
@@ -51,18 +54,17 @@ class KeyedCalls:
                 "an idempotency key is 1 to 200 printable characters of ASCII without blanks",
                 argument="idempotency_key",
             )
-        where = (keyed_calls.c.token_id == token_id) & (keyed_calls.c.key == key)
-        with self._store.transaction() as connection:
-            row = connection.execute(sa.select(keyed_calls).where(where)).first()
-        if row is None:
+        rows = self._store.read(_FIND, (token_id, key))
+        if not rows:
             return None
-        if row.request_sha256 != request_sha256:
+        call_id, known_request, result = rows[0]
+        if known_request != request_sha256:
             raise Conflict(
                 f"idempotency key `{key}` was used for another call",
                 hint="use a new key for a new call",
-                call_id=row.call_id,
+                call_id=call_id,
             )
-        return KeyedCall(row.call_id, None if row.result is None else json.loads(row.result))
+        return KeyedCall(call_id, None if result is None else json.loads(result))
 
     def open(self, token_id: str, key: str, request_sha256: str, call_id: str, *, connection: sa.Connection) -> None:
         connection.execute(
@@ -76,3 +78,7 @@ class KeyedCalls:
             .where((keyed_calls.c.call_id == call_id) & keyed_calls.c.result.is_(None))
             .values(result=json.dumps(result))
         )
+
+    def forget(self, call_id: str, *, connection: sa.Connection) -> None:
+        """Give the key of a call back that certainly did nothing."""
+        connection.execute(keyed_calls.delete().where(keyed_calls.c.call_id == call_id))

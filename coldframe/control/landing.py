@@ -10,6 +10,7 @@ from typing import Any
 from coldframe.contract.errors import (
     ColdframeError,
     GuestLost,
+    HostUnreachable,
     PolicyUnavailable,
 )
 from coldframe.contract.ledger import CallInterrupted, CallStarted, LedgerEntry
@@ -149,12 +150,27 @@ class Landing:
             receipt_id=flight.ids.receipt_id,
         )
 
-    async def interrupt(self, entry: LedgerEntry, started: CallStarted, reason: str) -> None:
-        error = GuestLost(
-            f"call `{started.call_id}` was interrupted: {reason}",
-            hint="look at the workspace: the call may have had effects; then use a new key",
-            call_id=started.call_id,
-        )
+    async def interrupt(
+        self, entry: LedgerEntry, started: CallStarted, reason: str, *, began: bool = True
+    ) -> ColdframeError:
+        """Record that the end is not known, and return what whoever asks is told.
+
+        A command that certainly never *began* gives its key back: sent again, it is a new call and runs once.
+        """
+        error: ColdframeError
+        if began:
+            error = GuestLost(
+                f"call `{started.call_id}` was interrupted: {reason}",
+                hint="look at the workspace: the call may have had effects; then use a new key",
+                call_id=started.call_id,
+            )
+        else:
+            reason = "the command had not begun when server or sandbox ended"
+            error = HostUnreachable(
+                f"call `{started.call_id}` did nothing: {reason}",
+                hint="send it again, under the same idempotency key if it had one",
+                call_id=started.call_id,
+            )
         with self._store.transaction() as connection:
             body = CallInterrupted(
                 call_id=started.call_id,
@@ -172,8 +188,12 @@ class Landing:
             written = self._ledger.append(
                 "call.interrupted", started.call_id, body.model_dump(mode="json"), connection=connection
             )
-            self._keyed.close(started.call_id, {"error": error.to_wire()}, connection=connection)
+            if began:
+                self._keyed.close(started.call_id, {"error": error.to_wire()}, connection=connection)
+            else:
+                self._keyed.forget(started.call_id, connection=connection)
         await show(self._history, written)
+        return error
 
 
 async def show(history: History, entry: LedgerEntry) -> None:

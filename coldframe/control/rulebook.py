@@ -82,6 +82,11 @@ class Rulebook:
         return self._current
 
     @property
+    def in_force(self) -> RuleSet | None:
+        """The set in force; None if there is none, and the gate refuses everything."""
+        return self._current
+
+    @property
     def text(self) -> str:
         return self.current.text
 
@@ -126,6 +131,8 @@ class Rulebook:
         body = {
             "sha256_before": before,
             "sha256_after": rules.sha256,
+            "settings_before": None if self._current is None else self._current.settings.model_dump_json(),
+            "settings_after": rules.settings.model_dump_json(),
             "origin": origin,
             "caller": None if caller is None else caller.name,
             "text": rules.text,

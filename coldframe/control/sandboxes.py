@@ -30,7 +30,7 @@ from coldframe.contract.errors import (
     WrongState,
     next_action,
 )
-from coldframe.contract.files import ListProcesses, ListRuntimes, ProcessInfo, Runtime
+from coldframe.contract.files import ListProcesses, ListRuntimes, ProcessInfo, Runtime, TightenLimits
 from coldframe.contract.isolation import IsolationReport
 from coldframe.contract.policy import Label, Outcome, Role
 from coldframe.contract.ports import Box, Host
@@ -52,7 +52,7 @@ from coldframe.control.sandbox_rows import (
     weak_points,
 )
 from coldframe.control.sessions import Sessions
-from coldframe.control.store import Store
+from coldframe.control.store import Kept, Store
 from coldframe.policy.labels import join, parse
 from coldframe.tools.registry import CallFacts
 
@@ -81,6 +81,10 @@ class Sandboxes:
         self._host = host
         self._clock = clock
         self._issue_contract = issue_contract
+        self._kept: Kept[SandboxInfo] = Kept(store, self._load)
+        self._told: dict[str, Limits] = {}
+        """The limits that each box holds its commands to, as far as it was told since this server began."""
+        self._telling = asyncio.Lock()
 
     async def create(self, caller: Caller, spec: SandboxSpec) -> SandboxInfo:
         """Build a box for *spec* and measure it.
@@ -100,12 +104,14 @@ class Sandboxes:
             )
         if caller.role is Role.AGENT and (spec.background or spec.agent_id != caller.agent_id):
             raise NotFound(f"no agent `{spec.agent_id or 'background'}`", hint="use the agent of your token")
+        spec = self._restricted(spec)
         if spec.agent_id is not None:
             await self._agents.ensure(spec.agent_id, caller=caller)
         sandbox_id = f"sbx_{secrets.token_hex(10)}"
         session = self._sessions.open(sandbox_id, spec.agent_id)
         try:
             with self._store.transaction() as connection:
+                self._kept.forget(sandbox_id)
                 connection.execute(
                     sandboxes.insert().values(
                         sandbox_id=sandbox_id,
@@ -118,7 +124,12 @@ class Sandboxes:
                     )
                 )
             report = await self._host.create(sandbox_id, spec, session_id=session.session_id)
+            self._told[sandbox_id] = spec.limits
+            if self._tightened(spec) is not spec:
+                await self.hold_to_limits(sandbox_id, await self._host.box(sandbox_id))
+                report = await (await self._host.life(sandbox_id)).report()
             with self._store.transaction() as connection:
+                self._kept.forget(sandbox_id)
                 connection.execute(
                     sandboxes.update()
                     .where(sandboxes.c.sandbox_id == sandbox_id)
@@ -154,6 +165,7 @@ class Sandboxes:
             life = await self._host.life(sandbox_id)
             await life.end()
         with self._store.transaction() as connection:
+            self._kept.forget(sandbox_id)
             connection.execute(sandboxes.delete().where(sandboxes.c.sandbox_id == sandbox_id))
             self._sessions.close(session_id)
             body = {
@@ -178,7 +190,8 @@ class Sandboxes:
         info = self._find(sandbox_id)
         if not self._is_visible(caller, info):
             raise _no_sandbox(sandbox_id)
-        return info.model_copy(update={"session_id": self.session(info).session_id})
+        session_id = self.session(info).session_id
+        return info if session_id == info.session_id else info.model_copy(update={"session_id": session_id})
 
     def _is_visible(self, caller: Caller, info: SandboxInfo) -> bool:
         """People see all. An agent sees its own, and not those of an earlier agent of the same id."""
@@ -194,7 +207,7 @@ class Sandboxes:
         """Return the caller's sandboxes, newest first, ended ones included."""
         require(caller, "sandbox.read")
         rows = self._store.read(f"SELECT {FIELDS} FROM sandboxes ORDER BY created_at DESC")  # noqa: S608
-        found = [self._info(row) for row in rows]
+        found = [self._labelled(self._info(row)) for row in rows]
         return [info for info in found if self._is_visible(caller, info)]
 
     async def terminate(self, caller: Caller, sandbox_id: str) -> SandboxInfo:
@@ -213,6 +226,7 @@ class Sandboxes:
         with contextlib.suppress(NotFound, GuestLost):
             life = await self._host.life(sandbox_id)
             await life.end()
+        self._told.pop(sandbox_id, None)
         with self._store.transaction() as connection:
             self._set_state(sandbox_id, state_object(sandbox_id, "terminated", self._clock()))
             self._close_sessions(sandbox_id)
@@ -251,6 +265,7 @@ class Sandboxes:
         if not open_ones:
             return session
         with self._store.transaction() as connection:
+            self._kept.forget(info.sandbox_id)
             connection.execute(
                 sandboxes.update()
                 .where(sandboxes.c.sandbox_id == info.sandbox_id)
@@ -300,6 +315,32 @@ class Sandboxes:
         except (GuestLost, NotFound) as error:
             self.mark_lost(info.sandbox_id, str(error))
             raise GuestLost(f"sandbox `{info.sandbox_id}` is lost: {error}", sandbox_id=info.sandbox_id) from error
+
+    async def hold_to_limits(self, sandbox_id: str, box: Box) -> None:
+        """Return once the box holds what starts next to the limits that the rules put on its agent now."""
+        while self._find(sandbox_id).spec.limits != self._told.get(sandbox_id):
+            async with self._telling:
+                limits = self._find(sandbox_id).spec.limits
+                if limits != self._told.get(sandbox_id):
+                    await box.ask(TightenLimits(limits=limits))
+                    self._told[sandbox_id] = limits
+
+    def _restricted(self, spec: SandboxSpec) -> SandboxSpec:
+        """With the runtimes that the rules leave a new sandbox of this agent; limits are told to the box, not built in."""
+        allowed = self._rulebook.current.runtimes_of(spec.agent_id or "background")
+        if allowed is None:
+            return spec
+        wanted = allowed if spec.runtimes is None else spec.runtimes
+        return spec.model_copy(update={"runtimes": tuple(name for name in wanted if name in allowed)})
+
+    def _tightened(self, spec: SandboxSpec) -> SandboxSpec:
+        """With the limits that the rules put on the agent, where they are lower."""
+        rules = self._rulebook.in_force
+        lower = {} if rules is None else rules.limits_of(spec.agent_id or "background")
+        changed = {name: value for name, value in lower.items() if value < getattr(spec.limits, name)}
+        if not changed:
+            return spec
+        return spec.model_copy(update={"limits": spec.limits.model_copy(update=changed)})
 
     def require_running(self, info: SandboxInfo) -> None:
         """Raise WrongState, with what can be done, unless the sandbox runs."""
@@ -354,7 +395,11 @@ class Sandboxes:
             with contextlib.suppress(NotFound):  # An agent that was deleted has no files left to label.
                 self._agents.raise_label(info.agent_id, label, connection=connection)
             return
-        risen = join(self._find(info.sandbox_id).workspace_label, label)
+        before = self._find(info.sandbox_id).workspace_label
+        risen = join(before, label)
+        if risen is before:
+            return
+        self._kept.forget(info.sandbox_id)
         connection.execute(
             sandboxes.update().where(sandboxes.c.sandbox_id == info.sandbox_id).values(workspace_label=risen.value)
         )
@@ -396,22 +441,37 @@ class Sandboxes:
 
     def _set_state(self, sandbox_id: str, state: StateObject) -> None:
         with self._store.transaction() as connection:
+            self._kept.forget(sandbox_id)
             connection.execute(
                 sandboxes.update().where(sandboxes.c.sandbox_id == sandbox_id).values(state=state.model_dump_json())
             )
 
     def _find(self, sandbox_id: str) -> SandboxInfo:
-        rows = self._store.read(f"SELECT {FIELDS} FROM sandboxes WHERE sandbox_id = ?", (sandbox_id,))  # noqa: S608
-        if not rows:
+        found = self._kept.get(sandbox_id)
+        if found is None:
             raise _no_sandbox(sandbox_id)
-        return self._info(rows[0])
+        return self._labelled(found)
+
+    def _load(self, sandbox_id: str) -> SandboxInfo | None:
+        rows = self._store.read(f"SELECT {FIELDS} FROM sandboxes WHERE sandbox_id = ?", (sandbox_id,))  # noqa: S608
+        return self._info(rows[0]) if rows else None
+
+    def _labelled(self, info: SandboxInfo) -> SandboxInfo:
+        """With what may differ from the row: the limits in force now, and the label of an agent's workspace, whichever
+        sandbox raised it."""
+        spec = self._tightened(info.spec)
+        if spec is not info.spec:
+            info = info.model_copy(update={"spec": spec})
+        if info.agent_id is not None:
+            with contextlib.suppress(NotFound):
+                label = self._agents.get(info.agent_id).workspace_label
+                if label is not info.workspace_label:
+                    return info.model_copy(update={"workspace_label": label})
+        return info
 
     def _info(self, row: tuple[Any, ...]) -> SandboxInfo:
         sandbox_id, agent_id, session_id, spec, state, report, label, created_at = row
         workspace_label = parse(label)
-        if agent_id is not None:
-            with contextlib.suppress(NotFound):
-                workspace_label = self._agents.get(agent_id).workspace_label
         return SandboxInfo(
             sandbox_id=sandbox_id,
             agent_id=agent_id,

@@ -20,7 +20,7 @@ from coldframe.contract.policy import Label
 from coldframe.contract.sandbox import SessionInfo
 from coldframe.control.ledger import Ledger, format_time, parse_time
 from coldframe.control.rights import require
-from coldframe.control.store import Store, metadata
+from coldframe.control.store import Kept, Store, metadata
 from coldframe.policy.labels import join, parse
 
 sessions_table = Table(
@@ -56,6 +56,7 @@ class Sessions:
         self._store = store
         self._ledger = ledger
         self._clock = clock
+        self._kept: Kept[SessionInfo] = Kept(store, self._load)
 
     def open(self, sandbox_id: str, agent_id: str | None) -> SessionInfo:
         """Begin a session at PUBLIC."""
@@ -141,6 +142,7 @@ class Sessions:
             taint=Label.PUBLIC,
             opened_at=self._clock(),
         )
+        self._kept.forget(info.session_id)
         connection.execute(
             sessions_table.insert().values(
                 session_id=info.session_id,
@@ -154,12 +156,17 @@ class Sessions:
         return info
 
     def _find(self, session_id: str) -> SessionInfo:
-        rows = self._store.read(_FIND, (session_id,))
-        if not rows:
+        found = self._kept.get(session_id)
+        if found is None:
             raise NotFound(f"no session `{session_id[:80]}`", session_id=session_id[:80])
-        return _info(_Row._make(rows[0]))
+        return found
+
+    def _load(self, session_id: str) -> SessionInfo | None:
+        rows = self._store.read(_FIND, (session_id,))
+        return _info(_Row._make(rows[0])) if rows else None
 
     def _update(self, connection: sqlalchemy.Connection, session_id: str, **values: str) -> None:
+        self._kept.forget(session_id)
         connection.execute(sessions_table.update().where(sessions_table.c.session_id == session_id).values(**values))
 
 

@@ -19,7 +19,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import sqlalchemy
 from sqlalchemy.pool import StaticPool
@@ -30,6 +30,10 @@ from coldframe.control.migrations import head_revision, upgrade
 BUSY_TIMEOUT_MS = 5000
 """How long to wait for a reader (a backup, `coldframe ledger verify`) that holds the file."""
 
+MOST_KEPT = 4096
+"""Parsed rows of one table that are kept at most."""
+
+T = TypeVar("T")
 metadata = sqlalchemy.MetaData()
 
 _held_locks: set[int] = set()
@@ -222,6 +226,38 @@ def _current_task() -> object:
         return asyncio.current_task()
     except RuntimeError:
         return None
+
+
+class Kept(Generic[T]):
+    """Rows of one table as they were parsed, kept until they change.
+
+    This process owns the database, so nobody else changes them. Whoever writes a row forgets it in the same
+    transaction; if that is undone, what was read meanwhile is forgotten as well.
+    """
+
+    def __init__(self, store: Store, load: Callable[[str], T | None]) -> None:
+        self._store = store
+        self._load = load
+        self._rows: dict[str, T] = {}
+
+    def get(self, key: str) -> T | None:
+        """The row of that key, or None; what is not there is asked for again each time."""
+        found = self._rows.get(key)
+        if found is None:
+            found = self._load(key)
+            if found is not None:
+                if len(self._rows) >= MOST_KEPT:
+                    self._rows.clear()
+                self._rows[key] = found
+        return found
+
+    def forget(self, key: str) -> None:
+        """To be called inside the transaction that writes the row."""
+        self._rows.pop(key, None)
+        self._store.after(lambda _: None, lambda: self._drop(key))
+
+    def _drop(self, key: str) -> None:
+        self._rows.pop(key, None)
 
 
 def _is_clash(error: BaseException) -> bool:

@@ -34,7 +34,10 @@ TYPE_AGAIN_S = 0.02
 HELD_LIMIT_S = 1.0
 """How long a killed main process may be held back by a neighbour that traces it, before its end is told anyway."""
 USAGE_CHECK_S = 0.1
-"""How often CPU time, and memory without a controller, are looked at."""
+"""How often CPU time, disk use, and memory without a controller, are looked at; CPU time more often near its limit."""
+USAGE_CHECK_NEAR_S = 0.01
+LEFTOVERS_CHECK_S = 1.0
+"""The same for processes that outlive their command."""
 LATE_CAP_BYTES = 64 * 1024 * 1024
 """Output of adopted processes that is kept after their command's end; more is read and dropped."""
 
@@ -66,6 +69,12 @@ class Tree(Protocol):
         """Resident memory now, where no controller enforces the limit; 0 where one does."""
 
     def peak_memory_bytes(self) -> int | None: ...
+
+    def disk_overrun(self) -> tuple[int, int] | None:
+        """Bytes used and the limit, once the workspace has grown over its limit while the command ran."""
+
+    def disk_full(self) -> tuple[int, int] | None:
+        """Bytes used and the limit, if the workspace was full at the start, so that no file could grow."""
 
     def close(self) -> None: ...
 
@@ -118,6 +127,7 @@ class Command:
         self._kill_since = 0.0
         self._status: int | None = None
         self._usage_s = 0.0
+        self._largest_bytes: int | None = None
         self._reason: str | None = None
         self._limit: dict[str, Any] | None = None
         self._start_error: str | None = None
@@ -357,6 +367,7 @@ class Command:
         os.close(self._child.pidfd)
         if self._status is None:
             self._usage_s = usage.ru_utime + usage.ru_stime
+            self._largest_bytes = usage.ru_maxrss * 1024
             self._ended_with(status)
 
     def _ended_with(self, status: int) -> None:
@@ -397,20 +408,31 @@ class Command:
             self._end_tree("timed_out")
 
     def _check_usage(self) -> None:
-        """CPU time of the whole tree, and its memory where only we can look: overrun is bounded by the interval."""
+        """CPU time of the whole tree, the workspace's size, and memory where only we can look.
+
+        The overrun is bounded by the interval, so what is over is killed at once: a chance to end by itself would be
+        a chance to go on.
+        """
         if self.result is not None or self._reason is not None:
             return
-        cpu_s, memory_bytes = self.tree.cpu_s(), self.tree.polled_memory_bytes()
-        if cpu_s > self.spec["cpu_s"]:
-            self._limit = {"kind": "cpu", "limit": float(self.spec["cpu_s"]), "used": cpu_s, "unit": "s"}
-        elif memory_bytes > self.spec["memory_bytes"]:
-            limit, used = float(self.spec["memory_bytes"]), float(memory_bytes)
-            self._limit = {"kind": "memory", "limit": limit, "used": used, "unit": "bytes"}
-            self.tree.kill()
+        cpu_s = self.tree.cpu_s()
+        self._limit = self._limit or self._limit_met(cpu_s)
         if self._limit is None:
-            self._loop.after(USAGE_CHECK_S, self._check_usage)
+            left_s = (self.spec["cpu_s"] - cpu_s) / self.spec.get("cores", 1)
+            self._loop.after(min(USAGE_CHECK_S, max(USAGE_CHECK_NEAR_S, left_s)), self._check_usage)
         else:
+            self.tree.kill()
             self._end_tree("limit")
+
+    def _limit_met(self, cpu_s: float) -> dict[str, Any] | None:
+        """The LimitHit of what the tree is over now."""
+        if cpu_s >= self.spec["cpu_s"]:
+            return {"kind": "cpu", "limit": float(self.spec["cpu_s"]), "used": cpu_s, "unit": "s"}
+        memory_bytes = self.tree.polled_memory_bytes()
+        if memory_bytes > self.spec["memory_bytes"]:
+            limit, used = float(self.spec["memory_bytes"]), float(memory_bytes)
+            return {"kind": "memory", "limit": limit, "used": used, "unit": "bytes"}
+        return _disk_hit(self.tree.disk_overrun())
 
     def cancel(self) -> None:
         """End the whole tree because a caller asked. After the end it ends what was adopted."""
@@ -523,7 +545,9 @@ class Command:
             self._close_streams()
             self._close()
         else:
-            self._loop.after(1.0, self._watch_leftovers)
+            if self._limit_met(self.tree.cpu_s()) is not None:  # its result is told; the limit holds all the same
+                self.tree.kill()
+            self._loop.after(LEFTOVERS_CHECK_S, self._watch_leftovers)
 
     def _close(self) -> None:
         self._late.close()
@@ -552,6 +576,8 @@ class Command:
                 "used": self.tree.peak_memory_bytes(),
                 "unit": "bytes",
             }
+        if limit is None and (number == signal.SIGXFSZ or code == 128 + signal.SIGXFSZ):
+            limit = _disk_hit(self.tree.disk_full())
         assert self.started is not None
         mixed = self._bulk and len(self._streams_after_bulk) > 1
         return {
@@ -568,7 +594,7 @@ class Command:
             "ended_at": now(),
             "duration_ms": (time.monotonic() - self._began) * 1000,
             "cpu_s": max(self.tree.cpu_s(), self._usage_s),
-            "peak_memory_bytes": self.tree.peak_memory_bytes(),
+            "peak_memory_bytes": self.tree.peak_memory_bytes() or self._largest_bytes,
             "stdout": self.transcript.digests[STDOUT].summary(),
             "stderr": self.transcript.digests[STDERR].summary(),
             "order": "approximate" if mixed else "exact",
@@ -576,6 +602,13 @@ class Command:
             "leftovers_ended": self.leftovers_ended,
             "artifact_id": self.command_id,
         }
+
+
+def _disk_hit(found: tuple[int, int] | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    used, limit = found
+    return {"kind": "disk", "limit": float(limit), "used": float(used), "unit": "bytes"}
 
 
 def _bytes(text: str) -> bytes:

@@ -15,7 +15,7 @@ import signal
 import socket
 import traceback
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from coldframe.guest import manifest
 from coldframe.guest.command import Command, Tree, now
@@ -35,8 +35,20 @@ MOST_BATCHES = 64
 """Of captured packets that are read when a command begins or ends."""
 FLOOD_REST_S = 0.05
 ACCEPT_AGAIN_S = 0.1
+GROWING_VERBS = ("write_file", "edit_file", "make_directory")
+LOWERED_LIVE = ("wall_s", "cpu_s", "memory_mib", "disk_mib", "output_mib", "file_mib", "open_files")
+"""Limits that can be lowered for the next command of a box that runs."""
 KEPT_COMMANDS = 64
 """Ended commands held in memory; older ones are read back from their records."""
+
+
+class Quota(Protocol):
+    """The disk limit of the workspace."""
+
+    used: int | None
+    limit_bytes: int
+
+    def refuses(self, more_bytes: int) -> bool: ...
 
 
 class Setting(NamedTuple):
@@ -52,7 +64,9 @@ class Setting(NamedTuple):
     """Process descriptor of the box's first process."""
     environment: dict[bytes, bytes]
     limits: dict[str, Any]
+    """Fields of Limits; lowered in place by `tighten_limits`."""
     tree: Callable[[int], Tree]
+    quota: Quota
     capture: socket.socket | None
     evidence: Callable[[], dict[str, Any]]
 
@@ -65,6 +79,7 @@ class Keeper:
         self.followers: dict[str, set[Connection]] = {}
         self.contacts = ContactLog()
         self._command_contacts: dict[str, ContactLog] = {}
+        self._built_limits = dict(setting.limits)
         self._manifest: manifest.Manifest | None = None
         self._before: dict[str, manifest.Manifest | None] = {}
         self._count = 0
@@ -104,6 +119,25 @@ class Keeper:
         except OSError:  # the box's user has no event watch left, which its processes can bring about
             peer.close()
 
+    def require_room(self, more_bytes: int) -> None:
+        """Raise LIMIT_DISK if the workspace may not hold that much more."""
+        quota = self.setting.quota
+        if quota.refuses(more_bytes):
+            raise Failure(
+                "LIMIT_DISK",
+                f"the workspace holds {quota.used} of at most {quota.limit_bytes} bytes, and this needs {more_bytes} more",
+                kind="disk",
+                limit=quota.limit_bytes,
+                used=quota.used,
+            )
+
+    def tighten_limits(self, limits: dict[str, Any]) -> None:
+        """Hold the next command to `limits` where they are below those that the box was built with; else to the latter."""
+        built = self._built_limits
+        lowered = {name: min(limits[name], built[name]) for name in LOWERED_LIVE if name in limits}
+        self.setting.limits.update({**built, **lowered})
+        self.setting.quota.limit_bytes = self.setting.limits["disk_mib"] << 20
+
     # -- commands ------------------------------------------------------------------------------
 
     def start_command(self, request: dict[str, Any], stdin: bytes) -> tuple[Command | None, bool]:
@@ -121,6 +155,7 @@ class Keeper:
             "memory_bytes": limits["memory_mib"] << 20,
             "output_bytes": limits["output_mib"] << 20,
             "pids": limits["pids"],
+            "cores": len(os.sched_getaffinity(0)),
         }
         environment = self._environment(request, command_id)
         directory = open_directory(self.setting.root, request.get("cwd") or "")
@@ -371,9 +406,11 @@ class Connection:
         elif operation == "ask":
             self._ask(head, body)
         elif operation == "write":
+            keeper.require_room(0)
             self._writer = FileWriter(keeper.setting.root, head)
         elif operation == "chunk":
             if self._writer is not None:  # after a failure the rest of the upload is read and dropped
+                keeper.require_room(len(body))
                 self._writer.write(body)
         elif operation == "commit":
             if self._writer is not None:
@@ -407,6 +444,9 @@ class Connection:
             self._send(encode({"answer": {"commands": keeper.list_commands(request.get("command_id"))}}))
         elif name == "list_processes":
             self._send(encode({"answer": {"processes": keeper.list_processes()}}))
+        elif name == "tighten_limits":
+            keeper.tighten_limits(request["limits"])
+            self._send(encode({"answer": {"ok": True}}))
         elif name not in VERBS:
             raise Failure("INVALID_ARGUMENT", f"unknown verb `{str(name)[:40]}`")
         elif VERBS[name].slow:
@@ -414,6 +454,9 @@ class Connection:
                 request["path_env"] = keeper.setting.environment[b"PATH"].decode()
             self._ask_helper(name, request, content)
         else:
+            if name in GROWING_VERBS:
+                edits = request.get("edits") or ()
+                keeper.require_room(len(content) + sum(len(edit["new"].encode("utf-8", "replace")) for edit in edits))
             answer, body = VERBS[name].function(keeper.setting.root, request, content)
             self._send(encode({"answer": answer}, body))
 

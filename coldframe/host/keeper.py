@@ -26,6 +26,7 @@ from coldframe.guest import runtimes as _runtimes  # noqa: F401
 from coldframe.host import confine, seccomp
 from coldframe.host.isolation import namespaces
 from coldframe.host.limits import GroupDescriptors
+from coldframe.host.quota import DiskQuota
 from coldframe.host.tree import Trees
 
 
@@ -114,7 +115,7 @@ def _build(order: Order, files: dict[str, int]) -> tuple[main.Setting, int]:
     built = namespaces.build(plan, program=program)
     init = os.pidfd_open(built.init)
     # Asked from outside: nobody inside may look at the first process that closely, and no filtered one changes its own.
-    spaces = {name: os.stat(f"/proc/{built.init}/ns/{name}").st_ino for name in os.listdir(f"/proc/{built.init}/ns")}
+    spaces = {name: os.stat(f"/proc/{built.init}/ns/{name}").st_ino for name in confine.NAMESPACES}
     capture: list[socket.socket] = []
 
     def while_privileged() -> None:
@@ -126,11 +127,12 @@ def _build(order: Order, files: dict[str, int]) -> tuple[main.Setting, int]:
     confine.set_no_new_privs()
     seccomp.load_filter(program)
     confine.set_not_dumpable()
+    namespaces.let_go(built)
     root = os.open(namespaces.HOME, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     os.chdir("/")
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     environment = {name.encode(): value.encode() for name, value in namespaces.ENVIRONMENT.items()}
-    trees = Trees(_groups(files), order.limits, memory_enforced=order.memory_enforced)
+    trees = Trees(_groups(files), order.limits, memory_enforced=order.memory_enforced, root=root)
     setting = main.Setting(
         listener=socket.socket(fileno=files["listener"]),
         lease=files.get("lease", -1),
@@ -140,13 +142,14 @@ def _build(order: Order, files: dict[str, int]) -> tuple[main.Setting, int]:
         environment=environment,
         limits=order.limits,
         tree=trees.make,
+        quota=trees.quota,
         capture=capture[0],
-        evidence=partial(_evidence, spaces),
+        evidence=partial(_evidence, spaces, order.limits, trees.quota),
     )
     return setting, built.init
 
 
-def _evidence(namespaces_of_init: dict[str, int]) -> dict[str, Any]:
+def _evidence(namespaces_of_init: dict[str, int], limits: dict[str, Any], quota: DiskQuota) -> dict[str, Any]:
     """What only somebody inside can read, gathered now, beside the namespaces that the box was joined by."""
     processes = {}
     for name in os.listdir("/proc"):
@@ -160,6 +163,8 @@ def _evidence(namespaces_of_init: dict[str, int]) -> dict[str, Any]:
         "processes": processes,
         "mountinfo": _text("/proc/1/mountinfo"),
         "net_dev": _text("/proc/1/net/dev"),
+        "limits": dict(limits),
+        "disk_used_bytes": quota.used,
     }
 
 

@@ -88,6 +88,20 @@ class CommandGroup:
         for descriptor in self._procs:
             os.write(descriptor, b"0")
 
+    def limit_memory(self, limit_bytes: int) -> bool:
+        """Cap the memory of this command below that of its box; False where no controller counts it by command.
+
+        The keeper may, since it made the sub-group; it cannot raise what the daemon set above it.
+        """
+        for hierarchy, file in (("memory", "memory.limit_in_bytes"), ("unified", "memory.max")):
+            if hierarchy in self._made:
+                try:
+                    self._write(hierarchy, file, b"%d" % limit_bytes)
+                except FileNotFoundError:
+                    continue
+                return True
+        return False
+
     def attach(self, pid: int) -> None:
         """From the parent: the same for child `pid`. What the child started before is not moved."""
         for descriptor in self._procs:

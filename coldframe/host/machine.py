@@ -513,17 +513,18 @@ class Machine:
             return
         await self._end_keeper(sandbox_id, mark)
         await asyncio.to_thread(self._groups_of(sandbox_id, mark).remove)
-        directory = self._directory(sandbox_id)
-        for name in (SOCKET_NAME, "keeper.json"):
-            try:
-                os.unlink(os.path.join(directory, name))
-            except FileNotFoundError:
-                pass
+        self._remove_traces(sandbox_id)
         if mark.owner is None:
             await asyncio.to_thread(self._remove_directory, self._background(mark.session_id))
         life = self._lives.pop(sandbox_id, None)
         if life is not None:
             life.box.close()
+
+    def _remove_traces(self, sandbox_id: str) -> None:
+        """Remove what tells of a live box, and keep its records."""
+        for name in (SOCKET_NAME, "keeper.json", "keeper.json.new"):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(os.path.join(self._directory(sandbox_id), name))
 
     async def _end_keeper(self, sandbox_id: str, mark: KeeperMark) -> None:
         """Ask, then insist. Returns when keeper and box are gone: the box dies with its keeper, but not at once."""
@@ -579,8 +580,10 @@ class Machine:
                 removed.append(f"boxes/{name}")
             elif name in keep_boxes | self._building or self._mark(name) is not None:
                 continue
-            elif await self._end_unmarked(name):
-                removed.append(f"box {name}")
+            else:
+                if await self._end_unmarked(name):
+                    removed.append(f"box {name}")
+                self._remove_traces(name)
         for name, mark in self._marks():
             if name not in keep_boxes:
                 await self.end_box(name)

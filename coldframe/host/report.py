@@ -17,12 +17,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+from pydantic import ValidationError
+
 from coldframe.contract.errors import IsolationUnavailable
 from coldframe.contract.isolation import IsolationReport, LimitReport, MountInfo, Property
 from coldframe.contract.sandbox import Limits
-from coldframe.guest.command import USAGE_CHECK_S
+from coldframe.guest.command import LEFTOVERS_CHECK_S, USAGE_CHECK_NEAR_S, USAGE_CHECK_S
 from coldframe.host.cgroups import BoxGroups
 from coldframe.host.confine import NAMESPACES, ConfineError
+from coldframe.host.quota import REST_FACTOR
 
 CAPABILITY_SETS = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
 SENTENCES = (
@@ -36,6 +39,10 @@ _REMEDY_NAMESPACES = (
     "`userns` permission), then create the sandbox again"
 )
 _REMEDY_BUG = "report this with the server log; no setting of yours turns this wall off"
+_DISK_BOUND = (
+    f"what can be written in {USAGE_CHECK_S:g} s ({LEFTOVERS_CHECK_S:g} s by processes that outlive their command) and in "
+    f"{REST_FACTOR} times the time of adding the workspace up, about 4 µs for each file in it"
+)
 _VIRTUAL_INTERFACE = re.compile(r"^\s*([^\s:]+):", re.MULTILINE)
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 
@@ -90,7 +97,7 @@ def measure(
         kernel_release=os.uname().release,
         measured_at=datetime.now(UTC),
         properties=tuple(_judge(view)),
-        limits=tuple(_judge_limits(limits, groups, init)) if limits is not None else (),
+        limits=tuple(_judge_limits(limits, groups, init, evidence)) if limits is not None else (),
         mounts=view.mounts,
         namespaces=dict(view.namespaces),
         sentences=(*SENTENCES, _kill_sentence(groups), _disk_sentence(limits)),
@@ -378,8 +385,11 @@ def _is_zero(value: str | None) -> bool:
     return value is not None and value.strip("0") == "" and value != ""
 
 
-def _judge_limits(limits: Limits, groups: BoxGroups | None, init: int) -> Iterator[LimitReport]:
+def _judge_limits(
+    built: Limits, groups: BoxGroups | None, init: int, evidence: Mapping[str, Any]
+) -> Iterator[LimitReport]:
     read, held = _read_groups(groups, init)
+    limits = _in_force(built, evidence.get("limits"))
 
     def where(control: str) -> str:
         return groups.controllers.where(control) if groups is not None else "none"
@@ -395,17 +405,18 @@ def _judge_limits(limits: Limits, groups: BoxGroups | None, init: int) -> Iterat
         unit="s",
         strength="hard" if counted else "best_effort",
         enforced_by=f"{where('cpu_time')}, counted over the whole tree" if counted else "RLIMIT_CPU and summing",
-        bound=f"what all cores do in {looking}"
+        bound=f"what all cores do in {USAGE_CHECK_NEAR_S:g} s, near the limit"
         if counted
         else "each process may use the limit; the sum is looked at every " + looking,
     )
-    memory_held = held and read.get("memory_bytes") == limits.memory_mib << 20
+    memory_held = held and read.get("memory_bytes") == built.memory_mib << 20
+    by_command = ", and lower for each command" if limits.memory_mib < built.memory_mib else ""
     yield LimitReport(
         kind="memory",
         limit=limits.memory_mib,
         unit="MiB",
         strength="hard" if memory_held else "best_effort",
-        enforced_by=f"{where('memory')}, read back"
+        enforced_by=f"{where('memory')}, read back{by_command}"
         if memory_held
         else "looking at resident memory and ending commands",
         bound=None if memory_held else f"what can be touched in {looking}",
@@ -434,14 +445,33 @@ def _judge_limits(limits: Limits, groups: BoxGroups | None, init: int) -> Iterat
         ("output", limits.output_mib, "MiB per command", "the keeper, which reads every byte"),
     ):
         yield LimitReport(kind=kind, limit=limit, unit=unit, strength="hard", enforced_by=name)
+    told = "disk_used_bytes" in evidence
     yield LimitReport(
         kind="disk",
         limit=limits.disk_mib,
         unit="MiB",
-        strength="unsupported",
-        enforced_by="nothing on this host",
-        bound=f"the free space of the host; a single file ends at {limits.file_mib} MiB",
+        strength="best_effort" if told else "unsupported",
+        enforced_by="the keeper, which looks at the free space and adds up the workspace when it has fallen"
+        if told
+        else "nothing on this host",
+        bound=f"{_DISK_BOUND}; a single file ends at {min(limits.file_mib, limits.disk_mib)} MiB",
     )
+
+
+def _in_force(built: Limits, told: object) -> Limits:
+    """What the keeper says it holds commands to; never more than what the box was built with."""
+    if not isinstance(told, Mapping):
+        return built
+    own = built.model_dump()
+    lower = {
+        name: value
+        for name, value in told.items()
+        if name in own and isinstance(value, int | float) and value < own[name]
+    }
+    try:
+        return Limits.model_validate({**own, **lower})
+    except ValidationError:
+        return built
 
 
 def _read_groups(groups: BoxGroups | None, init: int) -> tuple[dict[str, int | float], bool]:
@@ -462,5 +492,5 @@ def _kill_sentence(groups: BoxGroups | None) -> str:
 
 
 def _disk_sentence(limits: Limits | None) -> str:
-    single = f"; a single file ends at {limits.file_mib} MiB" if limits is not None else ""
-    return f"the space of the workspace is bounded by the free space of the host{single}"
+    single = f"; a single file ends at {min(limits.file_mib, limits.disk_mib)} MiB" if limits is not None else ""
+    return f"the disk limit is kept by looking, so a workspace can overrun it by {_DISK_BOUND}{single}"

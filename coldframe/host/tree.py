@@ -10,7 +10,7 @@ import os
 import signal
 import time
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from coldframe.host.limits import (
     CommandGroup,
@@ -21,6 +21,7 @@ from coldframe.host.limits import (
     mark_process,
     marked_pids,
 )
+from coldframe.host.quota import DiskQuota
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -29,26 +30,41 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 class Trees:
     """Makes the tree of each new command of one box."""
 
-    def __init__(self, groups: GroupDescriptors | None, limits: dict[str, Any], *, memory_enforced: bool) -> None:
+    def __init__(
+        self, groups: GroupDescriptors | None, limits: dict[str, Any], *, memory_enforced: bool, root: int
+    ) -> None:
+        """`limits` may be lowered later in place: the next command is held to what it says then."""
         self.groups = groups
         self.live: set[int] = set()
         self._unremoved: list[CommandGroup] = []
-        rlimits = {"open_files": limits["open_files"], "file_bytes": limits["file_mib"] << 20}
-        names = {name for pairs in groups or () for name, _ in pairs}
-        self.polls_memory = not memory_enforced
-        if "pids" not in names:
-            # The first process, its sleep, the keeper and one helper count too: one uid, one user namespace.
-            rlimits["pids"] = limits["pids"] + 8
-        if not names & {"unified", "cpuacct"}:
-            rlimits["cpu_s"] = int(limits["cpu_s"]) + 1
-        self.rlimits = rlimits
+        self._limits = limits
+        self._box_memory_mib = limits["memory_mib"]
+        self._names = {name for pairs in groups or () for name, _ in pairs}
+        self.memory_enforced = memory_enforced
         self.proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self.quota = DiskQuota(root, self.proc, limits["disk_mib"] << 20)
 
     def make(self, number: int) -> "CommandTree":
         self._unremoved = [group for group in self._unremoved if not group.remove()]
+        self.quota.limit_bytes = self._limits["disk_mib"] << 20
+        self.quota.look()
         group = CommandGroup(self.groups, f"c{number}") if self.groups and self.groups.per_command else None
+        capped = True
+        if self._limits["memory_mib"] < self._box_memory_mib:
+            capped = group is not None and group.limit_memory(self._limits["memory_mib"] << 20)
         self.live.add(number)
-        return CommandTree(self, number, group)
+        return CommandTree(self, number, group, self._rlimits(), polls_memory=not (self.memory_enforced and capped))
+
+    def _rlimits(self) -> dict[str, int]:
+        limits = self._limits
+        file_mib = 0 if self.quota.full() else min(limits["file_mib"], limits["disk_mib"])
+        rlimits = {"open_files": limits["open_files"], "file_bytes": file_mib << 20}
+        if "pids" not in self._names:
+            # The first process, its sleep, the keeper and one helper count too: one uid, one user namespace.
+            rlimits["pids"] = limits["pids"] + 8
+        if not self._names & {"unified", "cpuacct"}:
+            rlimits["cpu_s"] = int(limits["cpu_s"]) + 1
+        return rlimits
 
     def drop(self, number: int, group: CommandGroup | None) -> None:
         self.live.discard(number)
@@ -57,10 +73,23 @@ class Trees:
 
 
 class CommandTree:
-    def __init__(self, trees: Trees, number: int, group: CommandGroup | None) -> None:
+    def __init__(
+        self,
+        trees: Trees,
+        number: int,
+        group: CommandGroup | None,
+        rlimits: dict[str, int],
+        *,
+        polls_memory: bool,
+    ) -> None:
         self._trees = trees
         self._number = number
         self._group = group
+        self._rlimits = rlimits
+        self._polls_memory = polls_memory
+        self._overruns = trees.quota.overruns
+        self._seen_cpu_s: dict[tuple[int, bytes], float] = {}
+        """By process and its start, ended ones too: a child that was re-parented leaves its time to nobody."""
         self._last_usage = GroupUsage(None, None, None)
         self._closed = False
 
@@ -68,7 +97,7 @@ class CommandTree:
         """In the child: into the groups first, then the limits, then the mark. An OSError fails the start."""
         if self._group is not None:
             self._group.enter()
-        apply_rlimits(self._trees.rlimits)
+        apply_rlimits(self._rlimits)
         mark_process(self._number)
 
     def empty(self) -> bool:
@@ -111,10 +140,30 @@ class CommandTree:
         used = self._usage().cpu_s
         if used is not None:
             return used
-        return sum(cpu_of(self._trees.proc, pid) for pid in self._find())
+        waited_for = 0.0
+        for pid in self._find():
+            found = times_of(self._trees.proc, pid)
+            if found is not None:
+                self._seen_cpu_s[pid, found.started] = found.own_s
+                waited_for += found.with_children_s
+        return max(waited_for, sum(self._seen_cpu_s.values()))
+
+    def disk_overrun(self) -> tuple[int, int] | None:
+        """Bytes used and the limit, if the workspace has grown over its limit since this command began."""
+        quota = self._trees.quota
+        quota.look()
+        if quota.overruns == self._overruns:
+            return None
+        return quota.used or 0, quota.limit_bytes
+
+    def disk_full(self) -> tuple[int, int] | None:
+        """Bytes used and the limit, if this command was begun in a full workspace, where no file can grow."""
+        if self._rlimits["file_bytes"]:
+            return None
+        return self._trees.quota.used or 0, self._trees.quota.limit_bytes
 
     def polled_memory_bytes(self) -> int:
-        if not self._trees.polls_memory:
+        if not self._polls_memory:
             return 0
         return sum(resident_bytes(self._trees.proc, pid) for pid in self._find())
 
@@ -166,10 +215,22 @@ def _is_zombie(proc: int, pid: int) -> bool:
     return fields is None or fields[0] in (b"Z", b"X")
 
 
-def cpu_of(proc: int, pid: int) -> float:
-    """CPU time of a process and of the children it has waited for."""
+class Times(NamedTuple):
+    """CPU time of one process, in seconds."""
+
+    started: bytes
+    own_s: float
+    with_children_s: float
+    """Of the process and of the children it has waited for."""
+
+
+def times_of(proc: int, pid: int) -> Times | None:
+    """None if it is gone."""
     fields = _stat_fields(proc, pid)
-    return sum(int(field) for field in fields[11:15]) / _TICKS_PER_S if fields else 0.0
+    if fields is None:
+        return None
+    user, system, *of_children = (int(field) / _TICKS_PER_S for field in fields[11:15])
+    return Times(fields[19], user + system, user + system + sum(of_children))
 
 
 def resident_bytes(proc: int, pid: int) -> int:

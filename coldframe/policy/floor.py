@@ -50,13 +50,20 @@ def check_clearance(facts: Facts, rule: Rule) -> RuleVerdict | None:
 def check_settings(facts: Facts, rules: RuleSet) -> Iterator[RuleVerdict]:
     """Verdicts of the switches of the rule file. They tighten; there is none that loosens."""
     call, settings = facts.call, rules.settings
-    for whom in (call.role.value, call.agent_id, "*"):
-        names = settings.disabled_tools.get(whom, ())
-        if call.tool in names or "*" in names:
-            yield _deny("settings:disabled_tools", f"`{call.tool}` is switched off for `{whom}`", "NOT_IN_PROFILE")
+    whom = rules.disabled(call.tool, call.role.value, call.agent_id)
+    if whom is not None:
+        yield _deny("settings:disabled_tools", f"`{call.tool}` is switched off for `{whom}`", "NOT_IN_PROFILE")
     reading = facts.reading
     if reading is None:
         return
+    yield from _check_runtimes(facts, rules)
+    if settings.ask_above is not None:
+        label = labels.join(labels.parse(call.taint), labels.parse(call.workspace_label))
+        if label.rank > settings.ask_above.rank:
+            reason = (
+                f"commands wait for a person above {settings.ask_above}, and this session or its workspace is {label}"
+            )
+            yield RuleVerdict(rule_id="settings:ask_above", outcome=Outcome.ASK, reason=reason, code="PENDING_APPROVAL")
     if settings.strict_parsing:
         yield from _check_strict(reading, call.cwd or "")
     for program in reading.programs:
@@ -77,6 +84,26 @@ def _check_strict(reading: CommandReading, cwd: str) -> Iterator[RuleVerdict]:
     finding = find_denied(reading, cwd)
     if finding is not None and not finding.certain:
         yield _deny("settings:strict_parsing", f"{finding.reason}, depending on what is only known at run time")
+
+
+def _check_runtimes(facts: Facts, rules: RuleSet) -> Iterator[RuleVerdict]:
+    """A sandbox that has more runtimes than its agent may use runs nothing; else this says early what the box is for.
+
+    What holds the restriction is how the box was built: it has no other programs, and nowhere to put one.
+    """
+    call, allowed = facts.call, rules.runtimes_of(facts.call.agent_id)
+    box = call.box_runtimes
+    if allowed is not None and (box is None or not set(box) <= set(allowed)):
+        names = ", ".join(allowed) or "none"
+        yield _deny("settings:runtimes", f"the runtimes are restricted ({names}) and this sandbox was made before that")
+    elif box is not None:
+        names = ", ".join(box) or "none"
+        if call.shell:
+            yield _deny(
+                "settings:runtimes", f"there is no shell here; the runtimes are {names}: give program and arguments"
+            )
+        elif call.argv and call.argv[0] not in box:
+            yield _deny("settings:runtimes", f"`{call.argv[0]}` is none of the runtimes that this sandbox has: {names}")
 
 
 def _check_allowed(reading: CommandReading, rules: RuleSet) -> Iterator[RuleVerdict]:

@@ -6,6 +6,9 @@
       allow_programs: []
       strict_parsing: false
       disabled_tools: {viewer: [run_command]}
+      limits: {agent-7: {memory_mib: 512}}
+      runtimes: {agent-7: [deno]}
+      ask_above: INTERNAL
     rules:
       - id: no-secrets
         hook: PRE_TOOL_CALL
@@ -21,14 +24,19 @@ import hashlib
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from pydantic import ValidationError
+
 from coldframe.contract.errors import RulesInvalid
-from coldframe.contract.policy import ExecSettings, Hook, Label, Outcome
+from coldframe.contract.policy import AgentLimits, ExecSettings, Hook, Label, Outcome
 from coldframe.policy.conditions import Condition, ConditionInvalid, compile_condition
 from coldframe.policy.document import Tree, read_document
 from coldframe.policy.fields import SCHEMA
 from coldframe.policy.matching import Entry, parse_entry
 
 MAX_RULES = 10_000
+RUNTIMES = ("deno",)
+"""What `runtimes` can restrict a sandbox to: runtimes whose programs and libraries a box can be built from alone."""
+EVERYBODY = "*"
 
 _RESERVED = ("floor:", "denylist:", "settings:", "default")
 """Beginnings of rule ids that belong to the product."""
@@ -93,6 +101,30 @@ class RuleSet:
     def __delattr__(self, name: str) -> None:
         raise AttributeError(f"a rule set is immutable: `{name}`")
 
+    def limits_of(self, agent_id: str) -> dict[str, int]:
+        """Limits that the settings put on an agent, the lower one where its own and those for everybody differ."""
+        found: dict[str, int] = {}
+        for whom in (agent_id, EVERYBODY):
+            given = self.settings.limits.get(whom)
+            for name, value in (given.model_dump(exclude_none=True) if given is not None else {}).items():
+                found[name] = min(value, found.get(name, value))
+        return found
+
+    def runtimes_of(self, agent_id: str) -> tuple[str, ...] | None:
+        """The only runtimes that sandboxes of an agent may have; None if nothing restricts them."""
+        given = [self.settings.runtimes[whom] for whom in (agent_id, EVERYBODY) if whom in self.settings.runtimes]
+        if not given:
+            return None
+        return tuple(name for name in given[0] if all(name in others for others in given))
+
+    def disabled(self, tool: str, *whom: str) -> str | None:
+        """Which of `whom` (a role, an agent id), or everybody, the tool is switched off for; None if it is on."""
+        for one in (*whom, EVERYBODY):
+            names = self.settings.disabled_tools.get(one, ())
+            if tool in names or EVERYBODY in names:
+                return one
+        return None
+
     def candidates(self, hook: Hook, tool: str) -> Iterable[Rule]:
         """Rules of the hook whose `tool` condition, if any, names this tool; in file order."""
         index = self._index[hook]
@@ -126,7 +158,7 @@ def _entries(texts: Iterable[str]) -> tuple[Entry, ...]:
 def _load_settings(node: Tree | None) -> ExecSettings:
     if node is None:
         return ExecSettings()
-    node.require_mapping("`settings`", ("deny_commands", "allow_programs", "strict_parsing", "disabled_tools"))
+    node.require_mapping("`settings`", tuple(ExecSettings.model_fields))
     lists: dict[str, tuple[str, ...]] = {}
     for name in ("deny_commands", "allow_programs"):
         texts: list[str] = []
@@ -140,22 +172,64 @@ def _load_settings(node: Tree | None) -> ExecSettings:
     strict = node.child("strict_parsing")
     if strict is not None and type(strict.value) is not bool:
         raise strict.fault("`strict_parsing` takes true or false")
-    disabled: dict[str, tuple[str, ...]] = {}
-    table = node.child("disabled_tools")
-    if table is not None:
-        table.require_mapping("`disabled_tools`", None)
-        for whom, tools in table.pairs():
-            names = _items(tools, f"`disabled_tools` of `{whom}`")
-            for item in names:
-                if not isinstance(item.value, str) or not item.value:
-                    raise item.fault("a tool is named by text")
-            disabled[whom] = tuple(str(item.value) for item in names)
     return ExecSettings(
         deny_commands=lists["deny_commands"],
         allow_programs=lists["allow_programs"],
         strict_parsing=bool(strict.value) if strict is not None else False,
-        disabled_tools=disabled,
+        disabled_tools=_load_disabled(node.child("disabled_tools")),
+        limits=_load_limits(node.child("limits")),
+        runtimes=_load_runtimes(node.child("runtimes")),
+        ask_above=_load_label(node.child("ask_above")),
     )
+
+
+def _load_disabled(table: Tree | None) -> dict[str, tuple[str, ...]]:
+    disabled: dict[str, tuple[str, ...]] = {}
+    if table is None:
+        return disabled
+    table.require_mapping("`disabled_tools`", None)
+    for whom, tools in table.pairs():
+        names = _items(tools, f"`disabled_tools` of `{whom}`")
+        for item in names:
+            if not isinstance(item.value, str) or not item.value:
+                raise item.fault("a tool is named by text")
+        disabled[whom] = tuple(str(item.value) for item in names)
+    return disabled
+
+
+def _load_limits(table: Tree | None) -> dict[str, AgentLimits]:
+    found: dict[str, AgentLimits] = {}
+    if table is None:
+        return found
+    table.require_mapping("`limits`", None)
+    for whom, given in table.pairs():
+        given.require_mapping(f"`limits` of `{whom}`", tuple(AgentLimits.model_fields))
+        values: dict[str, int] = {}
+        for name, value in given.pairs():
+            if type(value.value) is not int:
+                raise value.fault(f"`{name}` takes a whole number")
+            try:
+                AgentLimits.model_validate({name: value.value})
+            except ValidationError as error:
+                reason = error.errors()[0]["msg"]
+                raise value.fault(f"`{name}`: {reason[:1].lower()}{reason[1:]}") from None
+            values[name] = value.value
+        found[whom] = AgentLimits.model_validate(values)
+    return found
+
+
+def _load_runtimes(table: Tree | None) -> dict[str, tuple[str, ...]]:
+    found: dict[str, tuple[str, ...]] = {}
+    if table is None:
+        return found
+    table.require_mapping("`runtimes`", None)
+    for whom, names in table.pairs():
+        items = _items(names, f"`runtimes` of `{whom}`")
+        for item in items:
+            if item.value not in RUNTIMES:
+                raise item.fault(f"`{item.value}` is no runtime to restrict to; known are {', '.join(RUNTIMES)}")
+        found[whom] = tuple(str(item.value) for item in items)
+    return found
 
 
 def _items(node: Tree | None, what: str) -> list[Tree]:

@@ -67,6 +67,12 @@ class SessionTree:
     def peak_memory_bytes(self) -> int | None:
         return None
 
+    def disk_overrun(self) -> tuple[int, int] | None:
+        return None
+
+    def disk_full(self) -> tuple[int, int] | None:
+        return None
+
     def close(self) -> None:
         pass
 

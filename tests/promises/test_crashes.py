@@ -1,10 +1,14 @@
 """`kill -9` of the server loses nothing that had completed, and what runs goes on."""
 
+import json
+import os
+import signal
 from collections.abc import Iterator
 
 import pytest
 
 from coldframe.client.sync import SyncColdframe
+from coldframe.contract.errors import ColdframeError
 from coldframe.contract.policy import Label
 from tests.installation import Installation, wait_until
 
@@ -104,3 +108,27 @@ def test_terminating_leaves_nothing_of_a_sandbox(own_installation: Installation)
         wait_until(lambda: not set(own_installation.leftovers()) - before, "the box is gone")
         with client.sandboxes.create(agent_id="brief") as again:
             assert again.read_file("file").content == "kept\n"
+
+
+def test_a_killed_keeper_is_said_to_be_lost_and_the_files_stay(own_installation: Installation) -> None:
+    """Its box dies with it; the command is lost and not guessed, and the next sandbox has the agent's files."""
+    with SyncColdframe(own_installation.url, own_installation.token) as client:
+        sandbox = client.sandboxes.create(agent_id="bereft")
+        started = sandbox.run_command("echo data > kept; echo begun; sleep 300", background=True)
+        wait_until(lambda: sandbox.output(started.command_id).data == b"begun\n", "the command writes")
+        with open(
+            os.path.join(own_installation.data_dir, "boxes", sandbox.id, "keeper.json"), encoding="utf-8"
+        ) as mark:
+            os.kill(json.load(mark)["pid"], signal.SIGKILL)
+        wait_until(lambda: sandbox.command(started.command_id).state == "lost", "the command is said to be lost")
+        status = sandbox.command(started.command_id).status
+        assert status is not None
+        assert status.code == "PROCESS_LOST"
+        with pytest.raises(ColdframeError) as failure:
+            sandbox.run_command("true")
+        assert failure.value.code in ("GUEST_LOST", "WRONG_STATE")
+        assert failure.value.next_actions
+        assert sandbox.refresh().state.state == "lost"
+        with client.sandboxes.create(agent_id="bereft") as again:
+            assert again.read_file("kept").content == "data\n"
+        assert client.ledger.verify().intact

@@ -381,7 +381,7 @@ def test_a_broken_rule_file_at_start_leaves_the_old_rules_or_none_at_all() -> No
         assert not home.close()
 
 
-@pytest.mark.req("TP.03")
+@pytest.mark.req("TP.03", "TP.08")
 def test_ask_answers_pending_and_nothing_runs_however_it_is_asked(
     governed: Installation, owner: SyncColdframe, box: SyncSandbox
 ) -> None:

@@ -68,9 +68,12 @@ print('hits', hits, flush=True)
 command line. Outside of the sandbox it would find nothing: it goes by the /proc of its own process namespace."""
 
 
-async def hunt(machine: Machine, what: str, seconds: float) -> tuple[Box, asyncio.Task[Outcome]]:
-    """A box, and the task of a command in it that hunts."""
+async def hunt(
+    machine: Machine, what: str, seconds: float, *, prepare: str = "true"
+) -> tuple[Box, asyncio.Task[Outcome]]:
+    """A box in which *prepare* has run, and the task of a command in it that hunts."""
     box = await new_box(machine)
+    await run(box, prepare)
     await box.ask(WriteFile(path="hunter.py", content=HUNTER.encode()))
     hunting = asyncio.create_task(run(box, argv=("python3", "-u", "hunter.py", what, f"{seconds}")))
     records = Path(machine._directory("box"), "records")
@@ -110,8 +113,8 @@ def test_processes_of_the_keeper_that_show_inside_cannot_be_looked_into_or_trace
 
 def test_a_request_whose_helper_is_killed_ends_and_the_next_is_answered() -> None:
     async def steps(machine: Machine) -> None:
-        box, hunting = await hunt(machine, "kill", 6)
-        await run(box, "for i in $(seq 8); do yes abcdefghijklmnopqrstuvwxyz0123456789 | head -3000 > f$i; done")
+        lines = "for i in $(seq 8); do yes abcdefghijklmnopqrstuvwxyz0123456789 | head -3000 > f$i; done"
+        box, hunting = await hunt(machine, "kill", 6, prepare=lines)
         answers = set()
         while not hunting.done():
             try:
@@ -142,8 +145,12 @@ def test_killing_everything_at_the_process_limit_does_not_end_the_box(who: str) 
         await run(box, argv=("python3", "-c", script), timeout_s=4)
         await run(box, "kill -9 -1; kill -9 1; kill -TERM 1; kill -STOP 1")
         assert (await run(box, "echo alive")).stdout == "alive\n"
-        zombies = (await run(box, "(sleep 0 & sleep 0 &) ; sleep 0.2; ps -eo stat= | grep -c Z")).stdout
-        assert zombies == "0\n"  # and the first process still takes the orphans
+
+        async def no_zombies() -> bool:
+            look = "(sleep 0 & sleep 0 &) ; sleep 0.2; ps -eo stat= | grep -c Z"
+            return (await run(box, look)).stdout == "0\n"
+
+        await until(no_zombies, "the bomb is gone, and the first process still takes the orphans")
 
     on_a_machine(steps, who=who)
 
@@ -252,6 +259,25 @@ def test_descriptors_that_a_payload_left_on_their_way_do_not_stop_new_boxes() ->
         leaving.cancel()
 
     on_a_machine(steps, who="ordinary", soft_files=1024)
+
+
+@as_root_and_ordinary
+def test_the_first_process_cannot_be_traced_or_written(who: str) -> None:
+    """What it forked would belong to no command, and without control groups keep no limit."""
+    attempt = (
+        "import ctypes, os\nlibc = ctypes.CDLL(None)\n"
+        "for request in (16, 0x4206):\n    if libc.ptrace(request, 1, 0, 0) == 0: print('BREACH', request)\n"
+        "for name in ('mem', 'environ', 'maps', 'fd/0', 'root/', 'cwd/', 'exe'):\n    try:\n"
+        "        os.close(os.open(f'/proc/1/{name}', os.O_RDONLY))\n        print('BREACH', name)\n"
+        "    except OSError: pass\n"
+    )
+
+    async def steps(machine: Machine) -> None:
+        box = await new_box(machine)
+        outcome = await run(box, argv=("python3", "-c", attempt))
+        assert (outcome.result.exit_code, outcome.stdout) == (0, "")
+
+    on_a_machine(steps, who=who)
 
 
 @as_root_and_ordinary

@@ -3,11 +3,11 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
+from coldframe.control.judgement import offered_tools
 from coldframe.fronts.answers import json_response, result_response
 from coldframe.fronts.rest.request import caller_of, control_of, session_of
 from coldframe.fronts.rest.schema import EVENTS, JSON_RESULT, PLAIN_JSON, RawRoute
 from coldframe.fronts.streams import NDJSON, event_response, read_object
-from coldframe.tools.registry import all_tools
 
 
 async def call_tool(request: Request) -> Response:
@@ -30,8 +30,10 @@ async def call_tool(request: Request) -> Response:
 
 
 async def list_tools(request: Request) -> Response:
-    """Every tool with the schemas of its arguments and answer."""
-    return json_response([spec.info for spec in all_tools().values()])
+    """Every tool with the schemas of its arguments and answer, but those that are switched off for the caller."""
+    caller, rules = caller_of(request), control_of(request).rulebook.current
+    whom = [caller.role.value, *([caller.agent_id] if caller.agent_id is not None else [])]
+    return json_response([spec.info for spec in offered_tools(rules, *whom).values()])
 
 
 ROUTES = (

@@ -82,7 +82,9 @@ async def list_entries(
 async def verify_ledger(caller: OneCaller, control: TheControl) -> LedgerVerdict:
     """Recompute the whole chain and compare it with the checkpoints kept apart."""
     require(caller, "ledger.verify")
-    return await asyncio.to_thread(control.ledger.verify)  # seconds for a long ledger; it reads with a connection of its own
+    return await asyncio.to_thread(
+        control.ledger.verify
+    )  # seconds for a long ledger; it reads with a connection of its own
 
 
 @router.get("/policy/replay/{seq}")

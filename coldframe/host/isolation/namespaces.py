@@ -16,6 +16,7 @@ reach its reaper.
 
 import json
 import os
+import time
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -28,6 +29,7 @@ TOOLS = "/opt/coldframe/bin"
 FIRST = "/opt/coldframe/sleep"
 SLEEP = "/usr/bin/sleep"
 """What `FIRST` is a copy of."""
+GO_TIMEOUT_S = 10.0
 UID = GID = 1000
 HOSTNAME = "coldframe"
 NAMESERVER = "198.18.0.1"
@@ -35,7 +37,9 @@ NAMESERVER = "198.18.0.1"
 PATH = f"{HOME}/.local/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin:{TOOLS}"
 
 INIT = (
-    "env --ignore-signal=CHLD true 2>&- && quiet=1; echo ready; exec >&- 2>&-; trap '' HUP INT TERM QUIT; "
+    # It waits for a line before it goes on: from then on nobody may look at it, and the keeper has to join it first.
+    "env --ignore-signal=CHLD true 2>&- && quiet=1; echo ready; read -r _; exec <&- >&- 2>&-; "
+    "trap '' HUP INT TERM QUIT; "
     f'[ "$quiet" ] && exec env -i --ignore-signal=CHLD {FIRST} infinity; '
     "while :; do sleep 1000000000 & wait; done"  # an `env` older than coreutils 8.31
 )
@@ -127,6 +131,8 @@ class Built(NamedTuple):
     """Process id of the box's first process, in the builder's namespace."""
     bwrap: int
     """bubblewrap's own process; it ends when the first process does."""
+    go: int
+    """Write end of a pipe: a line on it lets the first process go on, to where nobody may look at it any more."""
 
 
 class BuildFailed(Exception):
@@ -181,6 +187,7 @@ def build(plan: Plan, *, program: bytes) -> Built:
         raise BuildFailed("refusing to build a box as uid 0")
     info_read, info_write = os.pipe2(os.O_CLOEXEC)
     ready_read, ready_write = os.pipe2(os.O_CLOEXEC)
+    go_read, go_write = os.pipe2(os.O_CLOEXEC)
     complaint = os.memfd_create("complaint", os.MFD_CLOEXEC)
     filter_file = _data_file("filter", program)
     data = {path: _data_file("setting", text.encode()) for path, text in SETTINGS.items()}
@@ -189,29 +196,47 @@ def build(plan: Plan, *, program: bytes) -> Built:
     line = arguments(plan, info=info_write, filter_file=filter_file, first=first, data=data)
     pid = os.fork()
     if pid == 0:
-        _become_bwrap(line, ready_write, complaint, (info_write, filter_file, first, *data.values()))
-    for file in (info_write, ready_write, filter_file, first, *data.values()):
+        _become_bwrap(line, (go_read, ready_write, complaint), (info_write, filter_file, first, *data.values()))
+    for file in (info_write, ready_write, go_read, filter_file, first, *data.values()):
         os.close(file)
     try:
         information = _read_all(info_read)
         ready = _read_line(ready_read)
         if ready != b"ready\n":
+            os.close(go_write)
             os.waitpid(pid, 0)
             said = os.pread(complaint, 4000, 0).decode("utf-8", "replace").strip()
             raise BuildFailed(said or "bubblewrap ended without a word")
-        return Built(init=int(json.loads(information)["child-pid"]), bwrap=pid)
+        return Built(init=int(json.loads(information)["child-pid"]), bwrap=pid, go=go_write)
     finally:
         for file in (info_read, ready_read, complaint):
             os.close(file)
 
 
-def _become_bwrap(line: list[str], ready: int, complaint: int, inherited: tuple[int, ...]) -> None:
+def let_go(built: Built) -> None:
+    """From inside, once joined: let the first process go on to where nobody may look at it, and see it there.
+
+    Raises:
+        BuildFailed: it did not get there in time, so a command could meet it half-way.
+    """
+    os.write(built.go, b"\n")
+    os.close(built.go)
+    deadline = time.monotonic() + GO_TIMEOUT_S
+    while time.monotonic() < deadline:
+        with open("/proc/1/comm", encoding="utf-8", errors="replace") as source:
+            name = source.read().strip()
+        # An old `env` leaves a shell with a child instead.
+        if name == "sleep" or sum(entry.isdigit() for entry in os.listdir("/proc")) > 1:
+            return
+        time.sleep(0.0005)
+    raise BuildFailed("the first process of the box did not go on")
+
+
+def _become_bwrap(line: list[str], streams: tuple[int, int, int], inherited: tuple[int, ...]) -> None:
     """The child's side. Never returns."""
     try:
-        null = os.open("/dev/null", os.O_RDONLY)
-        os.dup2(null, 0)
-        os.dup2(ready, 1)
-        os.dup2(complaint, 2)
+        for number, file in enumerate(streams):
+            os.dup2(file, number)
         for file in inherited:
             os.set_inheritable(file, True)
         highest = max(inherited)

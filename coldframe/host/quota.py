@@ -1,0 +1,237 @@
+"""How much of its disk limit a workspace has used, as its keeper can know it: by best effort, and it says so.
+
+Nothing is watched. A look asks the file system for its free space (one call) and adds up every fall; only when
+these falls could have carried the workspace over its limit is the tree walked and added up for certain. A
+neighbour's writing causes walks, never a verdict. The walk also finds files that were deleted and are still held
+open by a process of the box. It is bounded: what it cannot see to the end (MOST_ENTRIES, MOST_DEPTH, a directory
+closed to its owner) is estimated from all falls since the keeper began, so that nothing is hidden from it; the price
+is that a neighbour's writing counts then.
+
+What counts: the blocks that are allocated, each file once whatever its names, and ENTRY_BYTES for every file and
+directory, so that a flood of empty files ends as well. A sparse file counts for what it holds.
+
+Once over, the commands that run are ended (`overruns` counts up), and what starts meanwhile may read and delete, but
+not grow a file (`full`), until a walk finds the workspace below again. Only growth past the most that was found ends
+commands again.
+
+Rejected here: a file system image per workspace, mounted by root (hard in bytes and inodes): the next rung, for
+when workspaces may become mounts that outlive the daemon. Project quotas: not in every kernel.
+"""
+
+import os
+import stat
+import time
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+ENTRY_BYTES = 1024
+"""What one file, directory or link counts for beside its blocks."""
+MOST_ENTRIES = 1_000_000
+"""Of one walk: about four seconds, during which the keeper serves nobody else of its sandbox."""
+MOST_DEPTH = 200
+"""Each level holds a descriptor while it is walked."""
+MOST_OPEN_FILES = 20_000
+"""Descriptors of the box's processes that are looked at for deleted files."""
+REST_FACTOR = 10
+"""Between two walks that nobody waits for: this many times what the last one took, so a tenth of the time at most."""
+
+
+class Free(NamedTuple):
+    """Free space of the file system, in bytes; files that can still be made count ENTRY_BYTES each."""
+
+    blocks: int
+    files: int
+
+    def fallen_to(self, later: "Free") -> int:
+        return max(0, self.blocks - later.blocks) + max(0, self.files - later.files)
+
+
+class Usage(NamedTuple):
+    """What a walk found."""
+
+    used: int
+    whole: bool
+    """Whether it saw everything."""
+
+
+class DiskQuota:
+    """The limit of one workspace. `root` is a descriptor of it, `proc` one of the box's own /proc."""
+
+    def __init__(
+        self,
+        root: int,
+        proc: int,
+        limit_bytes: int,
+        *,
+        most_entries: int = MOST_ENTRIES,
+        clock: Callable[[], float] = time.monotonic,
+        free: Callable[[int], Free] | None = None,
+    ) -> None:
+        self.limit_bytes = limit_bytes
+        self.used: int | None = None
+        """Bytes at the last walk; None before the first."""
+        self.overruns = 0
+        """How often a walk found the workspace over its limit and grown past the most that was known."""
+        self.walks = 0
+        self._root = root
+        self._proc = proc
+        self._most_entries = most_entries
+        self._clock = clock
+        self._free = free or free_of
+        self._last_free: Free | None = None
+        self._fallen = 0
+        """Since the last walk."""
+        self._fallen_in_all = 0
+        self._first_used = 0
+        self._highest = 0
+        self._next_walk = 0.0
+
+    def look(self) -> None:
+        """Note what was written meanwhile; walk if that may have been too much and the last walk is not too recent."""
+        self._note_free()
+        if not self._may_hold(0) and self._clock() >= self._next_walk:
+            self._walk()
+
+    def full(self) -> bool:
+        """Whether the workspace was over its limit at the last look."""
+        return self.used is not None and self.used > self.limit_bytes
+
+    def refuses(self, more_bytes: int) -> bool:
+        """Whether `more_bytes` more are too much. Walks to be sure, if it has to, however recent the last walk."""
+        self._note_free()
+        if not self._may_hold(more_bytes):
+            self._walk()
+        return not self._may_hold(more_bytes)
+
+    def _may_hold(self, more_bytes: int) -> bool:
+        return self.used is not None and self.used + self._fallen + more_bytes <= self.limit_bytes
+
+    def _note_free(self) -> None:
+        free = self._free(self._root)
+        if self._last_free is not None:
+            fallen = self._last_free.fallen_to(free)
+            self._fallen += fallen
+            self._fallen_in_all += fallen
+        self._last_free = free
+
+    def _walk(self) -> None:
+        began = self._clock()
+        found = measure(self._root, self._proc, most_entries=self._most_entries)
+        if self.used is None:
+            self._first_used = found.used
+        used = found.used if found.whole else max(found.used, self._first_used + self._fallen_in_all)
+        self.used, self._fallen = used, 0
+        self.walks += 1
+        if used <= self.limit_bytes:
+            self._highest = 0
+        elif used > self._highest:
+            self._highest = used
+            self.overruns += 1
+        ended = self._clock()
+        self._next_walk = ended + REST_FACTOR * (ended - began)
+
+
+def free_of(root: int) -> Free:
+    """Free space of the file system behind a descriptor."""
+    status = os.fstatvfs(root)
+    return Free(status.f_bfree * status.f_frsize, status.f_ffree * ENTRY_BYTES)
+
+
+def measure(root: int, proc: int, *, most_entries: int = MOST_ENTRIES) -> Usage:
+    """Add up everything below `root` on its own file system, and what the processes in `proc` hold deleted."""
+    walk = _Walk(most_entries, os.fstat(root).st_dev)
+    try:
+        top = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=root)
+    except OSError:
+        return Usage(0, whole=False)
+    try:
+        walk.add_directory(top, depth=0)
+        walk.add_deleted(proc)
+    finally:
+        os.close(top)
+    return Usage(walk.used, walk.whole)
+
+
+class _Walk:
+    def __init__(self, most_entries: int, device: int) -> None:
+        self._left = most_entries
+        self._device = device
+        self._linked: set[int] = set()
+        """Inodes with more than one name, or none: counted once."""
+        self.used = 0
+        self.whole = True
+
+    def add_directory(self, directory: int, *, depth: int) -> None:
+        try:
+            names = os.listdir(directory)
+        except OSError:
+            self.whole = False
+            return
+        for name in names:
+            self._left -= 1
+            if self._left < 0:
+                self.whole = False
+                return
+            try:
+                status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+            except OSError:
+                continue  # gone meanwhile
+            if status.st_dev != self._device:
+                continue
+            self._add(status)
+            if stat.S_ISDIR(status.st_mode):
+                self._descend(directory, name, depth=depth)
+
+    def _descend(self, parent: int, name: str, *, depth: int) -> None:
+        if depth >= MOST_DEPTH:
+            self.whole = False
+            return
+        try:
+            below = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+        except FileNotFoundError:
+            return
+        except OSError:
+            self.whole = False
+            return
+        try:
+            self.add_directory(below, depth=depth + 1)
+        finally:
+            os.close(below)
+
+    def add_deleted(self, proc: int) -> None:
+        for file in _open_files(proc):
+            try:
+                status = os.stat(file, dir_fd=proc)
+            except OSError:
+                continue
+            if status.st_nlink == 0 and status.st_dev == self._device and stat.S_ISREG(status.st_mode):
+                self._add(status)
+
+    def _add(self, status: os.stat_result) -> None:
+        if status.st_nlink != 1 and not stat.S_ISDIR(status.st_mode):
+            if status.st_ino in self._linked:
+                return
+            self._linked.add(status.st_ino)
+        self.used += status.st_blocks * 512 + ENTRY_BYTES
+
+
+def _open_files(proc: int) -> Iterator[str]:
+    left = MOST_OPEN_FILES
+    for pid in os.listdir(proc):
+        if not pid.isdecimal():
+            continue
+        try:
+            files = os.open(f"{pid}/fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=proc)
+        except OSError:
+            continue
+        try:
+            numbers = os.listdir(files)
+        except OSError:
+            continue
+        finally:
+            os.close(files)
+        for number in numbers:
+            left -= 1
+            if left < 0:
+                return
+            yield f"{pid}/fd/{number}"
