@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from coldframe.cli import agents, files, installation, ledger, policy, running, sandboxes
+from coldframe.cli import agents, bench, files, installation, ledger, policy, running, sandboxes
 from coldframe.cli.output import EXIT_CODES, EXIT_INTERNAL, Chosen, exit_code_of, show_error
 
 app = typer.Typer(
@@ -20,6 +20,7 @@ app = typer.Typer(
 )
 app.command("up")(installation.up)
 app.command("doctor")(installation.doctor)
+app.command("bench", context_settings=bench.PASS_ON)(bench.bench)
 app.command("run", context_settings=running.PASS_ALL)(running.run)
 app.command("exec")(running.exec_)
 app.add_typer(sandboxes.app, name="sandbox")

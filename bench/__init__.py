@@ -1,0 +1,1 @@
+"""The benchmark suite: `python -m bench`, or `coldframe bench` from a checkout. docs/benchmarks.md says how and what."""

@@ -1,0 +1,299 @@
+"""What is measured, against what, and what it should come to. The goals were set from a prototype and from the peers.
+
+A comparison runs the same work on several systems in turn; a lone row measures Coldframe by itself. Where a floor is
+named it is what the machine can do at best: the row's ratio to it is what carries over to another machine.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from bench.workers.wire import BULK_BYTES, STREAM_BYTES
+
+FLOOR = "plain"
+PRODUCT = "coldframe"
+MEGA = 1_000_000
+BURST = 50
+RATE_COMMANDS = 320
+
+
+@dataclass(frozen=True)
+class Goal:
+    """*limit* for the figure itself, or for its ratio to the median of the system *against*."""
+
+    kind: Literal["most", "least"]
+    limit: float
+    against: str = ""
+    of: Literal["median", "p99"] = "median"
+
+
+def most(limit: float, against: str = "", *, of: Literal["median", "p99"] = "median") -> Goal:
+    return Goal("most", limit, against, of)
+
+
+def least(limit: float, against: str = "") -> Goal:
+    return Goal("least", limit, against)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The same action on several systems, one after the other in each round."""
+
+    id: str
+    title: str
+    action: str
+    floor: str
+    rounds: int
+    quick_rounds: int
+    goals: tuple[Goal, ...]
+    unit: str = "ms"
+    amount: float = 0.0
+    """What one action moves or does, for a rate; 0 for a time."""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    quick_parameters: Mapping[str, Any] = field(default_factory=dict)
+    before: str = ""
+    """An action that every system does once before, unmeasured."""
+    product_action: str = ""
+    """What Coldframe does in place of *action*."""
+    only: frozenset[str] = frozenset()
+    """The systems that take part; empty for all that can."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    id: str
+    key: str
+    title: str
+    unit: str
+    goals: tuple[Goal, ...] = ()
+
+
+@dataclass(frozen=True)
+class Lone:
+    """One action of Coldframe alone that answers with several figures."""
+
+    action: str
+    figures: tuple[Figure, ...]
+    parameters: Mapping[str, Any]
+    quick_parameters: Mapping[str, Any]
+
+
+COMPARISONS = (
+    Comparison(
+        "L1",
+        "`true` in a live sandbox, blocking SDK",
+        "exec_true",
+        FLOOR,
+        200,
+        8,
+        (most(1.8, FLOOR), most(4, FLOOR, of="p99"), most(0.45, "swe-rex"), most(0.45, "bwrap")),
+    ),
+    Comparison(
+        "L1a",
+        "the same through the asynchronous SDK",
+        "exec_true",
+        FLOOR,
+        200,
+        8,
+        (most(2.3, FLOOR),),
+        product_action="exec_true_async",
+        only=frozenset({FLOOR, PRODUCT}),
+    ),
+    Comparison(
+        "L3",
+        "create a sandbox, cold, and `echo` in it",
+        "tti",
+        "bwrap",
+        30,
+        3,
+        (most(3, "bwrap"), most(1.1, "bwrap")),
+    ),
+    Comparison(
+        "L4",
+        "`python3 -c 'print(1)'`",
+        "exec_python",
+        FLOOR,
+        40,
+        3,
+        (most(1.1, FLOOR), most(0.8, "swe-rex")),
+    ),
+    Comparison("F1w", "write a file of 1 KB", "write_1k", FLOOR, 100, 5, (most(1.0), most(0.3, "swe-rex"))),
+    Comparison(
+        "F1r", "read a file of 1 KB", "read_1k", FLOOR, 100, 5, (most(0.6), most(0.3, "swe-rex")), before="write_1k"
+    ),
+    Comparison(
+        "F2w",
+        "write a file of 50 MB",
+        "write_50m",
+        FLOOR,
+        10,
+        2,
+        (least(0.5, FLOOR), least(5, "swe-rex")),
+        unit="MB/s",
+        amount=BULK_BYTES / MEGA,
+    ),
+    Comparison(
+        "F2r",
+        "read a file of 50 MB",
+        "read_50m",
+        FLOOR,
+        10,
+        2,
+        (least(0.3, FLOOR), least(1.8, "swe-rex")),
+        before="write_50m",
+        unit="MB/s",
+        amount=BULK_BYTES / MEGA,
+    ),
+    Comparison(
+        "F3",
+        "100 MB of output, whole and in order",
+        "stream",
+        FLOOR,
+        10,
+        2,
+        (least(0.7, FLOOR), least(5, "swe-rex")),
+        unit="MB/s",
+        amount=STREAM_BYTES / MEGA,
+    ),
+    Comparison(
+        "T1",
+        "`true`, 16 in flight over 16 sandboxes",
+        "rate",
+        FLOOR,
+        5,
+        1,
+        (least(0.6, FLOOR),),
+        unit="1/s",
+        amount=RATE_COMMANDS,
+        parameters={"commands": RATE_COMMANDS},
+    ),
+    Comparison(
+        "T2",
+        f"{BURST} sandboxes created at once, `echo` in each",
+        "burst",
+        "bwrap",
+        3,
+        1,
+        (most(1.0, "bwrap"), most(1 / 60, "swe-rex")),
+        parameters={"count": BURST},
+        quick_parameters={"count": 5},
+    ),
+    Comparison(
+        "T2b",
+        "100 sandboxes at once",
+        "burst",
+        "bwrap",
+        3,
+        1,
+        (most(1.0, "bwrap"),),
+        parameters={"count": 100},
+        quick_parameters={"count": 10},
+        only=frozenset({"bwrap", PRODUCT}),
+    ),
+    Comparison("X1", "end a sandbox: the answer", "destroy", FLOOR, 15, 2, (most(3.0),)),
+    Comparison(
+        "X1g",
+        "end a sandbox: processes and control groups gone",
+        "destroy",
+        FLOOR,
+        15,
+        2,
+        (most(100.0),),
+        product_action="destroy_gone",
+        only=frozenset({FLOOR, PRODUCT}),
+    ),
+    Comparison(
+        "S1",
+        "search a literal in 10,000 files",
+        "search",
+        FLOOR,
+        5,
+        1,
+        (most(1.3, FLOOR),),
+        parameters={"files": 10_000},
+        quick_parameters={"files": 1_000},
+    ),
+    Comparison(
+        "S1b",
+        "search a literal in 100,000 files",
+        "search",
+        FLOOR,
+        3,
+        1,
+        (most(1.3, FLOOR),),
+        parameters={"files": 100_000},
+        quick_parameters={"files": 2_000},
+    ),
+)
+
+LONE = (
+    Lone(
+        "gates",
+        (
+            Figure("G-calls", "calls", "system calls of one `true`, all processes together", "", (most(160),)),
+            Figure("G-commits", "commits", "database commits of one `true`", "", (most(1),)),
+        ),
+        {"commands": 100},
+        {"commands": 30},
+    ),
+    Lone(
+        "stream_memory",
+        (Figure("F3m", "growth", "growth of the server while 100 MB of output pass", "MiB", (most(8.0),)),),
+        {"repetitions": 3},
+        {"repetitions": 1},
+    ),
+    Lone(
+        "policy_cost",
+        (
+            Figure("A1", "difference", "`true` with 1,000 rules less the same with none", "ms", (most(0.15),)),
+            Figure("A1w", "with", "`true` with 1,000 rules", "ms"),
+        ),
+        {"rules": 1000, "repetitions": 200},
+        {"rules": 1000, "repetitions": 8},
+    ),
+    Lone(
+        "sdk_cost",
+        (
+            Figure("C1", "difference", "a ping through the SDK less the same on a bare socket", "ms", (most(0.3),)),
+            Figure("C1i", "import", "import of the SDK, without httpx", "ms", (most(80),)),
+        ),
+        {"repetitions": 300},
+        {"repetitions": 20},
+    ),
+    Lone(
+        "start",
+        (
+            Figure("C2", "answer", "`coldframe up` to the first answer, data directory there", "ms", (most(400),)),
+            Figure("C2c", "create", "`coldframe up` to the first sandbox, data directory there", "ms", (most(450),)),
+            Figure("C2n", "answer, new", "the same to the first answer, new data directory", "ms"),
+        ),
+        {"repetitions": 10},
+        {"repetitions": 1},
+    ),
+    Lone(
+        "idle",
+        (
+            Figure("D1", "available", "memory that an idle sandbox takes from the machine", "MiB", (most(1.0),)),
+            Figure("D1p", "proportional", "the same as proportional set size of all processes", "MiB"),
+            Figure("D2", "processor", "processor time of all processes while idle", "%", (most(0.5),)),
+        ),
+        {"sandboxes": 200, "settle_s": 3, "idle_s": 30},
+        {"sandboxes": 5, "settle_s": 1, "idle_s": 2},
+    ),
+    Lone(
+        "audit",
+        (
+            Figure("G5a", "append ratio", "append to the ledger with 1,000,000 rows against 1,000", "×", (most(1.5),)),
+            Figure("G5q", "query", "entries of one sandbox out of 1,000,000", "ms", (most(2.0),)),
+            Figure("G5v", "verify", "verification of the whole chain", "rows/s", (least(500_000),)),
+        ),
+        {"sizes": [1_000, 10_000, 100_000, 1_000_000]},
+        {"sizes": [1_000, 5_000]},
+    ),
+    Lone(
+        "history",
+        (Figure("G3", "ratio", "`true` after 10,000 commands against the first, same sandbox", "×", (most(1.1),)),),
+        {"sizes": [0, 1_000, 10_000], "repetitions": 100},
+        {"sizes": [0, 100], "repetitions": 8},
+    ),
+)
