@@ -19,6 +19,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="PATH",
         help="another file of field-failure cases to run besides the project's own (may be repeated)",
     )
+    parser.addoption(
+        "--attacks",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="another file of attacks on the walls to run besides the project's own (may be repeated)",
+    )
+    parser.addoption(
+        "--attacks-as",
+        choices=("root", "ordinary"),
+        default=None,
+        help="whom the attacked installation runs as; by default the user who runs the tests",
+    )
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -4,7 +4,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
+from coldframe.client.sandbox import Sandbox
 from tests.cases.runner import Bench
+from tests.installation import Installation
 
 Check = Callable[["Lab"], Awaitable[None]]
 CHECKS: dict[str, Check] = {}
@@ -39,8 +41,18 @@ open("src/one.py", "w").write("# the needle\\n")
 """
 
 
+class NotThereYet(Exception):
+    """The case needs the named part, which this version has not. What could be tried without it holds."""
+
+    def __init__(self, missing: str, *, tried: str = "nothing") -> None:
+        super().__init__(f"not there yet: {missing}; tried and held: {tried}")
+
+
 class Lab(Protocol):
     """What a check gets: sandboxes of its own and the bytes routes, through the public SDK."""
+
+    installation: Installation
+    """The one that all cases share. What a case needs to break or change it starts for itself."""
 
     async def bench(self, *, agent_id: str | None = None, **spec: Any) -> Bench:
         """A new sandbox, on the workspace of *agent_id* or of an agent of its own."""
@@ -53,6 +65,16 @@ class Lab(Protocol):
         ...
 
     async def end(self, bench: Bench) -> None: ...
+
+    def agent(self, name: str) -> str:
+        """Id of an agent of this case, which is deleted with it."""
+        ...
+
+    def sandbox_of(self, bench: Bench) -> Sandbox: ...
+
+    async def adopt(self, sandbox_id: str) -> Sandbox:
+        """A sandbox that somebody else made, to be ended with this case."""
+        ...
 
     async def ledger(self, bench: Bench) -> list[dict[str, Any]]:
         """Entries of the ledger about the sandbox, oldest first."""

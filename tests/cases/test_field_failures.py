@@ -14,7 +14,8 @@ from coldframe.client.api import Coldframe
 from coldframe.client.sandbox import Sandbox
 from coldframe.contract.errors import from_wire
 from coldframe.contract.sandbox import SandboxSpec
-from tests.cases.checks import CHECKS
+from tests.cases import lifecycle_checks, policy_checks  # noqa: F401  their checks register themselves
+from tests.cases.checks import CHECKS, NotThereYet
 from tests.cases.runner import Bench, Case, cannot_run, load_cases, run_case
 from tests.conftest import OWN_CASES
 from tests.installation import Installation
@@ -25,15 +26,15 @@ _numbers = itertools.count()
 class SdkLab:
     """Sandboxes of one case, each on an agent of its own unless named. All end with the case."""
 
-    def __init__(self, client: Coldframe, name: str) -> None:
+    def __init__(self, client: Coldframe, name: str, installation: Installation) -> None:
+        self.installation = installation
         self._client = client
         self._name = re.sub(r"[^a-z0-9]+", "-", name.lower())[:40]
         self._sandboxes: dict[int, Sandbox] = {}
         self._agents: set[str] = set()
 
     async def bench(self, *, agent_id: str | None = None, window: bool = False, **spec: Any) -> Bench:
-        agent_id = f"case-{self._name}-{agent_id or next(_numbers)}"
-        self._agents.add(agent_id)
+        agent_id = self.agent(agent_id or str(next(_numbers)))
         # Machines without control groups keep some limits by best effort; the cases are not about that.
         chosen = SandboxSpec.model_validate({"agent_id": agent_id, "on_missing": "degrade", **spec})
         sandbox = await self._client.sandboxes.create(spec=chosen)
@@ -47,6 +48,19 @@ class SdkLab:
         bench = Bench(call, window=window)
         self._sandboxes[id(bench)] = sandbox
         return bench
+
+    def agent(self, name: str) -> str:
+        agent_id = f"case-{self._name}-{name}"
+        self._agents.add(agent_id)
+        return agent_id
+
+    def sandbox_of(self, bench: Bench) -> Sandbox:
+        return self._sandboxes[id(bench)]
+
+    async def adopt(self, sandbox_id: str) -> Sandbox:
+        sandbox = await self._client.sandboxes.get(sandbox_id)
+        self._sandboxes[id(sandbox)] = sandbox
+        return sandbox
 
     async def upload(self, bench: Bench, path: str, content: bytes) -> None:
         await self._sandboxes[id(bench)].upload(path, content)
@@ -80,7 +94,7 @@ def test_a_field_failure_does_not_happen_here(field_failure: Case, installation:
 
     async def whole_case() -> None:
         async with Coldframe(installation.url, installation.token) as client:
-            lab = SdkLab(client, field_failure["id"])
+            lab = SdkLab(client, field_failure["id"], installation)
             try:
                 if own is not None and field_failure["check"] is None:
                     await own(lab)
@@ -91,11 +105,14 @@ def test_a_field_failure_does_not_happen_here(field_failure: Case, installation:
             finally:
                 await lab.close()
 
-    asyncio.run(whole_case())
+    try:
+        asyncio.run(whole_case())
+    except NotThereYet as reason:
+        pytest.skip(f"{field_failure['id']} {field_failure['title']}: {reason}")
 
 
 def test_every_case_of_the_project_can_be_judged() -> None:
     cases = load_cases(str(OWN_CASES))
-    assert len({case["id"] for case in cases}) == len(cases) == 45
+    assert len({case["id"] for case in cases}) == len(cases) == 61
     assert [case["id"] for case in cases if cannot_run(case)] == []
     assert {case["id"] for case in cases if case["check"] is None} == CHECKS.keys()

@@ -1,0 +1,227 @@
+"""Checks of the lifecycle cases: time limits, clients that go away, bursts of creating and ending, owners beside each other."""
+
+import asyncio
+import os
+import sys
+from collections.abc import Awaitable, Callable
+
+from coldframe.client.api import Coldframe
+from coldframe.client.sandbox import Sandbox
+from coldframe.contract.errors import ColdframeError
+from coldframe.contract.sandbox import SandboxSpec
+from tests.cases.checks import Lab, NotThereYet, check
+from tests.installation import CHECKOUT, Installation, wait_until
+
+BURST = 50
+AT_ONCE = 10
+"""How many of the burst are under way at a time: as many as one client opens connections for without waiting."""
+
+CLIENT = """
+import asyncio, sys
+from coldframe.client.api import Coldframe
+
+async def main():
+    async with Coldframe() as client:
+        sandbox = await client.sandboxes.create(agent_id=sys.argv[1])
+        print(sandbox.id, flush=True)
+        await sandbox.run_command("echo begun > begun; sleep 3600", timeout_s=3)
+
+asyncio.run(main())
+"""
+
+
+@check("B091")
+async def state_after_every_resume(lab: Lab) -> None:
+    raise NotThereYet("pause and resume")
+
+
+@check("B093")
+async def a_command_sent_to_a_paused_sandbox(lab: Lab) -> None:
+    raise NotThereYet("pause and resume")
+
+
+@check("B097")
+async def the_clock_after_a_resume(lab: Lab) -> None:
+    raise NotThereYet("pause and resume")
+
+
+@check("B099")
+async def certificates_made_by_the_product(lab: Lab) -> None:
+    raise NotThereYet("a network with interception of TLS")
+
+
+@check("B109")
+async def records_after_a_restore(lab: Lab) -> None:
+    """The part that exists: records and output of a sandbox are there after its end."""
+    bench = await lab.bench()
+    ran = await bench.run("echo kept; exit 7")
+    sandbox = lab.sandbox_of(bench)
+    await lab.end(bench)
+    (listed,) = await sandbox.commands()
+    command = await sandbox.command(listed.command_id)
+    assert command.result is not None and command.result.exit_code == 7, command
+    assert (await sandbox.output(ran.value["command_id"])).data == b"kept\n"
+    raise NotThereYet("snapshots", tried="records and output of an ended sandbox")
+
+
+@check("B095")
+async def three_limits_with_three_names(lab: Lab) -> None:
+    bench = await lab.bench()
+    sandbox = lab.sandbox_of(bench)
+    running = await bench.call("run_command", command=["sleep", "3600.095"], background=True)
+
+    limited = await bench.run("sleep 3600.096", timeout_s=1)
+    assert limited.error is None and limited.timed_out, limited
+    assert (limited.value["limit"]["kind"], limited.value["ended"]) == ("wall", "timed_out")
+    assert await bench.processes("3600.096") == 0
+
+    installation = lab.installation
+    async with Coldframe(installation.url, installation.token, timeout_s=1) as hasty:
+        try:
+            await Sandbox(hasty._transport, sandbox.info).run_command(
+                "until test -f go; do sleep 0.05; done; echo late; exit 5", timeout_s=120
+            )
+        except ColdframeError as error:
+            assert error.code == "HOST_UNREACHABLE", error
+        else:
+            raise AssertionError("the request had a limit of 1 s and was answered")
+    await until(lambda: is_listed(sandbox, "test -f go"))
+    (command,) = [one for one in await sandbox.commands() if "test -f go" in one.command_line]
+    assert command.state == "running", command
+    await bench.call("write_file", path="go", content="")
+    await until(lambda: ended(sandbox, command.command_id))
+    result = (await sandbox.command(command.command_id)).result
+    assert result is not None and (result.exit_code, result.timed_out) == (5, False)
+    assert (await sandbox.output(command.command_id)).data == b"late\n"
+
+    still = await sandbox.command(running["command_id"])
+    assert still.state == "running", "a background command without a limit of its own goes on"
+    await sandbox.signal(running["command_id"], cancel=True)
+
+
+@check("B101")
+async def limits_live_in_the_server(lab: Lab) -> None:
+    """The part that exists: the limit of a command. Sandboxes have no time limit yet; the owner ends them."""
+    installation = lab.installation
+    environment = {
+        **installation.environment,
+        "COLDFRAME_URL": installation.url,
+        "COLDFRAME_TOKEN": installation.token,
+    }
+    agent_id = lab.agent("gone")
+    client = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", CLIENT, agent_id, cwd=CHECKOUT, env=environment, stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        assert client.stdout is not None
+        sandbox = await lab.adopt((await client.stdout.readline()).decode().strip())
+        await until(lambda: has_file(sandbox, "begun"))
+    finally:
+        client.kill()
+        await client.wait()
+    (command,) = [one for one in await sandbox.commands() if "sleep 3600" in one.command_line]
+    await until(lambda: ended(sandbox, command.command_id))
+    result = (await sandbox.command(command.command_id)).result
+    assert result is not None and result.timed_out
+    assert await sandbox.processes() == []
+    raise NotThereYet("a time limit of the sandbox itself", tried="that of its command, with its client killed")
+
+
+@check("B103")
+async def a_burst_of_creating_and_ending_leaves_nothing(lab: Lab) -> None:
+    installation = lab.installation
+    names = [lab.agent(f"burst-{number}") for number in range(BURST)]
+    server = server_pid(installation)
+
+    def held() -> tuple[int, int]:
+        return len(os.listdir(f"/proc/{server}/fd")), len(installation.processes())
+
+    gate = asyncio.Semaphore(AT_ONCE)
+    async with Coldframe(installation.url, installation.token) as client:
+
+        async def create_and_end(name: str) -> str:
+            async with gate:
+                sandbox = await client.sandboxes.create(spec=SandboxSpec(agent_id=name, track_files=False))
+                await asyncio.gather(sandbox.terminate(), sandbox.terminate())
+                await sandbox.terminate()
+                return (await sandbox.refresh()).state.state
+
+        async def burst() -> None:
+            assert set(await asyncio.gather(*map(create_and_end, names))) == {"terminated"}
+            listed = await client.sandboxes.list()
+            assert [
+                one.id for one in listed if one.info.agent_id in names and one.info.state.state != "terminated"
+            ] == []
+
+        await burst()
+        before = held()  # the first burst has filled what is kept for later: connections, the zygote
+        await burst()
+
+    def as_before() -> bool:
+        descriptors, processes = held()
+        return descriptors < before[0] + BURST // 2 and processes <= before[1]
+
+    await asyncio.to_thread(wait_until, as_before, f"descriptors and processes are as before, {before}", timeout_s=60)
+
+
+def server_pid(installation: Installation) -> int:
+    """The process with the database open: `coldframe up` is its parent."""
+    for pid in installation.processes():
+        try:
+            with open(f"/proc/{pid}/cmdline", "rb") as file:
+                if b"\0server" in file.read():
+                    return pid
+        except OSError:
+            continue
+    raise AssertionError("no server process")
+
+
+@check("B105")
+async def clearing_away_ends_at_the_owner(lab: Lab) -> None:
+    mine = [await lab.bench() for _ in range(3)]
+    other = Installation()
+    try:
+        await asyncio.to_thread(other.start)
+        async with Coldframe(other.url, other.token) as client:
+            theirs = [await client.sandboxes.create(agent_id=f"theirs-{number}") for number in range(3)]
+        await asyncio.to_thread(other.end_sandboxes)
+        for bench in mine:
+            assert (await bench.run("echo here")).out == "here\n"
+        async with Coldframe(other.url, other.token) as client:
+            states = [(await client.sandboxes.get(one.id)).info.state.state for one in theirs]
+            assert states == ["terminated"] * 3
+        await asyncio.to_thread(other.stop)
+        await asyncio.to_thread(other.start)
+        for bench in mine:
+            assert (await bench.run("echo here")).out == "here\n"
+    finally:
+        left = await asyncio.to_thread(other.close)
+    assert left == []
+
+
+@check("B107")
+async def what_is_asked_straight_after_creating_works(lab: Lab) -> None:
+    benches = await asyncio.gather(*(lab.bench() for _ in range(3)))
+    for bench in benches:
+        written, ran = await asyncio.gather(bench.ask("write_file", path="f", content="x"), bench.run("echo ready"))
+        assert written.error is None, written
+        assert (ran.error, ran.out) == (None, "ready\n")
+    raise NotThereYet("snapshots", tried="writing and running at once after creating")
+
+
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(60):
+        while not await condition():  # noqa: ASYNC110  asks the server, which tells nobody by itself
+            await asyncio.sleep(0.02)
+
+
+async def ended(sandbox: Sandbox, command_id: str) -> bool:
+    return (await sandbox.command(command_id)).state == "ended"
+
+
+async def has_file(sandbox: Sandbox, path: str) -> bool:
+    return any(entry.name == path for entry in (await sandbox.list_directory()).entries)
+
+
+async def is_listed(sandbox: Sandbox, text: str) -> bool:
+    return any(text in command.command_line for command in await sandbox.commands())
