@@ -1,0 +1,33 @@
+"""All targets by name."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from tests.fuzz.paths import Paths
+from tests.fuzz.tampering import Tampering
+from tests.fuzz.target import Target
+from tests.fuzz.texts import Frames, Rules, Shell
+from tests.fuzz.wires import HostDaemon, Keeper
+
+TARGETS: dict[str, Callable[[], Target]] = {
+    "rules": Rules,
+    "shell": Shell,
+    "frames": Frames,
+    "paths": Paths,
+    "keeper": Keeper,
+    "daemon": HostDaemon,
+    "tampering": Tampering,
+}
+HARMLESS_ONLY = ("paths", "keeper", "daemon")
+"""Run as an ordinary user: what is looked for there is a way to what lies outside."""
+
+
+@contextmanager
+def opened(name: str) -> Iterator[Target]:
+    target = TARGETS[name]()
+    try:
+        yield target
+    finally:
+        close = getattr(target, "close", None)
+        if close is not None:
+            close()
