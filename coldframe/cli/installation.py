@@ -1,5 +1,6 @@
 """`coldframe up` and `coldframe doctor`."""
 
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -32,7 +33,7 @@ def up(
             "host_pid": running.daemon_pid,
         }
         show(value, f"Coldframe listens on {running.url}\nowner token: {running.client_file}\nstop with Ctrl-C")
-        typer.get_text_stream("stdout").flush()
+        sys.stdout.flush()  # whoever reads it through a pipe waits for it
 
     code = serve(settings, started=started)
     note("stopped" if code == 0 else "the server ended by itself; see its messages above")

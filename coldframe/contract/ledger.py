@@ -159,5 +159,7 @@ class CallInterrupted(CallRecord):
 
     started_seq: int
     command_id: str | None = None
+    began: bool = True
+    """False if the command certainly did nothing: it may be sent again."""
     reason: str
     taint_after: Label

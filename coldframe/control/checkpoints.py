@@ -93,6 +93,10 @@ def read_checkpoint(line: bytes) -> Checkpoint:
     return found
 
 
+_DAMAGED = (AttributeError, TypeError, ValueError)
+"""What a damaged key, or one of another kind, raises beside UnsupportedAlgorithm, which is imported late."""
+
+
 class Seal:
     """The key of one ledger: makes and checks marks. Without a private key it can only check signatures."""
 
@@ -116,12 +120,18 @@ class Seal:
     def sign(self, data: bytes) -> bytes:
         if self._signer is None:
             # Imported on the first signature: 20 ms that a short run may never need.
+            from cryptography.exceptions import UnsupportedAlgorithm
             from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
             from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
             if self._private_pem is None:
                 raise RuntimeError("the private key is not at hand")
-            key = load_pem_private_key(self._private_pem, None)
+            try:
+                key = load_pem_private_key(self._private_pem, None)
+            except (UnsupportedAlgorithm, *_DAMAGED) as error:
+                raise LedgerUnavailable(
+                    "the signing key of the ledger cannot be read", hint="put `signing.key` back from a backup"
+                ) from error
             if not isinstance(key, Ed25519PrivateKey):
                 raise LedgerUnavailable("the signing key of the ledger is no Ed25519 key")
             self._signer = key
@@ -129,20 +139,21 @@ class Seal:
         return signature
 
     def is_signed(self, data: bytes, signature: bytes) -> bool:
-        from cryptography.exceptions import InvalidSignature
+        """Whether the key made that signature. A key that is missing, damaged or of another kind has signed nothing."""
+        from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
         from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
 
-        if self._checker is None:
-            if self._private_pem is not None:
-                # The private key decides if both are there: the public file could have been exchanged alone.
-                self._checker = load_pem_private_key(self._private_pem, None).public_key()
-            elif self._public_pem is not None:
-                self._checker = load_pem_public_key(self._public_pem)
-            else:
-                return False
         try:
+            if self._checker is None:
+                if self._private_pem is not None:
+                    # The private key decides if both are there: the public file could have been exchanged alone.
+                    self._checker = load_pem_private_key(self._private_pem, None).public_key()
+                elif self._public_pem is not None:
+                    self._checker = load_pem_public_key(self._public_pem)
+                else:
+                    return False
             self._checker.verify(signature, data)
-        except InvalidSignature:
+        except (InvalidSignature, UnsupportedAlgorithm, *_DAMAGED):
             return False
         return True
 

@@ -78,5 +78,13 @@ def _state(
     )
 
 
-def with_status(info: CommandInfo) -> CommandInfo:
-    return info.model_copy(update={"status": command_status(info.command_id, info.state, info.result)})
+def with_status(info: CommandInfo, *, began: bool = True) -> CommandInfo:
+    """*info* with how it stands; *began* is False for one that was recorded and then never begun."""
+    if began:
+        status = command_status(info.command_id, info.state, info.result)
+    else:
+        again = next_action("run_command", "runs it, under the same idempotency key if it had one")
+        message = "it had not begun when server or sandbox ended"
+        status = _state("not_started", None, "NOT_STARTED", message, [again], info.command_id)
+        status = status.model_copy(update={"retryable": True})
+    return info.model_copy(update={"status": status})

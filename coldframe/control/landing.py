@@ -182,6 +182,7 @@ class Landing:
                 taint_before=started.taint_before,
                 started_seq=entry.seq,
                 command_id=started.command_id,
+                began=began,
                 reason=reason,
                 taint_after=self._sessions.get(started.session_id).taint,
             )

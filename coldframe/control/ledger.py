@@ -241,7 +241,7 @@ class Ledger:
         try:
             if self._checkpoints.head.seq != 0 and self._entries_since_checkpoint:
                 self._checkpoints.sign(self._clock())
-        except OSError as error:
+        except (OSError, LedgerUnavailable) as error:
             _log.error("ledger: the last checkpoint could not be written: %s", error)
         finally:
             self._checkpoints.close()

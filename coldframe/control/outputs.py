@@ -48,6 +48,8 @@ class _Call(NamedTuple):
     ended: CallEnded | None
     over: bool
     """Ended or interrupted: nothing more comes."""
+    began: bool = True
+    """False if it was interrupted before it could do anything."""
 
 
 class Outputs:
@@ -73,6 +75,8 @@ class Outputs:
         info = self._sandboxes.get(caller, sandbox_id)
         live = await self._live(info, None)
         ended = {entry.subject: entry for entry in self._entries(info, "call.ended")}
+        cut = self._entries(info, "call.interrupted")
+        idle = {entry.subject for entry in cut if not entry.body.get("began", True)}
         found = []
         for entry in self._entries(info, "call.started"):
             started = CallStarted.model_validate(entry.body)
@@ -81,8 +85,8 @@ class Outputs:
                 call = _Call(started, None if end is None else CallEnded.model_validate(end.body), over=end is not None)
                 known = live.get(started.command_id)
                 known = known or _info_of(started, "lost" if end is None else "ended", None)
-                found.append(self._shown(caller, call, known))
-        return [with_status(one) for one in found]
+                found.append(with_status(self._shown(caller, call, known), began=started.call_id not in idle))
+        return found
 
     async def command(self, caller: Caller, sandbox_id: str, command_id: str) -> CommandInfo:
         """Return one command with its result, if it has ended. Raises NotFound."""
@@ -93,7 +97,7 @@ class Outputs:
         if known is None:
             result = await self._stored_result(info, command_id)
             known = _info_of(call.started, "lost" if result is None else "ended", result)
-        return with_status(self._shown(caller, call, known))
+        return with_status(self._shown(caller, call, known), began=call.began)
 
     async def output(
         self,
@@ -231,11 +235,12 @@ class Outputs:
             raise NotFound(f"no command `{command_id[:80]}`", command_id=command_id[:80])
         if started.body["sandbox_id"] != info.sandbox_id:
             raise NotFound(f"no command `{command_id[:80]}`", command_id=command_id[:80])
-        ended = entries.get("call.ended")
+        ended, cut = entries.get("call.ended"), entries.get("call.interrupted")
         return _Call(
             CallStarted.model_validate(started.body),
             None if ended is None else CallEnded.model_validate(ended.body),
-            over=ended is not None or "call.interrupted" in entries,
+            over=ended is not None or cut is not None,
+            began=cut is None or bool(cut.body.get("began", True)),
         )
 
     def _entries(self, info: SandboxInfo, kind: str) -> Iterator[LedgerEntry]:

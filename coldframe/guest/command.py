@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple, Protocol
 
 from coldframe.guest import spawn
+from coldframe.guest.frames import MALFORMED
 from coldframe.guest.loop import EDGE, HANGUP, IN, Loop, Timer
 from coldframe.guest.transcript import STDERR, STDOUT, Transcript
 
@@ -154,7 +155,7 @@ class Command:
                 self._outputs[self._terminal] = (STDOUT, -1)
                 streams = (theirs, theirs, theirs)
             else:
-                source = spawn.open_input(stdin)
+                source = spawn.open_input(stdin, sealed=bool(spec.get("sealed_input")))
                 opened.append(source)
                 out = spawn.open_output()
                 self._outputs[out.read] = (STDOUT, out.write)
@@ -170,8 +171,12 @@ class Command:
                 terminal=bool(terminal),
                 prepare=self.tree.enter,
             )
-        except (OSError, UnicodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "the command line is no text that Linux takes"
+        except (OSError, *MALFORMED) as error:
+            reason: str | None = "the request is malformed"
+            if isinstance(error, OSError):
+                reason = error.strerror
+            elif isinstance(error, UnicodeError):
+                reason = "the command line is no text that Linux takes"
             self._start_error = f"no process could be made: {reason}"
             if isinstance(error, OSError) and error.errno == errno.EAGAIN:
                 self._limit = {"kind": "pids", "limit": float(spec.get("pids", 0)), "used": None, "unit": "processes"}

@@ -70,7 +70,7 @@ def read_file(root: int, request: dict[str, Any], content: bytes) -> Answer:
                     size=status.st_size,
                     limit=READ_CAP_BYTES,
                 )
-            found = _read_range(held, offset, wanted)
+            found = _read_range(held, min(offset, status.st_size), wanted)  # nothing is behind the end, however far
         finally:
             os.close(held)
     answer = {

@@ -21,7 +21,7 @@ from coldframe.guest import manifest
 from coldframe.guest.command import Command, Tree, now
 from coldframe.guest.contacts import BATCH, ContactLog
 from coldframe.guest.files import FileWriter
-from coldframe.guest.frames import BadFrame, Reader, encode, is_whole
+from coldframe.guest.frames import MALFORMED, BadFrame, Reader, encode, is_whole
 from coldframe.guest.loop import HANGUP, IN, OUT, Loop, Timer
 from coldframe.guest.paths import open_directory
 from coldframe.guest.search import BUDGET_GRACE_S
@@ -50,6 +50,8 @@ class Quota(Protocol):
 
     def refuses(self, more_bytes: int) -> bool: ...
 
+    def hold_to(self, limit_bytes: int) -> None: ...
+
 
 class Setting(NamedTuple):
     """All that a keeper needs to serve its box."""
@@ -67,6 +69,8 @@ class Setting(NamedTuple):
     """Fields of Limits; lowered in place by `tighten_limits`."""
     tree: Callable[[int], Tree]
     quota: Quota
+    starts_any_program: bool
+    """False for a box that has but a few: then no input of a command comes as a file that could be started."""
     capture: socket.socket | None
     evidence: Callable[[], dict[str, Any]]
 
@@ -136,7 +140,7 @@ class Keeper:
         built = self._built_limits
         lowered = {name: min(limits[name], built[name]) for name in LOWERED_LIVE if name in limits}
         self.setting.limits.update({**built, **lowered})
-        self.setting.quota.limit_bytes = self.setting.limits["disk_mib"] << 20
+        self.setting.quota.hold_to(self.setting.limits["disk_mib"] << 20)
 
     # -- commands ------------------------------------------------------------------------------
 
@@ -155,6 +159,7 @@ class Keeper:
             "memory_bytes": limits["memory_mib"] << 20,
             "output_bytes": limits["output_mib"] << 20,
             "pids": limits["pids"],
+            "sealed_input": not self.setting.starts_any_program,
             "cores": len(os.sched_getaffinity(0)),
         }
         environment = self._environment(request, command_id)
@@ -378,7 +383,7 @@ class Connection:
             self._serve(head, body)
         except Failure as failure:
             self._fail(failure)
-        except (KeyError, TypeError, ValueError) as error:
+        except MALFORMED as error:
             self._fail(Failure("INVALID_ARGUMENT", f"malformed request: {error!r}"))
         except OSError as error:
             self._fail(Failure("LIMIT_DISK" if error.errno == errno.ENOSPC else "INTERNAL", f"{error.strerror}"))
@@ -641,6 +646,9 @@ def _help(verb: Verb, root: int, request: dict[str, Any], content: bytes, write:
             frame = encode({"error": {"code": failure.code, "message": failure.message, "facts": failure.facts}})
         except OSError as error:
             frame = encode({"error": {"code": "INTERNAL", "message": str(error.strerror), "facts": {}}})
+        except MALFORMED as error:  # as in the keeper itself
+            message = f"malformed request: {error!r}"
+            frame = encode({"error": {"code": "INVALID_ARGUMENT", "message": message, "facts": {}}})
         rest = memoryview(frame)
         while rest:
             rest = rest[os.write(write, rest) :]

@@ -88,7 +88,7 @@ def compile_glob(glob: str | None) -> Callable[[bytes, bytes, bytes], bool]:
     """A test of (name, path from the workspace, path from the start). `*` stops at a slash, `**` does not; `{a,b}` works."""
     if glob is None:
         return lambda name, full, below: True
-    text = glob.removeprefix("./").encode("utf-8", "surrogateescape")
+    text = _bytes_of(glob.removeprefix("./"), "glob")
     try:
         accepted = re.compile(b"|".join(b"(?:" + _glob_pattern(part) + b")" for part in _alternatives(text)), re.DOTALL)
     except re.error as error:
@@ -137,6 +137,13 @@ def _glob_pattern(glob: bytes) -> bytes:
     return b"".join(pieces)
 
 
+def _bytes_of(text: str, what: str) -> bytes:
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        raise Failure("INVALID_ARGUMENT", f"the {what} is not valid text") from error
+
+
 class _OutOfTime(Exception):
     """The budget is used up; what was found is answered."""
 
@@ -147,7 +154,7 @@ class _Search:
         self.deadline = time.monotonic() + request.get("budget_s", 10.0)
         regex, ignore_case = request.get("regex", True), request.get("ignore_case", False)
         self._pattern = compile_pattern(request["pattern"], regex=regex, ignore_case=ignore_case)
-        self._literal = b"" if regex or ignore_case else request["pattern"].encode("utf-8", "surrogateescape")
+        self._literal = b"" if regex or ignore_case else _bytes_of(request["pattern"], "pattern")
         self._wanted = compile_glob(request.get("glob"))
         self._all_stores = request.get("include_hidden_stores", False)
         self._most_matches = request.get("max_matches", 1000)

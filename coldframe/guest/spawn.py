@@ -84,11 +84,17 @@ def shell_arguments(text: bytes) -> tuple[list[bytes], int]:
     return [b"bash", b"--noprofile", b"--norc", b"/dev/fd/3"], script
 
 
-def open_input(data: bytes) -> int:
-    """A descriptor that yields *data* and then end of file. Nothing has to be pumped, nothing can block."""
+def open_input(data: bytes, *, sealed: bool = False) -> int:
+    """A descriptor that yields *data* and then end of file. Nothing has to be pumped, nothing can block.
+
+    *sealed*: a nameless file of the box's /tmp, which is noexec there, instead of one in memory, which never is.
+    """
     if not data:
         return os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
-    file = os.memfd_create("stdin", os.MFD_CLOEXEC)
+    if sealed:
+        file = os.open("/tmp", os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o600)  # noqa: S108
+    else:
+        file = os.memfd_create("stdin", os.MFD_CLOEXEC)
     _write_all(file, data)
     os.lseek(file, 0, os.SEEK_SET)
     return file

@@ -15,7 +15,7 @@ from typing import Any
 
 from coldframe.contract.errors import ColdframeError, Internal, InvalidArgument
 from coldframe.contract.sandbox import SandboxSpec
-from coldframe.guest.frames import PREFIX, BadFrame, decode_head, encode, lengths
+from coldframe.guest.frames import MALFORMED, PREFIX, BadFrame, decode_head, encode, lengths
 from coldframe.host.confine import ConfineError
 from coldframe.host.machine import Machine
 
@@ -80,7 +80,7 @@ class Daemon:
             return {"answer": await verb(head, body)}
         except ColdframeError as error:
             return {"error": error.to_wire()}
-        except (KeyError, TypeError, ValueError) as error:
+        except MALFORMED as error:
             return {"error": InvalidArgument(f"malformed request: {error!r}").to_wire()}
         except (OSError, ConfineError) as error:
             return {"error": Internal(f"the host could not do it: {error}").to_wire()}
@@ -141,7 +141,7 @@ class Daemon:
             writer.write(encode({"answer": {}}))
         except ColdframeError as error:
             writer.write(encode({"error": error.to_wire()}))
-        except (KeyError, TypeError, ValueError) as error:
+        except MALFORMED as error:
             writer.write(encode({"error": InvalidArgument(f"malformed request: {error!r}").to_wire()}))
         except ConnectionError:
             raise

@@ -24,7 +24,7 @@ from coldframe.guest import contacts, main
 from coldframe.guest import files as _files  # noqa: F401 - its verbs register themselves
 from coldframe.guest import runtimes as _runtimes  # noqa: F401
 from coldframe.host import confine, seccomp
-from coldframe.host.isolation import namespaces
+from coldframe.host.isolation import namespaces, programs
 from coldframe.host.limits import GroupDescriptors
 from coldframe.host.quota import DiskQuota
 from coldframe.host.tree import Trees
@@ -45,6 +45,10 @@ class Order(NamedTuple):
     limits: dict[str, Any]
     memory_enforced: bool
     """Whether a memory controller holds the limit; if not, the keeper looks and ends what is over it."""
+    runtimes: list[str] | None
+    """Names in `tools` that are the only programs of the box; None for all of the machine."""
+    libraries: list[str]
+    """What these need: files below /usr."""
     files: list[str]
     """What each descriptor that comes along is: `listener`, `answer`, `lease`, or `per_command:NAME` and
     `attach_only:NAME` for directories of control groups."""
@@ -109,8 +113,9 @@ def _build(order: Order, files: dict[str, int]) -> tuple[main.Setting, int]:
     plan = namespaces.Plan(
         workspace=order.workspace,
         history=order.history,
-        tools=order.tools,
+        tools=order.tools if order.runtimes is None else {name: order.tools[name] for name in order.runtimes},
         memory_mib=order.limits["memory_mib"],
+        tools_only=order.runtimes is not None,
     )
     built = namespaces.build(plan, program=program)
     init = os.pidfd_open(built.init)
@@ -120,6 +125,11 @@ def _build(order: Order, files: dict[str, int]) -> tuple[main.Setting, int]:
 
     def while_privileged() -> None:
         namespaces.finish_mounts()
+        if order.runtimes is not None:
+            kept = [f"{namespaces.TOOLS}/{name}" for name in order.runtimes]
+            mounted = programs.mount_points()
+            namespaces.let_go(built)  # it starts a program of the machine itself, and the last one
+            programs.leave_only(kept, order.libraries, mounted)
         capture.append(contacts.open_capture())
 
     confine.join_namespaces(built.init, while_privileged=while_privileged)
@@ -127,12 +137,19 @@ def _build(order: Order, files: dict[str, int]) -> tuple[main.Setting, int]:
     confine.set_no_new_privs()
     seccomp.load_filter(program)
     confine.set_not_dumpable()
-    namespaces.let_go(built)
+    if order.runtimes is None:
+        namespaces.let_go(built)
     root = os.open(namespaces.HOME, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     os.chdir("/")
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     environment = {name.encode(): value.encode() for name, value in namespaces.ENVIRONMENT.items()}
-    trees = Trees(_groups(files), order.limits, memory_enforced=order.memory_enforced, root=root)
+    trees = Trees(
+        _groups(files),
+        order.limits,
+        memory_enforced=order.memory_enforced,
+        root=root,
+        program=None if order.runtimes is None else seccomp.build_filter("no-native"),
+    )
     setting = main.Setting(
         listener=socket.socket(fileno=files["listener"]),
         lease=files.get("lease", -1),
@@ -143,6 +160,7 @@ def _build(order: Order, files: dict[str, int]) -> tuple[main.Setting, int]:
         limits=order.limits,
         tree=trees.make,
         quota=trees.quota,
+        starts_any_program=order.runtimes is None,
         capture=capture[0],
         evidence=partial(_evidence, spaces, order.limits, trees.quota),
     )

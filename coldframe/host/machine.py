@@ -25,7 +25,7 @@ import socket
 import stat
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -49,6 +49,7 @@ from coldframe.host import report
 from coldframe.host.box import KeeperBox
 from coldframe.host.cgroups import BoxGroups, Controllers, GroupLimits, detect_controllers, remove_groups
 from coldframe.host.confine import ConfineError
+from coldframe.host.isolation import programs
 from coldframe.host.link import SOCKET_NAME
 from coldframe.host.removal import remove_tree
 
@@ -79,6 +80,9 @@ class KeeperMark:
     limits: dict[str, Any]
     groups: dict[str, str]
     """Directory of the box's control group in each hierarchy: a later daemon may itself live in another group."""
+
+    runtimes: list[str] | None = None
+    """The only runtimes of the box; None for all programs of the machine."""
 
     def alive(self) -> bool:
         return process_start(self.pid) == self.started
@@ -249,7 +253,10 @@ class Machine:
             self._make_workspace(workspace, parts=WORKSPACE_PARTS)
         owner = os.stat(workspace)
         directory = self._directory(sandbox_id)
-        os.mkdir(directory, 0o711)
+        try:
+            os.mkdir(directory, 0o711)
+        except FileExistsError:
+            raise WrongState(f"there is a box `{sandbox_id}` already") from None
         try:
             return await self._build(sandbox_id, spec, session_id, workspace, (owner.st_uid, owner.st_gid))
         except BaseException:
@@ -275,6 +282,8 @@ class Machine:
             "tools": offered_tools(),
             "limits": spec.limits.model_dump(mode="json"),
             "memory_enforced": "memory" in self._controllers.controls,
+            "runtimes": None if spec.runtimes is None else list(spec.runtimes),
+            "libraries": await asyncio.to_thread(libraries_of, spec.runtimes or ()),
         }
         listener = self._listen(directory)
         try:
@@ -299,6 +308,7 @@ class Machine:
             init_started=process_start(answer["init"]) or "",
             limits=spec.limits.model_dump(mode="json"),
             groups=BoxGroups(self._controllers, self.installation, sandbox_id).paths,
+            runtimes=None if spec.runtimes is None else list(spec.runtimes),
         )
         path = os.path.join(directory, "keeper.json")
         with open(f"{path}.new", "w", encoding="utf-8") as target:
@@ -647,7 +657,14 @@ class KeeperLife:
 
     def measure(self, evidence: dict[str, Any]) -> IsolationReport:
         limits = Limits.model_validate(self.mark.limits)
-        return report.measure(self.mark.init, self.mark.pid, evidence, limits=limits, groups=self._groups)
+        return report.measure(
+            self.mark.init,
+            self.mark.pid,
+            evidence,
+            limits=limits,
+            groups=self._groups,
+            runtimes=self.mark.runtimes,
+        )
 
     async def report(self) -> IsolationReport:
         return self.measure(await self.box.evidence())
@@ -668,6 +685,29 @@ def offered_tools() -> dict[str, str]:
     if deno and os.stat(deno).st_mode & 0o005 == 0o005:
         found["deno"] = deno
     return found
+
+
+def libraries_of(runtimes: Iterable[str]) -> list[str]:
+    """The files that the programs of these runtimes need to start, told by the machine's own loader.
+
+    Raises:
+        IsolationUnavailable: one of them is not on this machine.
+    """
+    tools = offered_tools()
+    found: set[str] = set()
+    for name in runtimes:
+        if name not in tools:
+            raise IsolationUnavailable(
+                f"the sandbox is restricted to `{name}`, which this machine does not have",
+                hint=f"install `{name}` beside this installation or on the PATH of the host daemon",
+                property="programs",
+            )
+        try:
+            listing = subprocess.run(["ldd", tools[name]], capture_output=True, text=True, check=True, env={})
+        except (OSError, subprocess.CalledProcessError) as error:
+            raise IsolationUnavailable(f"the libraries of `{name}` could not be listed", property="programs") from error
+        found.update(programs.files_of(listing.stdout))
+    return sorted(found)
 
 
 def _open_record(records: str, name: str) -> int | None:

@@ -86,6 +86,12 @@ class DiskQuota:
         self._highest = 0
         self._next_walk = 0.0
 
+    def hold_to(self, limit_bytes: int) -> None:
+        """Change the limit. What runs already is not ended for what was there before, only for growing it."""
+        if self.used is not None and self.used > limit_bytes:
+            self._highest = max(self._highest, self.used)
+        self.limit_bytes = limit_bytes
+
     def look(self) -> None:
         """Note what was written meanwhile; walk if that may have been too much and the last walk is not too recent."""
         self._note_free()

@@ -12,7 +12,7 @@ the property, the reason and the remedy; limits never refuse, they say `hard` or
 import contextlib
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -25,6 +25,7 @@ from coldframe.contract.sandbox import Limits
 from coldframe.guest.command import LEFTOVERS_CHECK_S, USAGE_CHECK_NEAR_S, USAGE_CHECK_S
 from coldframe.host.cgroups import BoxGroups
 from coldframe.host.confine import NAMESPACES, ConfineError
+from coldframe.host.isolation.namespaces import TOOLS
 from coldframe.host.quota import REST_FACTOR
 
 CAPABILITY_SETS = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
@@ -83,12 +84,13 @@ def measure(
     *,
     limits: Limits | None = None,
     groups: BoxGroups | None = None,
+    runtimes: Sequence[str] | None = None,
 ) -> IsolationReport:
     """Read everything about the box whose first process is `init` and judge it. Pids are the caller's.
 
     `evidence` is what the keeper sent: `processes` (pid inside -> status text), `mountinfo`, `net_dev`, and
-    `namespaces` (name -> inode), each optional. Limits are reported only if they are given. Never raises for
-    what it cannot read. About 0.2 ms and 0.1 ms more per process.
+    `namespaces` (name -> inode), each optional. Limits are reported only if they are given, and the wall `programs`
+    only for a box that was restricted to `runtimes`. Never raises for what it cannot read. About 0.2 ms and 0.1 ms more per process.
     """
     view = _look(init, keeper, evidence)
     return IsolationReport(
@@ -96,7 +98,7 @@ def measure(
         kernel="shared",
         kernel_release=os.uname().release,
         measured_at=datetime.now(UTC),
-        properties=tuple(_judge(view)),
+        properties=(*_judge(view), *([_judge_programs(view, runtimes)] if runtimes is not None else [])),
         limits=tuple(_judge_limits(limits, groups, init, evidence)) if limits is not None else (),
         mounts=view.mounts,
         namespaces=dict(view.namespaces),
@@ -369,6 +371,34 @@ def _judge_mounts(view: _View) -> Iterator[Property]:
         evidence="/proc/sys is ro" if held else "/proc/sys is not covered",
         required=True,
         remedy=None if held else _REMEDY_BUG,
+    )
+
+
+def _judge_programs(view: _View, runtimes: Sequence[str]) -> Property:
+    """Whether /usr is covered and everything else noexec, but the programs themselves and what they load."""
+    allowed = {f"{TOOLS}/{name}" for name in runtimes}
+    covered = next((place for place, one in reversed(list(enumerate(view.mounts))) if one.target == "/usr"), -1)
+    cover = view.mounts[covered] if covered >= 0 else None
+    loose = [
+        one.target
+        for place, one in enumerate(view.mounts)
+        if not one.noexec
+        and one.target not in allowed
+        and not (one.target.startswith("/usr") and (place < covered or not one.writable))
+    ]
+    wrong = []
+    if cover is None or cover.filesystem != "tmpfs" or cover.writable or not cover.noexec:
+        wrong.append("/usr is not covered")
+    if loose:
+        wrong.append(f"programs can be started from {', '.join(loose[:5])}")
+    return Property(
+        name="programs",
+        state="absent" if wrong else "enforced",
+        mechanism=f"nothing but {', '.join(runtimes) or 'nothing'} and its libraries is there; every other mount is noexec",
+        evidence="; ".join(wrong) or f"/usr is a covering tmpfs, {len(view.mounts)} mounts looked at",
+        required=True,
+        caveat="a runtime told to load machine code (`deno run --allow-ffi`) runs it in its own process",
+        remedy=_REMEDY_BUG if wrong else None,
     )
 
 

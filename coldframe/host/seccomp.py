@@ -11,7 +11,7 @@ are compared on the low half alone; `unshare` takes an unsigned long and is comp
 
 ``ptrace`` and ``process_vm_*`` stay allowed in ``default``: debuggers and LeakSanitizer need them, the
 pid namespace holds only the box's own, equally filtered processes, and the keeper is not dumpable.
-``strict`` refuses them.
+``strict`` refuses them. ``no-native`` is for a box with few programs: it makes no files that live in memory alone.
 
 Rejected: judging ``execve`` arguments through a user notification, since another thread can change them
 after the look. The kernel keeps a bitmap of calls that are always allowed, so only calls with argument
@@ -27,7 +27,7 @@ from collections.abc import Callable
 from coldframe.host.confine import ConfineError, prctl
 from coldframe.host.syscalls import SYSCALLS
 
-PROFILES = ("default", "strict")
+PROFILES = ("default", "strict", "no-native")
 
 _REFUSED_NAMES = (
     # host-wide state and clocks
@@ -53,6 +53,9 @@ REFUSED = frozenset(_REFUSED_NAMES.split())
 
 REFUSED_STRICT = frozenset({"ptrace", "process_vm_readv", "process_vm_writev"})
 """Answered with EPERM in `strict` as well."""
+
+REFUSED_NO_NATIVE = frozenset({"memfd_create"})
+"""Answered with EPERM in `no-native` as well: a file in memory is on no mount that could be noexec."""
 
 NAMESPACE_FLAGS = 0x7E020000
 """CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET. NEWTIME does not fit into clone."""
@@ -117,7 +120,7 @@ def build_filter(profile: str = "default", machine: str = "") -> bytes:
         raise ValueError(f"unknown seccomp profile `{profile}`")
     if machine not in SYSCALLS:
         raise ConfineError("seccomp", f"no system call table for `{machine}`")
-    refused = REFUSED | (REFUSED_STRICT if profile == "strict" else frozenset())
+    refused = REFUSED | {"strict": REFUSED_STRICT, "no-native": REFUSED_NO_NATIVE}.get(profile, frozenset())
     actions: dict[int, str] = {}
     for name, number in SYSCALLS[machine].items():
         if name in _CHECKS:

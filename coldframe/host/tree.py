@@ -22,6 +22,7 @@ from coldframe.host.limits import (
     marked_pids,
 )
 from coldframe.host.quota import DiskQuota
+from coldframe.host.seccomp import load_filter
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -31,9 +32,19 @@ class Trees:
     """Makes the tree of each new command of one box."""
 
     def __init__(
-        self, groups: GroupDescriptors | None, limits: dict[str, Any], *, memory_enforced: bool, root: int
+        self,
+        groups: GroupDescriptors | None,
+        limits: dict[str, Any],
+        *,
+        memory_enforced: bool,
+        root: int,
+        program: bytes | None = None,
     ) -> None:
-        """`limits` may be lowered later in place: the next command is held to what it says then."""
+        """`limits` may be lowered later in place: the next command is held to what it says then.
+
+        `program` is a system call filter that commands get beside the keeper's own.
+        """
+        self.program = program
         self.groups = groups
         self.live: set[int] = set()
         self._unremoved: list[CommandGroup] = []
@@ -46,7 +57,6 @@ class Trees:
 
     def make(self, number: int) -> "CommandTree":
         self._unremoved = [group for group in self._unremoved if not group.remove()]
-        self.quota.limit_bytes = self._limits["disk_mib"] << 20
         self.quota.look()
         group = CommandGroup(self.groups, f"c{number}") if self.groups and self.groups.per_command else None
         capped = True
@@ -99,6 +109,8 @@ class CommandTree:
             self._group.enter()
         apply_rlimits(self._rlimits)
         mark_process(self._number)
+        if self._trees.program is not None:
+            load_filter(self._trees.program)
 
     def empty(self) -> bool:
         if self._closed:

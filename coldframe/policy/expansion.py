@@ -6,6 +6,7 @@ gives to `x`. Quoted signs that would be magic unquoted are kept apart by privat
 
 import re
 from collections.abc import Iterable
+from itertools import islice
 from typing import NamedTuple
 
 from coldframe.policy.words import Part, Script, Word, literal
@@ -14,6 +15,10 @@ from coldframe.policy.wrappers import ASSIGNING, READING
 MAX_VARIANTS = 16
 """Combinations of values of variables tried for one command."""
 MAX_REASONS = 16
+MAX_VALUE_CHARACTERS = 4096
+"""Of one value of a variable that is made of others; a longer one is not known. Values may name each other in circles."""
+MAX_WORD_CHARACTERS = 262_144
+"""Of one word after expansion."""
 
 _QUOTED_UNKNOWN, _BARE_UNKNOWN, _EMPTY = "\U0010fff0", "\U0010fff1", "\U0010fff2"
 _SPECIAL = "{},*?[] \t\n~!"
@@ -25,6 +30,8 @@ _MAGIC = re.compile(r"[*?\[{]")
 BRACES = re.compile(r"\{([^{}]*,[^{}]*)\}")
 _RANGE = re.compile(r"\{[^{},]*\.\.[^{},]*\}")
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
+_DEFAULT = re.compile(r"\$\{([A-Za-z_]\w*):?[-=]([\w./+-]+)\}", re.ASCII)
+"""`${name:-word}` and its like, with a word that needs no expansion."""
 _FROM_OUTSIDE = {"HOME": "~", "PWD": ".", "IFS": " "}
 """Values of variables that the text does not set, as the box sets them."""
 
@@ -46,7 +53,7 @@ class Expansion:
         self.reasons: dict[str, None] = {}
         self.values: dict[str, list[Word]] = {}
         self.unknown: set[str] = set()
-        self.resolved: dict[str, tuple[list[str], bool]] = {}
+        self.resolved: dict[tuple[str, int], tuple[list[str], bool]] = {}
         self.separators = ""
 
     def doubt(self, reason: str) -> None:
@@ -75,11 +82,10 @@ class Expansion:
 
     def constants(self, name: str, depth: int) -> tuple[list[str], bool]:
         """Constant values of a variable, and whether these are all it can have."""
-        known = self.resolved.get(name)
+        known = self.resolved.get((name, depth))
         if known is None:
-            known = self.find_constants(name, depth)
-            if depth == 0:
-                self.resolved[name] = known
+            # Kept at every depth: values that name each other would be followed again for each way there is.
+            known = self.resolved[name, depth] = self.find_constants(name, depth)
         return known
 
     def find_constants(self, name: str, depth: int) -> tuple[list[str], bool]:
@@ -98,7 +104,11 @@ class Expansion:
                     complete = complete and whole
                 else:
                     pieces, complete = [], False
-                options = [option + piece for option in options for piece in pieces][:MAX_VARIANTS]
+                longer = islice((option + piece for option in options for piece in pieces), MAX_VARIANTS)
+                options = [one for one in longer if len(value) == 1 or len(one) <= MAX_VALUE_CHARACTERS]
+                if not options:
+                    complete = False
+                    break
             found |= dict.fromkeys(options)
         complete = complete and len(found) <= MAX_VARIANTS and len(self.values[name]) <= MAX_VARIANTS * 2
         return list(found)[:MAX_VARIANTS], complete
@@ -122,7 +132,13 @@ class Expansion:
             else:
                 mark = _QUOTED_UNKNOWN if part.quoted else _BARE_UNKNOWN
                 pieces = [mark + part.text.translate(_PROTECT)]
-            options = [option + piece for option in options for piece in pieces]
+                if default := _DEFAULT.fullmatch(part.text):
+                    pieces = [*self.constants(default[1], 0)[0], default[2], *pieces]
+            options = list(islice((option + piece for option in options for piece in pieces), MAX_VARIANTS + 1))
+            if len(word) > 1 and any(len(option) > MAX_WORD_CHARACTERS for option in options):
+                self.doubt("a word grows too long")
+                options = [_BARE_UNKNOWN + part.text[:MAX_VARIANTS].translate(_PROTECT)]
+                break
             if len(options) > MAX_VARIANTS:
                 self.doubt("too many values for one word")
                 options = options[:MAX_VARIANTS]

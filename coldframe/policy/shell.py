@@ -103,6 +103,7 @@ class _Reading(Expansion):
         self.aliases: dict[str, str] = {}
         self.rereads = 0
         self.nesting = 0
+        self.alive: dict[int, Simple] = {}
         self.script = Script()
 
     def answer(self, position: int | None) -> CommandReading:
@@ -211,7 +212,10 @@ class _Reading(Expansion):
         if len(self.programs) >= MAX_PROGRAMS:
             self.doubt(f"more than {MAX_PROGRAMS} programs")
             return
-        key = (head.text, via, tuple(args), id(command) if name in SHELLS or name == "xargs" else None)
+        reads_input = name in SHELLS or name == "xargs"
+        if reads_input and command is not None:
+            self.alive[id(command)] = command  # a number is used again once its object is gone
+        key = (head.text, via, tuple(args), id(command) if reads_input else None)
         if key in self.seen:
             return
         self.seen.add(key)

@@ -125,6 +125,18 @@ def test_only_growth_past_the_most_that_was_known_is_an_overrun(root: int, nobod
     assert not quota.full()
 
 
+def test_a_lower_limit_ends_nobody_for_what_was_there_already(root: int, nobody: int) -> None:
+    quota = DiskQuota(root, nobody, 10 * MIB, clock=lambda: 0.0)
+    fill(root, "a", 2 * MIB)
+    quota.look()
+    quota.hold_to(1 * MIB)
+    quota.look()
+    assert quota.full() and quota.overruns == 0
+    fill(root, "b", 1 * MIB)
+    quota.look()
+    assert quota.overruns == 1
+
+
 def test_a_write_is_refused_by_what_it_would_lead_to(root: int, nobody: int) -> None:
     quota = DiskQuota(root, nobody, 4 * MIB, clock=lambda: 0.0)
     assert not quota.refuses(3 * MIB)

@@ -263,6 +263,8 @@ _ANY_SETTINGS = st.fixed_dictionaries(
         "disabled_tools": st.dictionaries(
             st.sampled_from(["owner", "*"]), st.lists(st.sampled_from(["x", "run_command"]))
         ),
+        "ask_above": st.sampled_from(list(map(str, Label))),
+        "runtimes": st.dictionaries(st.sampled_from(["agent-1", "*"]), st.lists(st.just("deno"), max_size=1)),
     },
 )
 

@@ -640,7 +640,8 @@ def test_an_agents_token_reaches_no_rule_level_token_or_limit(
     assert over.status == 400 or over.json["value"]["exit_code"] == 0  # never longer than the sandbox allows
     assert {one["name"] for one in rest(governed, "GET", "/v1/tools", token=agent_token).json} == set(EVERY_TOOL)
     assert owner.policy.show() == rules
-    assert {one.kind for one in all_entries(owner, after=since)} <= {"call.started", "call.ended", "call.refused"}
+    kinds = {one.kind for one in all_entries(owner, after=since)}
+    assert kinds <= {"call.started", "call.ended", "call.refused", "policy.refused"}
     # From inside there is neither a way to the server nor anything to show it.
     found = box.run_command(
         "find / -path /proc -prune -o '(' -name coldframe.db -o -name daemon.sock ')' -print 2>/dev/null"

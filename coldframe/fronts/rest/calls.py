@@ -6,7 +6,7 @@ from starlette.responses import Response
 from coldframe.control.judgement import offered_tools
 from coldframe.fronts.answers import json_response, result_response
 from coldframe.fronts.rest.request import caller_of, control_of, session_of
-from coldframe.fronts.rest.schema import EVENTS, JSON_RESULT, PLAIN_JSON, RawRoute
+from coldframe.fronts.rest.schema import EVENTS, JSON_LIST, JSON_RESULT, PLAIN_JSON, RawRoute
 from coldframe.fronts.streams import NDJSON, event_response, read_object
 
 
@@ -37,7 +37,7 @@ async def list_tools(request: Request) -> Response:
 
 
 ROUTES = (
-    RawRoute("GET", "/v1/tools", list_tools, "Tools with their schemas", PLAIN_JSON),
+    RawRoute("GET", "/v1/tools", list_tools, "Tools with their schemas", JSON_LIST),
     RawRoute(
         "POST",
         "/v1/sandboxes/{sandbox_id}/tools/{tool}",

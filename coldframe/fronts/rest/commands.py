@@ -10,7 +10,7 @@ from coldframe.contract.command import CommandEvent, Ended
 from coldframe.contract.errors import GuestLost, InvalidArgument
 from coldframe.fronts.answers import NO_SNIFF, json_response
 from coldframe.fronts.rest.request import caller_of, control_of, number_of
-from coldframe.fronts.rest.schema import BYTES, EVENTS, PLAIN_JSON, RawRoute
+from coldframe.fronts.rest.schema import BYTES, EVENTS, JSON_LIST, PLAIN_JSON, RawRoute
 from coldframe.fronts.streams import SMALL_BODY_CAP_BYTES, Event, event_response, read_object
 
 _STREAMS: dict[str, Literal["stdout", "stderr"]] = {"stdout": "stdout", "stderr": "stderr"}
@@ -104,7 +104,7 @@ _ONE = _LIST + "/{command_id}"
 _STREAM = ("stream", "string", "`stdout` or `stderr`.")
 _WINDOW = (("offset", "integer", "First byte wanted."), ("length", "integer", f"At most {WINDOW_BYTES}."))
 ROUTES = (
-    RawRoute("GET", _LIST, list_commands, "Commands of a sandbox", PLAIN_JSON),
+    RawRoute("GET", _LIST, list_commands, "Commands of a sandbox", JSON_LIST),
     RawRoute("GET", _ONE, get_command, "One command", PLAIN_JSON),
     RawRoute("GET", _ONE + "/output", read_output, "Raw output", BYTES, query=(_STREAM, *_WINDOW)),
     RawRoute(

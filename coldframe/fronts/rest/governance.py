@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from datetime import datetime
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Path, Query
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
@@ -26,6 +26,8 @@ from coldframe.fronts.streams import NDJSON, SMALL_BODY_CAP_BYTES, read_body
 
 router = APIRouter(prefix="/v1")
 MAX_ENTRIES = 1000
+MAX_SEQ = 2**63 - 1
+"""The largest number that the database holds."""
 
 
 class NewToken(Model):
@@ -64,7 +66,7 @@ async def get_receipt(receipt_id: str, caller: OneCaller, control: TheControl) -
 async def list_entries(
     caller: OneCaller,
     control: TheControl,
-    after: Annotated[int, Query(ge=0)] = 0,
+    after: Annotated[int, Query(ge=0, le=MAX_SEQ)] = 0,
     limit: Annotated[int, Query(ge=1, le=MAX_ENTRIES)] = 100,
     kind: Annotated[list[str], Query()] = [],  # noqa: B006  FastAPI copies it
     subject: str | None = None,
@@ -88,7 +90,9 @@ async def verify_ledger(caller: OneCaller, control: TheControl) -> LedgerVerdict
 
 
 @router.get("/policy/replay/{seq}")
-async def replay_decision(seq: int, caller: OneCaller, control: TheControl) -> dict[str, Any]:
+async def replay_decision(
+    seq: Annotated[int, Path(ge=1, le=MAX_SEQ)], caller: OneCaller, control: TheControl
+) -> dict[str, Any]:
     """A stored decision beside the same one recomputed from its stored context and rules."""
     require(caller, "policy.read")
     stored, recomputed = control.gate.replay(seq)
@@ -152,8 +156,10 @@ async def show_policy(request: Request) -> Response:
 
 
 async def load_policy(request: Request) -> Response:
-    """Put a rule file (YAML, as the body) into force; one that does not validate changes nothing."""
-    require(caller_of(request), "policy.load")
+    """Put a rule file (YAML, as the body) into force; one that does not validate changes nothing.
+
+    Who may is asked where the rules are kept, so that the attempt of one who may not is recorded.
+    """
     body = await read_body(request, SMALL_BODY_CAP_BYTES)
     try:
         text = body.decode()

@@ -160,3 +160,4 @@ EVENTS: dict[str, Any] = {
     }
 }
 PLAIN_JSON: dict[str, Any] = {"application/json": {"schema": {"type": "object"}}}
+JSON_LIST: dict[str, Any] = {"application/json": {"schema": {"type": "array", "items": {"type": "object"}}}}

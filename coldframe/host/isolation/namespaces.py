@@ -124,6 +124,8 @@ class Plan(NamedTuple):
     tools: dict[str, str]
     """Programs offered beside the host's own: name inside to path outside."""
     memory_mib: int
+    tools_only: bool = False
+    """The host's own will be covered (see `programs.py`)."""
 
 
 class Built(NamedTuple):
@@ -153,16 +155,23 @@ def arguments(plan: Plan, *, info: int, filter_file: int, first: int, data: dict
     for path, number in data.items():
         line += ["--perms", "0444", "--ro-bind-data", str(number), path]
     line += ["--proc", "/proc", "--dev", "/dev"]
-    for path, size_mib in MASKED_SIZES.items():
-        size = min(size_mib, max(16, plan.memory_mib // 2)) << 20
+    for path, size in memory_sizes(plan.memory_mib).items():
         line += ["--perms", "0755" if path == "/run" else "1777", "--size", str(size), "--tmpfs", path]
-    line += ["--perms", "0755", "--dir", TOOLS, "--symlink", "/usr/bin/python3", f"{TOOLS}/python"]
+    line += ["--perms", "0755", "--dir", TOOLS]
+    if not plan.tools_only:
+        line += ["--symlink", "/usr/bin/python3", f"{TOOLS}/python"]
     line += ["--perms", "0111", "--ro-bind-data", str(first), FIRST]
     for name, path in plan.tools.items():
         line += ["--ro-bind", path, f"{TOOLS}/{name}"]
     line += ["--bind", plan.workspace, HOME, "--ro-bind", plan.history, f"{HOME}/.exec_history"]
     line += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", HOME]
     return [*line, "/bin/sh", "-c", INIT]
+
+
+def memory_sizes(memory_mib: int) -> dict[str, int]:
+    """Bytes of each memory file system of a box: all of them full leave a quarter of its memory to clean up with."""
+    share = min(1.0, memory_mib * 0.75 / sum(MASKED_SIZES.values()))
+    return {path: int(size_mib * share * (1 << 20)) >> 12 << 12 for path, size_mib in MASKED_SIZES.items()}
 
 
 def _top_level_links() -> Iterable[str]:
