@@ -2,7 +2,8 @@
 
 import contextlib
 import sys
-from collections.abc import AsyncIterator, Iterator
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 PASS_ALL = {"allow_interspersed_args": False}
 """For `run`: options end where the command begins, so `coldframe run ls -l` needs no `--`."""
+CANCEL_TIMEOUT_S = 5.0
+"""How long a second interrupt waits for the cancelling that the first one asked for."""
 Words = Annotated[list[str] | None, typer.Argument(metavar="[--] COMMAND...", help="Program and arguments.")]
 Shell = Annotated[str | None, typer.Option("-c", help="A line for bash, instead of a program and arguments.")]
 Cwd = Annotated[str | None, typer.Option(help="Directory below the workspace.")]
@@ -132,7 +135,7 @@ class Printer:
 
     def __init__(self) -> None:
         self.command_id: str | None = None
-        self.last_seq = -1
+        self.started = threading.Event()
         self.unread = False
         """Nobody reads our output any more."""
         self.exit_code = EXIT_UNAVAILABLE
@@ -141,11 +144,11 @@ class Printer:
         from coldframe.contract.command import Ended, OutputChunk, Started
 
         if isinstance(event, OutputChunk):
-            self.last_seq = event.seq
             if not self.unread:
                 write_bytes(1 if event.stream == "stdout" else 2, event.data)
         elif isinstance(event, Started):
             self.command_id = event.command_id
+            self.started.set()
         elif isinstance(event, Ended):
             self._end(event.result.exit_code, timed_out=event.result.timed_out, start_error=event.result.start_error)
         else:
@@ -165,19 +168,55 @@ def _run_remote(sandbox: "SyncSandbox", arguments: dict[str, Any]) -> int:
     if Chosen.as_json:
         return _show_result(sandbox.call("run_command", arguments))
     printer = Printer()
-    events: Iterator[Any] = sandbox.run_arguments(arguments)
-    while True:
-        try:
-            for event in events:
+    with _interruptible(sandbox, printer) as cancel:
+        for event in sandbox.run_arguments(arguments):
+            try:
                 printer.take(event)
-            return printer.exit_code
-        except (KeyboardInterrupt, BrokenPipeError) as end:
-            if printer.command_id is None:
-                raise
-            printer.unread = printer.unread or isinstance(end, BrokenPipeError)
-            # The command is ours to end; what it still says is shown, and its own code tells.
-            sandbox.signal(printer.command_id, cancel=True)
-            events = sandbox.follow(printer.command_id, after_seq=printer.last_seq)
+            except BrokenPipeError:
+                printer.unread = True
+                cancel()
+    return printer.exit_code
+
+
+@contextlib.contextmanager
+def _interruptible(sandbox: "SyncSandbox", printer: Printer) -> Iterator[Callable[[], None]]:
+    """The first SIGINT or SIGTERM cancels the command, whose last words are still shown; the second one leaves it.
+
+    A thread does the cancelling, on a connection of its own, since the main thread is reading.
+    Rejected: KeyboardInterrupt, which is swallowed, and the press lost, if it is raised in a finalizer.
+    """
+    import queue
+    import signal
+
+    pressed = False
+    presses: queue.SimpleQueue[int] = queue.SimpleQueue()  # may be put to in a handler, whatever that interrupts
+
+    def cancel_once() -> None:
+        presses.get()
+        printer.started.wait()
+        try:
+            sandbox.signal(str(printer.command_id), cancel=True)
+        except Exception as error:  # noqa: BLE001  nobody else would hear of it
+            note(f"the command could not be cancelled: {error}")
+
+    def press(number: int, _: object) -> None:
+        nonlocal pressed
+        if pressed:
+            raise KeyboardInterrupt
+        pressed = True
+        presses.put(number)
+
+    thread = threading.Thread(target=cancel_once, daemon=True, name="cancel")
+    thread.start()
+    before = {number: signal.signal(number, press) for number in _heard_signals()}
+    try:
+        yield lambda: presses.put(0)
+    except KeyboardInterrupt:
+        thread.join(CANCEL_TIMEOUT_S)  # leave, but not before the command has been told
+        raise
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 async def _run_embedded(spec: "SandboxSpec", arguments: dict[str, Any]) -> int:
@@ -199,7 +238,6 @@ async def _run_embedded(spec: "SandboxSpec", arguments: dict[str, Any]) -> int:
 
 async def _print_embedded(control: "Control", caller: "Caller", sandbox_id: str, arguments: dict[str, Any]) -> int:
     import asyncio
-    import signal
 
     printer = Printer()
     tasks: set[asyncio.Task[None]] = set()
@@ -211,7 +249,7 @@ async def _print_embedded(control: "Control", caller: "Caller", sandbox_id: str,
             )
 
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in _heard_signals():
         loop.add_signal_handler(number, cancel)
     events: AsyncIterator[Any] = control.gate.stream(caller, sandbox_id, "run_command", arguments)
     async for event in events:
@@ -223,6 +261,13 @@ async def _print_embedded(control: "Control", caller: "Caller", sandbox_id: str,
     with contextlib.suppress(asyncio.CancelledError):
         await asyncio.gather(*tasks, return_exceptions=True)
     return printer.exit_code
+
+
+def _heard_signals() -> list[int]:
+    """Those that ask us to stop, but not what whoever started us has us ignore: a job in the background of a script."""
+    import signal
+
+    return [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) is not signal.SIG_IGN]
 
 
 def _show_result(result: "ToolResult") -> int:
