@@ -47,6 +47,15 @@ def now() -> str:
     return datetime.now(UTC).isoformat()
 
 
+class Usage(NamedTuple):
+    """Counted over a whole tree, ended processes included."""
+
+    cpu_s: float
+    peak_memory_bytes: int | None
+    """None where nothing counts it."""
+    oom_kills: int
+
+
 class Tree(Protocol):
     """All processes of one command, however they were forked."""
 
@@ -62,20 +71,22 @@ class Tree(Protocol):
 
     def kill(self) -> None: ...
 
-    def oom_kills(self) -> int: ...
-
     def cpu_s(self) -> float: ...
+
+    def usage(self) -> "Usage":
+        """All figures at once, when it is over."""
 
     def polled_memory_bytes(self) -> int:
         """Resident memory now, where no controller enforces the limit; 0 where one does."""
-
-    def peak_memory_bytes(self) -> int | None: ...
 
     def disk_overrun(self) -> tuple[int, int] | None:
         """Bytes used and the limit, once the workspace has grown over its limit while the command ran."""
 
     def disk_full(self) -> tuple[int, int] | None:
-        """Bytes used and the limit, if the workspace was full at the start, so that no file could grow."""
+        """Bytes used and the limit, if it was the disk limit because of which a file could not grow."""
+
+    def disk_exhausted(self) -> dict[str, Any] | None:
+        """The LimitHit if the workspace is a disk of its own that has no more room."""
 
     def close(self) -> None: ...
 
@@ -94,6 +105,7 @@ class Command:
         spec: dict[str, Any],
         *,
         tree: Tree,
+        nothing: int,
         transcript: Transcript,
         late: Transcript,
         finish: Callable[["Command"], dict[str, Any]],
@@ -107,16 +119,19 @@ class Command:
         self.result: dict[str, Any] | None = None
         self.leftovers: list[dict[str, Any]] = []
         self.leftovers_ended = 0
+        self.outlived = False
+        """Something of it lived when it was over."""
         self.settled = False
         """Nothing of it lives or is held any more but the transcript."""
         self.state = "starting"
         self._loop = loop
+        self._nothing = nothing
+        """An empty input, for all commands that get none."""
         self._late = late
         self._finish = finish
         self._on_change = on_change
         self._began = time.monotonic()
         self._child: spawn.Child | None = None
-        self._report = b""
         self._outputs: dict[int, tuple[int, int]] = {}
         """Read descriptor to (stream, held write descriptor or -1)."""
         self._pending: list[tuple[int, bytearray]] = []
@@ -133,6 +148,7 @@ class Command:
         self._limit: dict[str, Any] | None = None
         self._start_error: str | None = None
         self._deadline: Timer | None = None
+        self._usage_check: Timer | None = None
         self._drain_idle: Timer | None = None
         self._drain_end: Timer | None = None
         self._flushing = False
@@ -155,21 +171,31 @@ class Command:
                 self._outputs[self._terminal] = (STDOUT, -1)
                 streams = (theirs, theirs, theirs)
             else:
-                source = spawn.open_input(stdin, sealed=bool(spec.get("sealed_input")))
-                opened.append(source)
+                source = self._nothing
+                if stdin:
+                    source = spawn.open_input(stdin, sealed=bool(spec.get("sealed_input")))
+                    opened.append(source)
                 out = spawn.open_output()
                 self._outputs[out.read] = (STDOUT, out.write)
                 err = spawn.open_output()
                 self._outputs[err.read] = (STDERR, err.write)
                 streams = (source, out.write, err.write)
+            # Watched before anybody can write, since the order of the first two writes is the order of their events.
+            for file in self._outputs:
+                self._loop.watch(file, IN | EDGE, self._stream_reader(file))
+            self._deadline = self._loop.after(spec["timeout_s"], self._on_timeout)
+            self._usage_check = self._loop.after(USAGE_CHECK_S, self._check_usage)
             self._child = spawn.start(
-                arguments,
-                environment=environment,
-                directory=directory,
-                streams=streams,
-                script=script,
-                terminal=bool(terminal),
-                prepare=self.tree.enter,
+                spawn.Start(
+                    programs=spawn.find_programs(arguments[0], environment),
+                    arguments=arguments,
+                    environment=environment,
+                    directory=directory,
+                    streams=streams,
+                    script=script,
+                    terminal=bool(terminal),
+                    prepare=self.tree.enter,
+                )
             )
         except (OSError, *MALFORMED) as error:
             reason: str | None = "the request is malformed"
@@ -191,12 +217,11 @@ class Command:
         if terminal:
             self._typed = stdin
             self._type()
-        for file in self._outputs:
-            self._loop.watch(file, IN | EDGE, self._stream_reader(file))
-        self._loop.watch(self._child.report, IN, self._on_report)
         self._loop.watch(self._child.pidfd, IN, self._on_exit)
-        self._deadline = self._loop.after(spec["timeout_s"], self._on_timeout)
-        self._loop.after(USAGE_CHECK_S, self._check_usage)
+        if self._child.told:
+            self._read_report()
+        else:
+            self._loop.watch(self._child.report, 0, lambda _: self._read_report())
 
     def _type(self) -> None:
         """Type what is left of the input, as far as the terminal takes it: a program may never read."""
@@ -213,34 +238,29 @@ class Command:
             return spawn.shell_arguments(_bytes(self.spec["shell"]))
         return [_bytes(word) for word in self.spec["argv"]], -1
 
-    def _on_report(self, _: int) -> None:
-        """The child's word before exec: its pid inside, and why the start failed if it did."""
+    def _read_report(self) -> None:
+        """The child's words before exec: its pid inside, and why the start failed if it did. Called at their end."""
         assert self._child is not None
+        if self._child.report < 0:
+            return
+        self._loop.forget(self._child.report)
         try:
-            data = os.read(self._child.report, 4096)
-        except BlockingIOError:
-            return
-        self._report += data
-        if data and not self._report.endswith(b"\n"):
-            return
-        lines = self._report.decode("utf-8", "replace").splitlines()
-        pid = None
-        for line in lines:
-            word, _sep, rest = line.partition(" ")
-            if word == "pid" and rest.isdigit():
-                pid = int(rest)
-            elif word == "fail":
-                step, code, text = [*rest.split(" ", 2), "", "", ""][:3]
+            data = os.read(self._child.report, spawn.REPORT_BYTES)
+        except BlockingIOError:  # who holds it still was stopped before exec, and said nothing yet
+            data = b""
+        os.close(self._child.report)
+        self._child = self._child._replace(report=-1)
+        for line in data.splitlines():
+            word, _, rest = line.partition(b" ")
+            if word == b"pid" and rest.isdigit():
+                self.started = Started(int(rest), now())
+            elif word == b"fail":
+                step, code, text = [*rest.decode("utf-8", "replace").split(" ", 2), "", "", ""][:3]
                 self._start_error = _start_message(self.spec, step, int(code or 0), text)
                 self._status_if_failed = 127 if int(code or 0) == errno.ENOENT else 126
-        if self.started is None and pid is not None:
-            self.started = Started(pid, now())
+        if self.started is not None:
             self.state = "running"
             self._on_change(self)
-        if not data:
-            self._loop.forget(self._child.report)
-            os.close(self._child.report)
-            self._child = self._child._replace(report=-1)
 
     _status_if_failed = 126
 
@@ -376,14 +396,8 @@ class Command:
             self._ended_with(status)
 
     def _ended_with(self, status: int) -> None:
-        assert self._child is not None
         self._status = status
-        if self._child.report >= 0:
-            self._on_report(IN)
-            if self._child.report >= 0:
-                self._loop.forget(self._child.report)
-                os.close(self._child.report)
-                self._child = self._child._replace(report=-1)
+        self._read_report()
         if self.started is None:
             self.started = Started(None, now())
         if self._deadline is not None and self._reason is None:
@@ -423,8 +437,8 @@ class Command:
         cpu_s = self.tree.cpu_s()
         self._limit = self._limit or self._limit_met(cpu_s)
         if self._limit is None:
-            left_s = (self.spec["cpu_s"] - cpu_s) / self.spec.get("cores", 1)
-            self._loop.after(min(USAGE_CHECK_S, max(USAGE_CHECK_NEAR_S, left_s)), self._check_usage)
+            left_s = (self.spec["cpu_s"] - cpu_s) / len(os.sched_getaffinity(0))
+            self._usage_check = self._loop.after(min(USAGE_CHECK_S, max(USAGE_CHECK_NEAR_S, left_s)), self._check_usage)
         else:
             self.tree.kill()
             self._end_tree("limit")
@@ -500,11 +514,12 @@ class Command:
             return
         if self._reason is not None and not self.tree.empty():
             return  # an ended tree is reported when it is really gone; _kill_until_gone comes back
-        for timer in (self._drain_idle, self._drain_end, self._deadline):
+        for timer in (self._drain_idle, self._drain_end, self._deadline, self._usage_check):
             if timer is not None:
                 timer.cancel()
         self._flush_now()
-        if not self.tree.empty():
+        self.outlived = not self.tree.empty()
+        if self.outlived:
             if self.spec.get("leftovers") == "end":
                 self.leftovers_ended = len(self.tree.members())
                 self._reason_kept, self._reason = self._reason, "leftovers"
@@ -520,6 +535,7 @@ class Command:
     def _end_leftovers(self) -> None:
         if self.tree.empty():
             self._reason = self._reason_kept
+            self.outlived = False
             self._seal()
             return
         self.tree.kill()
@@ -536,7 +552,7 @@ class Command:
             return
         self.result = self._finish(self)
         self.state = "ended"
-        if not self.leftovers:
+        if not self.outlived:
             self._close_streams()
             self._close()
         else:
@@ -552,7 +568,7 @@ class Command:
         else:
             if self._limit_met(self.tree.cpu_s()) is not None:  # its result is told; the limit holds all the same
                 self.tree.kill()
-            self._loop.after(LEFTOVERS_CHECK_S, self._watch_leftovers)
+            self._loop.with_others(LEFTOVERS_CHECK_S, self._watch_leftovers)
 
     def _close(self) -> None:
         self._late.close()
@@ -572,17 +588,20 @@ class Command:
             ended = self._reason
         else:
             ended = "signalled" if number is not None else "exited"
-        oom = self.tree.oom_kills() > 0
+        usage = self.tree.usage()
+        oom = usage.oom_kills > 0
         limit = self._limit
         if oom and limit is None:
             limit = {
                 "kind": "memory",
                 "limit": float(self.spec.get("memory_bytes", 0)),
-                "used": self.tree.peak_memory_bytes(),
+                "used": usage.peak_memory_bytes,
                 "unit": "bytes",
             }
         if limit is None and (number == signal.SIGXFSZ or code == 128 + signal.SIGXFSZ):
             limit = _disk_hit(self.tree.disk_full())
+        if limit is None and code != 0:
+            limit = self.tree.disk_exhausted()
         assert self.started is not None
         mixed = self._bulk and len(self._streams_after_bulk) > 1
         return {
@@ -598,8 +617,8 @@ class Command:
             "started_at": self.started.at,
             "ended_at": now(),
             "duration_ms": (time.monotonic() - self._began) * 1000,
-            "cpu_s": max(self.tree.cpu_s(), self._usage_s),
-            "peak_memory_bytes": self.tree.peak_memory_bytes() or self._largest_bytes,
+            "cpu_s": max(usage.cpu_s, self._usage_s),
+            "peak_memory_bytes": usage.peak_memory_bytes or self._largest_bytes,
             "stdout": self.transcript.digests[STDOUT].summary(),
             "stderr": self.transcript.digests[STDERR].summary(),
             "order": "approximate" if mixed else "exact",

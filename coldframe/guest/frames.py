@@ -28,8 +28,16 @@ class BadFrame(Exception):
     """The far side does not speak the protocol; the connection ends."""
 
 
+_encoder = json.JSONEncoder(separators=(",", ":"), check_circular=False)
+
+
+def write_json(value: dict[str, Any]) -> bytes:
+    """One line of ASCII, the shortest."""
+    return _encoder.encode(value).encode("ascii")
+
+
 def encode(head: dict[str, Any], body: bytes = b"") -> bytes:
-    text = json.dumps(head, separators=(",", ":")).encode("ascii")
+    text = write_json(head)
     return PREFIX.pack(len(text), len(body)) + text + body
 
 

@@ -14,6 +14,9 @@ from collections.abc import Callable
 IN, OUT, HANGUP, EDGE = select.EPOLLIN, select.EPOLLOUT, select.EPOLLHUP | select.EPOLLERR, select.EPOLLET
 
 
+TIDY_TIMERS = 256
+
+
 class Timer:
     """A call in the future; `cancel` it or let it happen."""
 
@@ -31,6 +34,7 @@ class Loop:
         self._epoll = select.epoll()
         self._handlers: dict[int, Callable[[int], None]] = {}
         self._timers: list[tuple[float, int, Timer]] = []
+        self._tidy_at = TIDY_TIMERS
         self._soon: list[Callable[[], None]] = []
         self._order = itertools.count()
         self._stopped = False
@@ -49,8 +53,16 @@ class Loop:
 
     def after(self, delay_s: float, action: Callable[[], None]) -> Timer:
         timer = Timer(action)
+        if len(self._timers) >= self._tidy_at:  # most are cancelled long before their time
+            self._timers = [entry for entry in self._timers if entry[2].action is not None]
+            heapq.heapify(self._timers)
+            self._tidy_at = max(TIDY_TIMERS, 2 * len(self._timers))
         heapq.heappush(self._timers, (time.monotonic() + delay_s, next(self._order), timer))
         return timer
+
+    def with_others(self, interval_s: float, action: Callable[[], None]) -> Timer:
+        """Run *action* at the next whole multiple of the interval, as everybody who asks for it: one wake for all."""
+        return self.after(interval_s - time.monotonic() % interval_s, action)
 
     def soon(self, action: Callable[[], None]) -> None:
         """Run *action* once the events at hand are dealt with."""

@@ -16,6 +16,7 @@ from coldframe.guest.facts import text_of
 from coldframe.guest.files import temporary_names
 from coldframe.guest.paths import open_unlinked
 from coldframe.guest.trees import HISTORY, READ_DIRECTORY
+from coldframe.guest.watch import TreeWatch
 
 MOST_ENTRIES = 20_000
 HASH_BUDGET_BYTES = 256 * 1024 * 1024
@@ -62,13 +63,17 @@ def scan(
     *,
     max_entries: int = MOST_ENTRIES,
     hash_budget_bytes: int = HASH_BUDGET_BYTES,
+    watch: TreeWatch | None = None,
 ) -> Manifest:
     """The manifest of the workspace now. Never raises for what is in it.
 
     *known* is an earlier one, for its digests. Files past the budget have no digest and are compared by
-    their status. Uploads that this process has in hand are left out.
+    their status. Uploads that this process has in hand are left out. *watch* tells afterwards whether the manifest
+    still holds.
     """
-    scanning = _Scan(root, known.digests if known is not None else {}, max_entries, hash_budget_bytes)
+    if watch is not None:
+        watch.begin_scan(root)
+    scanning = _Scan(root, known.digests if known is not None else {}, max_entries, hash_budget_bytes, watch)
     left = [b""]
     while left:
         left += scanning.read_directory(left.pop())
@@ -76,6 +81,10 @@ def scan(
             return _unrecorded(f"the workspace has more than {max_entries} files and directories")
         if scanning.path_bytes > PATH_BYTES:
             return _unrecorded("the paths in the workspace are too long to keep track of")
+    if watch is not None:
+        if scanning.unreadable or any(scanning.names_elsewhere.values()):
+            watch.miss()
+        watch.end_scan()
     reasons = []
     if scanning.undigested:
         reasons.append(f"{scanning.undigested} files were compared without a digest")
@@ -96,8 +105,11 @@ def _unrecorded(reason: str) -> Manifest:
 
 
 class _Scan:
-    def __init__(self, root: int, known: dict[Identity, str], most_entries: int, budget_bytes: int) -> None:
+    def __init__(
+        self, root: int, known: dict[Identity, str], most_entries: int, budget_bytes: int, watch: TreeWatch | None
+    ) -> None:
         self._root = root
+        self._watch = watch
         self._known = known
         self._most_entries = most_entries
         self._budget_bytes = budget_bytes
@@ -106,6 +118,8 @@ class _Scan:
         self.entries: dict[bytes, Entry] = {}
         self.digests: dict[Identity, str] = {}
         self.unreadable: list[bytes] = []
+        self.names_elsewhere: dict[int, int] = {}
+        """Of files with several names, by inode: how many were not met yet."""
         self.undigested = 0
         self.path_bytes = 0
 
@@ -123,6 +137,8 @@ class _Scan:
         skip_names = self._skip_names if path else self._skip_names | {HISTORY}
         entries, read = self.entries, self._read
         try:
+            if self._watch is not None:
+                self._watch.add(here, is_root=not path)
             with os.scandir(here) as found:
                 for each in found:
                     name = os.fsencode(each.name)
@@ -147,6 +163,8 @@ class _Scan:
         mode = status.st_mode
         identity = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
         if stat.S_ISREG(mode):
+            if status.st_nlink > 1:
+                self.names_elsewhere[status.st_ino] = self.names_elsewhere.get(status.st_ino, status.st_nlink) - 1
             digest = self._known.get(identity)
             if digest is None:
                 digest = self._digest(here, name, identity)

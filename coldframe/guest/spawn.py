@@ -4,13 +4,19 @@ The keeper has joined the box's namespaces, holds no right and is filtered, so a
 process of the box: there is nothing to enter and no helper inside that the payload could kill, stop or
 imitate. Between fork and exec the child is not dumpable, so no neighbour can trace it or read its memory.
 
-The child reports over a pipe that closes on exec: its process id inside the box, then, only if the
-start fails, which step failed and why. A start that fails is a result (126, 127), not an error.
+The child reports over a pipe that closes on exec: its process id inside the box, and only if the start
+fails, which step failed and why. A start that fails is a result (126, 127), not an error.
+
+Between fork and exec each page that is touched is copied, in the keeper too: measured, 3 to 4 µs a page, and 400
+pages for a command that does nothing. So what can be made ready before the fork is, what is the same for all
+commands is the keeper's own state (`settle_signals`), and the keeper sleeps until the child has become the
+program (`await_exec`); after that a page costs a quarter.
 """
 
 import errno
 import fcntl
 import os
+import select
 import signal
 import struct
 import termios
@@ -21,6 +27,9 @@ PIPE_PACKET_BYTES = 4096
 """Smallest pipe: one write at a time and per stream, which makes the order of writes observable."""
 PIPE_BULK_BYTES = 1024 * 1024
 F_SETPIPE_SZ = 1031
+EXEC_WAIT_S = 0.01
+"""How long a start may hold up everything else that is asked of the keeper."""
+REPORT_BYTES = 4096
 SHELL = "/bin/bash"
 SHELL_ARGUMENT_BYTES = 100_000
 """Linux caps one argument at 128 KiB; longer text goes to the shell as a script on a descriptor."""
@@ -41,11 +50,30 @@ class Child(NamedTuple):
     """In the keeper's own process namespace, for waiting."""
     pidfd: int
     report: int
-    """Read end of the start report; end of file means that exec succeeded or the child died."""
+    """Read end of the start report; never blocks. Its end means that exec succeeded or the child died."""
+    told: bool
+    """Whether that end was reached already."""
+
+
+def settle_signals() -> None:
+    """In the keeper, once: a command begins with every signal at its default, whatever who started us had us ignore.
+
+    Exec sets back what is handled, and leaves ignored what is ignored.
+    """
+    for number in signal.valid_signals():
+        if number == signal.SIGINT or signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, _note_nothing)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def _note_nothing(_: int, __: object) -> None:
+    """The call that was hit says EPIPE or EFBIG itself."""
 
 
 def open_output() -> Output:
-    """A pipe in packet mode with room for one write, so that each read is one write."""
+    """A pipe in packet mode with room for one write, so that each read is one write. Only our end never blocks."""
     read, write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     fcntl.fcntl(read, F_SETPIPE_SZ, PIPE_PACKET_BYTES)
     # Non-blocking for us alone would be wrong for the child: clear it on its end, set packets.
@@ -89,8 +117,6 @@ def open_input(data: bytes, *, sealed: bool = False) -> int:
 
     *sealed*: a nameless file of the box's /tmp, which is noexec there, instead of one in memory, which never is.
     """
-    if not data:
-        return os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
     if sealed:
         file = os.open("/tmp", os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o600)  # noqa: S108
     else:
@@ -106,81 +132,95 @@ def _write_all(file: int, data: bytes) -> None:
         rest = rest[os.write(file, rest) :]
 
 
-def start(
-    arguments: list[bytes],
-    *,
-    environment: dict[bytes, bytes],
-    directory: int,
-    streams: tuple[int, int, int],
-    script: int,
-    terminal: bool,
-    prepare: Callable[[], None],
-) -> Child:
-    """Fork and exec. *prepare* runs in the child with no descriptor closed yet: groups, limits, mark.
+class Start(NamedTuple):
+    """All that a child needs, made ready before the fork."""
+
+    programs: list[bytes]
+    """What may be the program, in the order of the search path."""
+    arguments: list[bytes]
+    environment: dict[bytes, bytes]
+    directory: int
+    streams: tuple[int, int, int]
+    script: int
+    terminal: bool
+    prepare: Callable[[], None]
+    """Runs in the child with no descriptor closed yet: groups, limits, mark."""
+
+
+def find_programs(program: bytes, environment: dict[bytes, bytes]) -> list[bytes]:
+    """Where execve is to be tried, by the environment's own PATH.
+
+    What is not there is left out, since a failed try costs the child more than a look here. If nothing is found all
+    are kept, for the child to tell why.
+    """
+    if b"/" in program:
+        return [program]
+    folders = environment.get(b"PATH", b"/usr/bin:/bin").split(b":")
+    places = [os.path.join(folder or b".", program) for folder in folders]
+    for index, place in enumerate(places):
+        if not place.startswith(b"/") or os.access(place, os.F_OK):  # another is looked up from the child's directory
+            return places[index:]
+    return places
+
+
+def start(order: Start) -> Child:
+    """Fork and exec.
 
     Raises:
         OSError: no process could be made (the box is at its process limit).
     """
-    report_read, report_write = os.pipe2(os.O_CLOEXEC)
+    sources = order.streams if order.script < 0 else (*order.streams, order.script)
+    report, theirs = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    lifted: dict[int, int] = {}
     try:
+        for file in (*sources, theirs):
+            if file <= len(sources) and file not in lifted:  # where a program looks for its streams
+                lifted[file] = fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, 16)
+        moves = tuple(enumerate(lifted.get(file, file) for file in sources))
         pid = os.fork()
+        if pid == 0:
+            _become(order, moves, lifted.get(theirs, theirs))
     except OSError:
-        os.close(report_read)
-        os.close(report_write)
+        os.close(report)
         raise
-    if pid == 0:
-        _become(arguments, environment, directory, streams, script, terminal, prepare, report_write)
-    os.close(report_write)
-    os.set_blocking(report_read, False)
+    finally:
+        for file in (theirs, *lifted.values()):
+            os.close(file)
+    told = await_exec(report)
     try:
-        return Child(pid, os.pidfd_open(pid), report_read)
+        return Child(pid, os.pidfd_open(pid), report, told)
     except OSError:  # no descriptor left: what cannot be watched may not run
-        os.close(report_read)
+        os.close(report)
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         raise
 
 
-def _become(
-    arguments: list[bytes],
-    environment: dict[bytes, bytes],
-    directory: int,
-    streams: tuple[int, int, int],
-    script: int,
-    terminal: bool,
-    prepare: Callable[[], None],
-    report: int,
-) -> None:
-    """The child's side. Never returns."""
-    step = "report"
+def await_exec(report: int) -> bool:
+    """Sleep until the child is its program or gone, or for EXEC_WAIT_S: a neighbour in the box can stop it there."""
+    end = select.poll()
+    end.register(report, 0)  # its end alone, not what is said before
+    return bool(end.poll(EXEC_WAIT_S * 1000))
+
+
+def _become(order: Start, moves: tuple[tuple[int, int], ...], report: int) -> None:
+    """The child's side: few steps, in one function. `moves` are the numbers to be and their sources. Never returns."""
+    step = "limits"
     try:
-        os.write(report, b"pid %d\n" % os.getpid())
-        step = "limits"
-        prepare()
+        order.prepare()
         step = "session"
         os.setsid()
-        os.fchdir(directory)
+        os.fchdir(order.directory)
         step = "streams"
-        # Everything that is kept goes above the target numbers first, so that no dup2 hits a source.
-        kept = [fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, 16) for file in (*streams, report)]
-        extra = fcntl.fcntl(script, fcntl.F_DUPFD_CLOEXEC, 16) if script >= 0 else -1
-        for number in range(3):
-            os.dup2(kept[number], number)
-        first_free = 3
-        if script >= 0:
-            os.dup2(extra, 3)
-            first_free = 4
-        os.dup2(kept[3], first_free, inheritable=False)
-        report = first_free
-        os.closerange(first_free + 1, 1 << 20)
-        if terminal:
+        for number, source in moves:
+            os.dup2(source, number)
+        os.closerange(len(moves), report)
+        os.closerange(report + 1, 1 << 20)
+        if order.terminal:
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-        step = "signals"
-        for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGCHLD):
-            signal.signal(number, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        os.write(report, b"pid %d\n" % os.getpid())
         step = "exec"
-        _exec(arguments, environment)
+        _exec(order)
     except OSError as error:
         _tell(report, step, error)
     except BaseException as error:  # noqa: BLE001 - the edge of a process: told over the pipe, then it ends
@@ -191,20 +231,18 @@ def _become(
 
 def _tell(report: int, step: str, error: OSError) -> None:
     try:
-        os.write(report, b"fail %s %d %s\n" % (step.encode(), error.errno or 0, str(error.strerror)[:200].encode()))
+        text = str(error.strerror)[:200].replace("\n", " ").encode("utf-8", "replace")
+        os.write(report, b"fail %s %d %s\n" % (step.encode(), error.errno or 0, text))
     except OSError:
         pass
 
 
-def _exec(arguments: list[bytes], environment: dict[bytes, bytes]) -> None:
-    """execve by the environment's own PATH; the first real obstacle is the one that is told."""
-    program = arguments[0]
-    if b"/" in program:
-        os.execve(program, arguments, environment)
+def _exec(order: Start) -> None:
+    """execve wherever the program may be; the first real obstacle is the one that is told."""
     obstacle: OSError | None = None
-    for folder in environment.get(b"PATH", b"/usr/bin:/bin").split(b":"):
+    for program in order.programs:
         try:
-            os.execve(os.path.join(folder or b".", program), arguments, environment)
+            os.execve(program, order.arguments, order.environment)
         except OSError as error:
             if error.errno not in (errno.ENOENT, errno.ENOTDIR) and obstacle is None:
                 obstacle = error

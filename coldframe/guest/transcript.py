@@ -15,6 +15,7 @@ from typing import Any
 CHUNK = struct.Struct(">B3xI")
 STREAMS = {1: "stdout", 2: "stderr"}
 STDOUT, STDERR = 1, 2
+EMPTY_SHA256 = hashlib.sha256().hexdigest()
 MOST_CHUNK_BYTES = 4 * 1024 * 1024
 """No writer makes a chunk as long as this; a stored file that claims one is damaged, or was made to cost memory."""
 
@@ -24,25 +25,31 @@ class StreamDigest:
 
     def __init__(self) -> None:
         self.bytes = 0
-        self._sha256 = hashlib.sha256()
-        self._decoder = codecs.getincrementaldecoder("utf-8")("strict")
+        self._begun: tuple[hashlib._Hash, codecs.IncrementalDecoder] | None = None
+        """None for a stream that stayed empty, as most do."""
         self._invalid = False
 
     def update(self, data: bytes) -> None:
         self.bytes += len(data)
-        self._sha256.update(data)
+        if self._begun is None:
+            self._begun = hashlib.sha256(), codecs.getincrementaldecoder("utf-8")("strict")
+        sha256, decoder = self._begun
+        sha256.update(data)
         if not self._invalid:
             try:
-                self._decoder.decode(data)
+                decoder.decode(data)
             except UnicodeDecodeError:
                 self._invalid = True
 
     def summary(self) -> dict[str, Any]:
         """The fields of StreamInfo for the stream so far."""
-        unfinished = bool(self._decoder.getstate()[0])
+        if self._begun is None:
+            return {"bytes": 0, "sha256": EMPTY_SHA256, "invalid_utf8": False}
+        sha256, decoder = self._begun
+        unfinished = bool(decoder.getstate()[0])
         return {
             "bytes": self.bytes,
-            "sha256": self._sha256.hexdigest(),
+            "sha256": sha256.hexdigest(),
             "invalid_utf8": self._invalid or unfinished,
         }
 

@@ -116,7 +116,21 @@ def detect_controllers(installation: str) -> Controllers:
         for control, there in sources.items()
         if not there
     }
+    if has_unified:  # version 2 does what these would stand in for, and each group costs time and kernel memory
+        for name in ("cpuacct", "freezer"):
+            spare = usable.pop(name, None)
+            if spare is not None:
+                with contextlib.suppress(OSError):  # an older box has its group there
+                    os.rmdir(f"{spare.base}/{mark}")
     return Controllers(usable, unified, frozenset(c for c, there in sources.items() if there), missing)
+
+
+def is_delegated_by_namespace() -> bool:
+    """Whether version 2 is mounted with `nsdelegate`: a cgroup namespace must then be made inside the sandbox's group."""
+    return any(
+        " - cgroup2 " in line and "nsdelegate" in line.rpartition(" ")[2].split(",")
+        for line in read_text("/proc/self/mountinfo").splitlines()
+    )
 
 
 class BoxGroups:

@@ -22,7 +22,7 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 ENTRY_BYTES = 1024
 """What one file, directory or link counts for beside its blocks."""
@@ -92,15 +92,22 @@ class DiskQuota:
             self._highest = max(self._highest, self.used)
         self.limit_bytes = limit_bytes
 
-    def look(self) -> None:
-        """Note what was written meanwhile; walk if that may have been too much and the last walk is not too recent."""
+    def look(self, *, begins: bool = False) -> None:
+        """Note what was written meanwhile; walk if that may have been too much and the last walk is not too recent.
+
+        Before a command *begins* in a full workspace that is no reason: somebody may just have cleaned up.
+        """
         self._note_free()
-        if not self._may_hold(0) and self._clock() >= self._next_walk:
+        if not self._may_hold(0) and (self._clock() >= self._next_walk or (begins and self.full())):
             self._walk()
 
     def full(self) -> bool:
         """Whether the workspace was over its limit at the last look."""
         return self.used is not None and self.used > self.limit_bytes
+
+    def exhausted(self) -> dict[str, Any] | None:
+        """The LimitHit if the file system itself has no more room and is this workspace's alone: not known here."""
+        return None
 
     def refuses(self, more_bytes: int) -> bool:
         """Whether `more_bytes` more are too much. Walks to be sure, if it has to, however recent the last walk."""

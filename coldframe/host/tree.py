@@ -12,19 +12,27 @@ import time
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+from coldframe.guest.command import Usage
+from coldframe.host.groups import CommandGroup, Groups
+from coldframe.host.isolation.namespaces import HOME
 from coldframe.host.limits import (
-    CommandGroup,
     GroupDescriptors,
-    GroupUsage,
     MarkedProcesses,
+    PlannedLimit,
     apply_rlimits,
-    mark_process,
-    marked_pids,
+    enter_groups,
+    forbid_core_files,
+    plan_mark,
+    plan_rlimits,
+    read_marks,
+    sort_marks,
 )
-from coldframe.host.quota import DiskQuota
+from coldframe.host.own_disk import quota_of
 from coldframe.host.seccomp import load_filter
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+RECENT_S = 0.01
+"""How old a look at all processes may be for what is looked at again and again, by every command of the box."""
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -45,25 +53,44 @@ class Trees:
         `program` is a system call filter that commands get beside the keeper's own.
         """
         self.program = program
-        self.groups = groups
+        self.groups = Groups(groups) if groups is not None else None
         self.live: set[int] = set()
-        self._unremoved: list[CommandGroup] = []
         self._limits = limits
+        self._planned: dict[tuple[tuple[str, int], ...], tuple[PlannedLimit, ...]] = {}
         self._box_memory_mib = limits["memory_mib"]
         self._names = {name for pairs in groups or () for name, _ in pairs}
         self.memory_enforced = memory_enforced
         self.proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        self.quota = DiskQuota(root, self.proc, limits["disk_mib"] << 20)
+        self._marks: dict[int, int] = {}
+        self._marks_at = -1.0
+        self.looks = 0
+        forbid_core_files()
+        self.quota = quota_of(root, self.proc, limits["disk_mib"] << 20, place=HOME)
 
     def make(self, number: int) -> "CommandTree":
-        self._unremoved = [group for group in self._unremoved if not group.remove()]
-        self.quota.look()
-        group = CommandGroup(self.groups, f"c{number}") if self.groups and self.groups.per_command else None
+        self.quota.look(begins=True)
+        rlimits = self._rlimits()
+        group = self.groups.take() if self.groups is not None else None
         capped = True
         if self._limits["memory_mib"] < self._box_memory_mib:
             capped = group is not None and group.limit_memory(self._limits["memory_mib"] << 20)
         self.live.add(number)
-        return CommandTree(self, number, group, self._rlimits(), polls_memory=not (self.memory_enforced and capped))
+        return CommandTree(self, number, group, rlimits, polls_memory=not (self.memory_enforced and capped))
+
+    def marks(self, *, most_age_s: float = 0.0) -> dict[int, int]:
+        """Of all processes, as they were at most `most_age_s` ago."""
+        if time.monotonic() - self._marks_at >= most_age_s:
+            self.looks += 1
+            self._marks = read_marks(self.proc)
+            self._marks_at = time.monotonic()
+        return self._marks
+
+    def planned(self, rlimits: dict[str, int]) -> tuple[PlannedLimit, ...]:
+        """This process does not change its own limits, so each answer is worked out once."""
+        key = tuple(rlimits.items())
+        if key not in self._planned:
+            self._planned = {key: plan_rlimits(rlimits)}
+        return self._planned[key]
 
     def _rlimits(self) -> dict[str, int]:
         limits = self._limits
@@ -78,8 +105,8 @@ class Trees:
 
     def drop(self, number: int, group: CommandGroup | None) -> None:
         self.live.discard(number)
-        if group is not None and not group.remove():
-            self._unremoved.append(group)
+        if group is not None and self.groups is not None:
+            self.groups.give(group)
 
 
 class CommandTree:
@@ -96,19 +123,20 @@ class CommandTree:
         self._number = number
         self._group = group
         self._rlimits = rlimits
+        self._planned = trees.planned(rlimits)
+        self._mark = (plan_mark(number),)
+        self._procs = group.procs if group is not None else ()
         self._polls_memory = polls_memory
         self._overruns = trees.quota.overruns
         self._seen_cpu_s: dict[tuple[int, bytes], float] = {}
         """By process and its start, ended ones too: a child that was re-parented leaves its time to nobody."""
-        self._last_usage = GroupUsage(None, None, None)
         self._closed = False
 
     def enter(self) -> None:
         """In the child: into the groups first, then the limits, then the mark. An OSError fails the start."""
-        if self._group is not None:
-            self._group.enter()
-        apply_rlimits(self._rlimits)
-        mark_process(self._number)
+        enter_groups(self._procs)
+        apply_rlimits(self._planned)
+        apply_rlimits(self._mark)
         if self._trees.program is not None:
             load_filter(self._trees.program)
 
@@ -117,7 +145,11 @@ class CommandTree:
             return True
         if self._group is not None and self._group.exact:
             return self._group.is_empty()
-        return not self._find()
+        # Who is found alive settles it; that nobody is left is never said from an old look.
+        looks = self._trees.looks
+        if self._find(most_age_s=RECENT_S):
+            return False
+        return self._trees.looks != looks or not self._find()
 
     def members(self) -> list[dict[str, Any]]:
         found = []
@@ -145,15 +177,20 @@ class CommandTree:
             for pid in found:
                 signal_process(self._trees.proc, pid, signal.SIGKILL)
 
-    def oom_kills(self) -> int:
-        return self._usage().oom_kills or 0
-
     def cpu_s(self) -> float:
-        used = self._usage().cpu_s
-        if used is not None:
-            return used
+        used = self._group.cpu_s() if self._group is not None and not self._closed else None
+        return self._marked_cpu_s() if used is None else used
+
+    def usage(self) -> Usage:
+        if self._group is None or self._closed:
+            return Usage(self._marked_cpu_s(), None, 0)
+        counted = self._group.usage()
+        cpu_s = self._marked_cpu_s() if counted.cpu_s is None else counted.cpu_s
+        return Usage(cpu_s, counted.peak_memory_bytes, counted.oom_kills or 0)
+
+    def _marked_cpu_s(self) -> float:
         waited_for = 0.0
-        for pid in self._find():
+        for pid in self._find(most_age_s=RECENT_S):
             found = times_of(self._trees.proc, pid)
             if found is not None:
                 self._seen_cpu_s[pid, found.started] = found.own_s
@@ -169,35 +206,35 @@ class CommandTree:
         return quota.used or 0, quota.limit_bytes
 
     def disk_full(self) -> tuple[int, int] | None:
-        """Bytes used and the limit, if this command was begun in a full workspace, where no file can grow."""
-        if self._rlimits["file_bytes"]:
+        """Bytes used and the limit, if a file of this command could not grow because of the disk limit: it was begun in a
+        full workspace, where none can, or the largest file is the whole disk.
+        """
+        quota = self._trees.quota
+        if self._rlimits["file_bytes"] not in (0, quota.limit_bytes):
             return None
-        return self._trees.quota.used or 0, self._trees.quota.limit_bytes
+        quota.look()
+        return quota.used or 0, quota.limit_bytes
+
+    def disk_exhausted(self) -> dict[str, Any] | None:
+        """The LimitHit if the kernel itself has no more room for the workspace, in bytes or in files."""
+        return self._trees.quota.exhausted()
 
     def polled_memory_bytes(self) -> int:
         if not self._polls_memory:
             return 0
-        return sum(resident_bytes(self._trees.proc, pid) for pid in self._find())
-
-    def peak_memory_bytes(self) -> int | None:
-        return self._usage().peak_memory_bytes
+        return sum(resident_bytes(self._trees.proc, pid) for pid in self._find(most_age_s=RECENT_S))
 
     def close(self) -> None:
-        """Remove the groups. The last figures stay readable."""
+        """Let go of the groups."""
         if not self._closed:
-            self._usage()
             self._closed = True
             self._trees.drop(self._number, self._group)
 
-    def _usage(self) -> GroupUsage:
-        if self._group is not None and not self._closed:
-            self._last_usage = self._group.usage()
-        return self._last_usage
-
-    def _find(self) -> tuple[int, ...]:
+    def _find(self, *, most_age_s: float = 0.0) -> tuple[int, ...]:
         if self._closed:
             return ()
-        found: MarkedProcesses = marked_pids(self._trees.proc, self._number, self._trees.live)
+        marks = self._trees.marks(most_age_s=most_age_s)
+        found: MarkedProcesses = sort_marks(marks, self._number, self._trees.live)
         alone = self._trees.live == {self._number}
         pids = found.marked + (found.unattributed if alone else ())
         return tuple(pid for pid in pids if not _is_zombie(self._trees.proc, pid))

@@ -11,10 +11,11 @@ from bench.system_calls import Counted, count, reason_against
 from tests.installation import Installation
 
 COMMANDS = 60
-MOST_CALLS = 415.0
+MOST_CALLS = 158.0
 """System calls of one `true` in server, daemon, keeper and payload together. Goal: 160."""
-MOST_COMMITS = 3.0
-"""Database commits of one command. Goal: 1."""
+MOST_COMMITS = 1.05
+"""Database commits of one command; the goal, 1, is reached. The end of one that nothing follows soon has its own: of the
+last, and of up to two that a loaded machine delays."""
 LEAST_COMMITS = 0.95
 """A command without a commit is a command without a record; up to three may be cut off where tracing ends."""
 

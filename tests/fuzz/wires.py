@@ -16,6 +16,7 @@ from typing import Any
 from coldframe.contract.errors import catalogue
 from coldframe.contract.files import ListCommands
 from coldframe.guest.frames import PREFIX, decode_head, encode
+from coldframe.guest.records import read_record
 from coldframe.host import daemon
 from coldframe.host.link import connect
 from coldframe.host.machine import Machine
@@ -186,9 +187,9 @@ class Keeper:
             listed = (await self._box.ask(ListCommands())).commands
             held = {one.command_id for one in listed}
             between = {one.command_id for one in listed if one.state == "running" and one.pid is None}
-            names = set(os.listdir(os.path.join(self._machine._directory("box"), "records")))
-            begun, ended = ({n.removesuffix(end) for n in names if n.endswith(end)} for end in (".start", ".end"))
-            between |= begun - ended - held
+            records = os.path.join(self._machine._directory("box"), "records")
+            begun = {name.removesuffix(".record") for name in os.listdir(records) if name.endswith(".record")}
+            between |= {one for one in begun - held if not _has_ended(records, one)}
             if not between - self._stuck:
                 return
             await asyncio.sleep(0.2)
@@ -284,3 +285,8 @@ async def _within(waiting: Awaitable[Any], what: str) -> Any:
         return await asyncio.wait_for(waiting, ANSWER_S)
     except TimeoutError:
         raise Fault(f"no end of {what}") from None
+
+
+def _has_ended(records: str, command_id: str) -> bool:
+    record = read_record(records, command_id)
+    return record is not None and record.end is not None

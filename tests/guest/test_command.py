@@ -10,10 +10,13 @@ from typing import Any
 
 import pytest
 
-from coldframe.guest.command import Command
+from coldframe.guest import spawn
+from coldframe.guest.command import Command, Usage
 from coldframe.guest.loop import Loop
 from coldframe.guest.transcript import Transcript
 from tests.host.forked import in_child
+
+NOTHING = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
 
 
 class SessionTree:
@@ -55,22 +58,22 @@ class SessionTree:
     def kill(self) -> None:
         self.signal(signal.SIGKILL)
 
-    def oom_kills(self) -> int:
-        return 0
-
     def cpu_s(self) -> float:
         return 0.0
 
+    def usage(self) -> Usage:
+        return Usage(0.0, None, 0)
+
     def polled_memory_bytes(self) -> int:
         return 0
-
-    def peak_memory_bytes(self) -> int | None:
-        return None
 
     def disk_overrun(self) -> tuple[int, int] | None:
         return None
 
     def disk_full(self) -> tuple[int, int] | None:
+        return None
+
+    def disk_exhausted(self) -> dict[str, Any] | None:
         return None
 
     def close(self) -> None:
@@ -84,8 +87,17 @@ def records(tmp_path: Path) -> Iterator[int]:
     os.close(held)
 
 
-def run(records: int, tree: SessionTree, *, stdin: bytes = b"", until_settled: bool = False, **fields: Any) -> Command:
+def run(
+    records: int,
+    tree: SessionTree,
+    *,
+    stdin: bytes = b"",
+    until_settled: bool = False,
+    search: bytes = b"/usr/bin:/bin",
+    **fields: Any,
+) -> Command:
     """In a child (a command is forked from its keeper), so that a loop that does not end is ended by the test's timeout."""
+    spawn.settle_signals()
     loop = Loop()
     spec = {"command_id": "c", "timeout_s": 20.0, "cpu_s": 1e9, "memory_bytes": 1 << 60, **fields}
 
@@ -99,6 +111,7 @@ def run(records: int, tree: SessionTree, *, stdin: bytes = b"", until_settled: b
         loop,
         spec,
         tree=tree,
+        nothing=NOTHING,
         transcript=Transcript(records, "c.out"),
         late=Transcript(records, "c.late"),
         finish=lambda command: command.describe_end(),
@@ -113,7 +126,7 @@ def run(records: int, tree: SessionTree, *, stdin: bytes = b"", until_settled: b
 
     if until_settled:
         stop_when_settled()
-    environment = {b"PATH": b"/usr/bin:/bin"}
+    environment = {b"PATH": search}
     command.begin(records, environment, stdin)
     if command.result is None or until_settled:
         loop.run()
@@ -259,6 +272,36 @@ def test_no_free_descriptor_is_a_result_and_leaves_no_process(records: int) -> N
     assert children == -1
 
 
+def test_a_program_is_the_first_of_the_search_path_that_can_be_started(records: int, tmp_path: Path) -> None:
+    for folder in ("none", "data", "first", "second"):
+        (tmp_path / folder).mkdir()
+    for folder in ("data", "first", "second"):
+        (tmp_path / folder / "tell").write_text(f"#!/bin/sh\necho {folder}\n")
+        (tmp_path / folder / "tell").chmod(0o644 if folder == "data" else 0o755)
+
+    def found(*folders: str) -> tuple[str, int, bytes]:
+        search = ":".join(folder if folder in ("", "first") else str(tmp_path / folder) for folder in folders)
+        result, output = result_of(records, SessionTree(), argv=["tell"], search=os.fsencode(search))
+        (tmp_path / "c.out").unlink(missing_ok=True)
+        return result["ended"], result["exit_code"], output
+
+    assert found("none", "data", "first") == ("exited", 0, b"first\n")  # a relative one, from the command's directory
+    assert found("none", "second", "first") == ("exited", 0, b"second\n")
+    assert found("first", "second") == ("exited", 0, b"first\n")
+    assert found("", "none", "second") == ("exited", 0, b"second\n")
+    assert found("none", "missing") == ("not_started", 127, b"")
+    if os.geteuid() != 0:
+        (tmp_path / "second").chmod(0)
+        assert found("none", "second") == ("not_started", 126, b"")
+        (tmp_path / "second").chmod(0o700)
+    assert found("none", "data") == ("not_started", 126, b"")
+
+
 def test_signals_of_the_keeper_do_not_pass_to_a_command(records: int) -> None:
-    _, output = result_of(records, SessionTree(), argv=["grep", "-E", "Sig(Ign|Blk)", "/proc/self/status"])
+    """Neither its own, nor what it inherited: who starts the product in the background has it ignore SIGQUIT."""
+    before = signal.signal(signal.SIGQUIT, signal.SIG_IGN)
+    try:
+        _, output = result_of(records, SessionTree(), argv=["grep", "-E", "Sig(Ign|Blk)", "/proc/self/status"])
+    finally:
+        signal.signal(signal.SIGQUIT, before)
     assert set(output.split()[1::2]) == {b"0" * 16}

@@ -5,12 +5,13 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from coldframe.host import cgroups, limits
+from coldframe.host.groups import CommandGroup, Groups, GroupUsage
 from tests.host.forked import in_child, wait_until
 
 INSTALLATION = f"test{os.getpid()}"
@@ -84,14 +85,14 @@ def test_the_kernel_gives_the_limits_back(groups: cgroups.BoxGroups) -> None:
 
 @as_root
 def test_a_memory_hog_is_killed_and_counted_for_its_own_command_only(groups: cgroups.BoxGroups, tmp_path: Path) -> None:
-    def keeper() -> tuple[int, limits.GroupUsage, limits.GroupUsage]:
+    def keeper() -> tuple[int, GroupUsage, GroupUsage]:
         descriptors = as_keeper(groups, tmp_path)
-        hog, other = limits.CommandGroup(descriptors, "hog"), limits.CommandGroup(descriptors, "other")
+        hog, other = CommandGroup(descriptors, "hog"), CommandGroup(descriptors, "other")
         pids = []
         for group, size in ((hog, 200 << 20), (other, 1 << 20)):
             pid = os.fork()
             if pid == 0:
-                group.enter()
+                limits.enter_groups(group.procs)
                 held = bytearray(size)
                 os._exit(0 if held else 1)
             pids.append(os.waitpid(pid, 0)[1])
@@ -111,10 +112,10 @@ def test_a_memory_hog_is_killed_and_counted_for_its_own_command_only(groups: cgr
 def test_kill_reaches_detached_descendants_and_empties_the_group(groups: cgroups.BoxGroups, tmp_path: Path) -> None:
     def keeper() -> tuple[int, bool, bool]:
         descriptors = as_keeper(groups, tmp_path)
-        group = limits.CommandGroup(descriptors, "cmd")
+        group = CommandGroup(descriptors, "cmd")
         pid = os.fork()
         if pid == 0:
-            group.enter()
+            limits.enter_groups(group.procs)
             for _ in range(4):
                 if os.fork() == 0:
                     os.setsid()
@@ -140,10 +141,10 @@ def test_kill_reaches_detached_descendants_and_empties_the_group(groups: cgroups
 @as_root
 def test_cpu_time_is_that_of_the_whole_tree(groups: cgroups.BoxGroups, tmp_path: Path) -> None:
     def keeper() -> float | None:
-        group = limits.CommandGroup(as_keeper(groups, tmp_path), "cmd")
+        group = CommandGroup(as_keeper(groups, tmp_path), "cmd")
         pid = os.fork()
         if pid == 0:
-            group.enter()
+            limits.enter_groups(group.procs)
             for _ in range(2):
                 if os.fork() == 0:
                     while sum(os.times()[:2]) < 0.1:
@@ -161,14 +162,110 @@ def test_cpu_time_is_that_of_the_whole_tree(groups: cgroups.BoxGroups, tmp_path:
     assert used is not None and 0.18 < used < 1.0
 
 
+def in_group(group: CommandGroup, function: Callable[[], object]) -> int:
+    """Run in a child that is in the group; its wait status."""
+    pid = os.fork()
+    if pid == 0:
+        limits.enter_groups(group.procs)
+        function()
+        os._exit(0)
+    return os.waitpid(pid, 0)[1]
+
+
+def burn(seconds: float) -> None:
+    while sum(os.times()[:2]) < seconds:
+        pass
+
+
+@as_root
+def test_a_group_is_used_again_and_counts_nothing_of_the_command_before(
+    groups: cgroups.BoxGroups, tmp_path: Path
+) -> None:
+    def keeper() -> tuple[list[str], list[GroupUsage]]:
+        pool = Groups(as_keeper(groups, tmp_path))
+        names, used = [], []
+        for function in (lambda: burn(0.2), lambda: bytearray(24 << 20), lambda: None):
+            group = pool.take()
+            names.append(group.name)
+            in_group(group, function)
+            used.append(group.usage())
+            pool.give(group)
+        return names, used
+
+    names, used = in_child(keeper)
+    assert len(set(names)) == 1
+    assert used[0].cpu_s is not None and used[0].cpu_s >= 0.18
+    assert used[1].cpu_s is not None and used[1].cpu_s < 0.15
+    peaks = [one.peak_memory_bytes or 0 for one in used]
+    assert peaks[1] > 24 << 20
+    assert peaks[2] < 4 << 20
+    assert [one.oom_kills for one in used] == [0, 0, 0]
+
+
+@as_root
+def test_a_kill_for_memory_is_told_for_that_command_alone(groups: cgroups.BoxGroups, tmp_path: Path) -> None:
+    def keeper() -> list[int | None]:
+        pool = Groups(as_keeper(groups, tmp_path))
+        kills = []
+        for size in (200 << 20, 1 << 20, 200 << 20):
+            group = pool.take()
+            in_group(group, lambda: bytearray(size))  # noqa: B023
+            kills.append(group.usage().oom_kills)
+            pool.give(group)
+        return kills
+
+    assert in_child(keeper) == [1, 0, 1]
+
+
+@as_root
+@pytest.mark.parametrize("why", ["somebody lives", "killed", "frozen", "a limit of its own", "memory is charged to it"])
+def test_a_group_that_could_pass_something_on_is_not_used_again(
+    groups: cgroups.BoxGroups, tmp_path: Path, why: str
+) -> None:
+    def keeper() -> tuple[str, str, bool]:
+        pool = Groups(as_keeper(groups, tmp_path))
+        group = pool.take()
+        sleeper = 0
+        if why == "somebody lives":
+            sleeper = os.fork()
+            if sleeper == 0:
+                limits.enter_groups(group.procs)
+                signal.pause()
+            wait_until(lambda: not group.is_empty())
+        elif why == "killed":
+            group.kill()
+        elif why == "frozen":
+            group.freeze(on=True)
+            group.freeze(on=False)
+        elif why == "a limit of its own":
+            assert group.limit_memory(16 << 20)
+        else:
+            file = os.memfd_create("held")
+            in_group(group, lambda: os.write(file, bytes(8 << 20)))
+        pool.give(group)
+        next_one = pool.take()
+        names = group.name, next_one.name
+        pool.give(next_one)
+        if sleeper:
+            os.kill(sleeper, signal.SIGKILL)
+            os.waitpid(sleeper, 0)
+            pool.give(pool.take())  # removes what could not be removed before
+        gone = group.remove()
+        return *names, gone
+
+    first, second, gone = in_child(keeper)
+    assert first != second
+    assert gone
+
+
 @as_root
 def test_the_process_limit_is_that_of_the_box(groups: cgroups.BoxGroups, tmp_path: Path) -> None:
     def keeper() -> int:
-        group = limits.CommandGroup(as_keeper(groups, tmp_path), "cmd")
+        group = CommandGroup(as_keeper(groups, tmp_path), "cmd")
         reading, writing = os.pipe()
         pid = os.fork()
         if pid == 0:
-            group.enter()
+            limits.enter_groups(group.procs)
             count = 0
             try:
                 while True:
@@ -230,12 +327,13 @@ def test_a_name_that_leaves_the_tree_is_refused() -> None:
         with pytest.raises(ValueError):
             cgroups.BoxGroups(nothing, INSTALLATION, name)
     with pytest.raises(ValueError):
-        limits.CommandGroup(limits.GroupDescriptors((), ()), "../x")
+        CommandGroup(limits.GroupDescriptors((), ()), "../x")
 
 
 def test_rlimits_are_set_hard_and_core_files_are_off() -> None:
     def child() -> list[tuple[int, int]]:
-        limits.apply_rlimits({"open_files": 256, "file_bytes": 4096, "pids": 50})
+        limits.forbid_core_files()
+        limits.apply_rlimits(limits.plan_rlimits({"open_files": 256, "file_bytes": 4096, "pids": 50}))
         kinds = (resource.RLIMIT_CORE, resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE, resource.RLIMIT_NPROC)
         return [resource.getrlimit(kind) for kind in kinds]
 
@@ -251,17 +349,20 @@ def test_marks_find_detached_descendants_and_name_who_changed_theirs() -> None:
         "if os.fork() == 0:\n resource.setrlimit(15, (5, 5))\n print('changed', os.getpid(), flush=True)\n signal.pause()\n"
     )
     process = subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", code], stdout=subprocess.PIPE, preexec_fn=lambda: limits.mark_process(777)
+        [sys.executable, "-I", "-S", "-c", code],
+        stdout=subprocess.PIPE,
+        preexec_fn=lambda: limits.apply_rlimits([limits.plan_mark(777)]),
     )
     assert process.stdout is not None
     proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
     said = dict(process.stdout.readline().split() for _ in range(2))
     pids = [int(said[who]) for who in (b"kept", b"changed")]
     try:
-        found = limits.marked_pids(proc, 777, frozenset({777}))
+        marks = limits.read_marks(proc)
+        found = limits.sort_marks(marks, 777, frozenset({777}))
         assert pids[0] in found.marked
         assert pids[1] in found.unattributed
-        assert pids[0] not in limits.marked_pids(proc, 778, frozenset({777, 778})).marked
+        assert pids[0] not in limits.sort_marks(marks, 778, frozenset({777, 778})).marked
     finally:
         for pid in pids:
             os.kill(pid, signal.SIGKILL)

@@ -1,0 +1,322 @@
+"""The commands of one sandbox: started, held while they run and for a while afterwards, recorded.
+
+Also what is said of the sandbox around a command: which files it changed, whom it tried to reach. Both are
+told apart by moments: what is known before the fork, and what is found once nobody of the command lives.
+Records are files of `guest/records.py`; `ID.out` is the transcript, `ID.late` what adopted processes wrote
+afterwards.
+"""
+
+import os
+import select
+import signal
+import socket
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+from coldframe.guest import manifest
+from coldframe.guest.command import Command, Tree, now
+from coldframe.guest.contacts import BATCH, ContactLog
+from coldframe.guest.loop import IN, Loop
+from coldframe.guest.paths import open_directory
+from coldframe.guest.records import Record, end_record, open_record, read_record
+from coldframe.guest.transcript import Transcript
+from coldframe.guest.verbs import Failure
+from coldframe.guest.watch import TreeWatch
+
+MOST_BATCHES = 64
+"""Of captured packets that are read when a command begins or ends."""
+FLOOD_REST_S = 0.05
+LOWERED_LIVE = ("wall_s", "cpu_s", "memory_mib", "disk_mib", "output_mib", "file_mib", "open_files")
+"""Limits that can be lowered for the next command of a box that runs."""
+KEPT_COMMANDS = 64
+"""Ended commands held in memory; older ones are read back from their records."""
+
+
+class Quota(Protocol):
+    """The disk limit of the workspace."""
+
+    used: int | None
+    limit_bytes: int
+
+    def refuses(self, more_bytes: int) -> bool: ...
+
+    def hold_to(self, limit_bytes: int) -> None: ...
+
+
+class Setting(NamedTuple):
+    """All that a keeper needs to serve its box."""
+
+    listener: socket.socket
+    lease: int
+    """End of file on it ends the box; -1 for a box that outlives its creator."""
+    records: int
+    root: int
+    """The workspace, opened inside the box's own mounts."""
+    init: int
+    """Process descriptor of the box's first process."""
+    environment: dict[bytes, bytes]
+    limits: dict[str, Any]
+    """Fields of Limits; lowered in place by `tighten_limits`."""
+    tree: Callable[[int], Tree]
+    quota: Quota
+    starts_any_program: bool
+    """False for a box that has but a few: then no input of a command comes as a file that could be started."""
+    capture: socket.socket | None
+    evidence: Callable[[], dict[str, Any]]
+
+
+class Follower(Protocol):
+    """Who is told that a command has something new."""
+
+    def pump(self) -> None: ...
+
+
+class Commands:
+    def __init__(self, setting: Setting, loop: Loop) -> None:
+        self.setting = setting
+        self.loop = loop
+        self.held: dict[str, Command] = {}
+        self.followers: dict[str, set[Follower]] = {}
+        self.contacts = ContactLog()
+        self._command_contacts: dict[str, ContactLog] = {}
+        self._built_limits = dict(setting.limits)
+        self._manifest: manifest.Manifest | None = None
+        self._before: dict[str, manifest.Manifest | None] = {}
+        self._records: dict[str, int] = {}
+        """Descriptor of the record of each command without an end."""
+        self._live: list[Command] = []
+        """Commands of which something may live; some may have ended since."""
+        self._count = 0
+        self._nothing = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+        self._watch = TreeWatch()
+        self._quiet = select.epoll()
+        """What tells of changed files and of attempts to reach somebody: one look for both before and after a command."""
+        if self._watch.file >= 0:
+            self._quiet.register(self._watch.file, select.EPOLLIN)
+        if setting.capture is not None:
+            self._quiet.register(setting.capture.fileno(), select.EPOLLIN)
+            self._watch_capture(setting.capture)
+
+    def end_box(self) -> None:
+        """Kill the box: its first process takes all others with it."""
+        signal.pidfd_send_signal(self.setting.init, signal.SIGKILL)
+
+    def require_room(self, more_bytes: int) -> None:
+        """Raise LIMIT_DISK if the workspace may not hold that much more."""
+        quota = self.setting.quota
+        if quota.refuses(more_bytes):
+            raise Failure(
+                "LIMIT_DISK",
+                f"the workspace holds {quota.used} of at most {quota.limit_bytes} bytes, and this needs {more_bytes} more",
+                kind="disk",
+                limit=quota.limit_bytes,
+                used=quota.used,
+            )
+
+    def tighten_limits(self, limits: dict[str, Any]) -> None:
+        """Hold the next command to `limits` where they are below those that the box was built with; else to the latter."""
+        built = self._built_limits
+        lowered = {name: min(limits[name], built[name]) for name in LOWERED_LIVE if name in limits}
+        self.setting.limits.update({**built, **lowered})
+        self.setting.quota.hold_to(self.setting.limits["disk_mib"] << 20)
+
+    # -- commands ------------------------------------------------------------------------------
+
+    def start(self, request: dict[str, Any], stdin: bytes) -> tuple[Command | None, bool]:
+        """Start, or find what was started under that id. (None, True) if only its record is left."""
+        command_id = checked_id(request.get("command_id"))
+        if command_id in self.held:
+            return self.held[command_id], True
+        limits = self.setting.limits
+        spec = {
+            **request,
+            "timeout_s": min(float(request["timeout_s"]), limits["wall_s"]),
+            "cpu_s": min(float(request.get("cpu_s") or limits["cpu_s"]), limits["cpu_s"]),
+            "memory_bytes": limits["memory_mib"] << 20,
+            "output_bytes": limits["output_mib"] << 20,
+            "pids": limits["pids"],
+            "sealed_input": not self.setting.starts_any_program,
+        }
+        environment = self._environment(request, command_id)
+        root = self.setting.root
+        try:
+            directory = open_directory(root, request["cwd"]) if request.get("cwd") else root
+        except Failure:
+            if self.read_record(command_id) is None:
+                raise
+            return None, True  # it ran once; where it ran may be gone since
+        try:
+            self._look()
+            before = self._state() if request.get("track_files") else None
+            self._count += 1
+            # The record comes when all is there that the start needs: a recorded start always gets an end.
+            tree = self.setting.tree(self._count)
+            try:
+                start = {"at": now(), "command_line": command_line(request)}
+                self._records[command_id] = open_record(self.setting.records, command_id, start)
+            except FileExistsError:
+                tree.close()
+                return None, True
+            except OSError:
+                tree.close()
+                raise
+            self._before[command_id] = before
+            command = Command(
+                self.loop,
+                spec,
+                tree=tree,
+                nothing=self._nothing,
+                transcript=Transcript(self.setting.records, f"{command_id}.out"),
+                late=Transcript(self.setting.records, f"{command_id}.late"),
+                finish=self._finish,
+                on_change=self._on_change,
+            )
+            self.held[command_id] = command
+            self._live.append(command)
+            self._command_contacts[command_id] = ContactLog()
+            command.begin(directory, environment, stdin)
+        finally:
+            if directory != root:
+                os.close(directory)
+        return command, False
+
+    def _environment(self, request: dict[str, Any], command_id: str) -> dict[bytes, bytes]:
+        environment = dict(self.setting.environment)
+        if request.get("terminal"):
+            environment[b"TERM"] = b"xterm-256color"
+            environment.pop(b"NO_COLOR", None)
+        for name, value in (request.get("env") or {}).items():
+            environment[name.encode("utf-8", "surrogateescape")] = value.encode("utf-8", "surrogateescape")
+        environment[b"COLDFRAME_COMMAND_ID"] = command_id.encode()
+        return environment
+
+    def _finish(self, command: Command) -> dict[str, Any]:
+        """Make the whole result and put it on disk. Called by the command when it is over."""
+        self._look()
+        log = self._command_contacts.pop(command.command_id)
+        before = self._before.pop(command.command_id)
+        tracked = bool(command.spec.get("track_files"))
+        result = {
+            **command.describe_end(),
+            "contacts": log.contacts(),
+            "files": self._file_changes(command, before, tracked=tracked),
+        }
+        try:
+            end_record(self._records.pop(command.command_id), {"result": result})
+        except OSError as error:
+            result["start_error"] = f"the record of this command could not be kept: {str(error.strerror).lower()}"
+        self._forget_old()
+        return result
+
+    def _look(self) -> None:
+        """Take what was seen up to now, before a command begins or ends: whom it wanted to reach, what was changed."""
+        capture = self.setting.capture
+        for file, _ in self._quiet.poll(0, 2):
+            if file == self._watch.file:
+                self._watch.read()
+            elif capture is not None:
+                self._note_contacts(capture)
+
+    def _state(self, ending: Command | None = None) -> manifest.Manifest:
+        """The workspace now: the last one, if nothing has changed since and nobody else could have changed it unseen."""
+        known = self._manifest
+        alone = all(one.settled or (one is ending and not one.outlived) for one in self._live)
+        if known is None or not alone or not self._watch.unchanged:
+            known = self._manifest = manifest.scan(self.setting.root, known, watch=self._watch)
+        return known
+
+    def _file_changes(self, command: Command, before: manifest.Manifest | None, *, tracked: bool) -> dict[str, Any]:
+        if not tracked or before is None:
+            return {"recorded": False, "reason": "tracking was switched off for this command", "changes": []}
+        after = self._state(command)
+        for scanned in (before, after):
+            if not scanned.recorded:
+                return {"recorded": False, "reason": scanned.reason, "changes": []}
+        same = after is before
+        return {
+            "recorded": True,
+            "reason": after.reason,
+            "tree_sha256_before": before.tree_sha256,
+            "tree_sha256_after": after.tree_sha256,
+            "size_change_bytes": 0 if same else after.file_bytes - before.file_bytes,
+            "changes": [] if same else manifest.compare(before, after),
+        }
+
+    def _watch_capture(self, capture: socket.socket) -> None:
+        """Read what is captured; a flood gets a rest after each full batch, so that it cannot keep the keeper busy."""
+
+        def read(_: int) -> None:
+            if len(self._contact_log().read_ready(capture)) >= BATCH:
+                self.loop.forget(capture.fileno())
+                self.loop.after(FLOOD_REST_S, lambda: self._watch_capture(capture))
+
+        self.loop.watch(capture.fileno(), IN, read)
+
+    def _contact_log(self) -> ContactLog:
+        """An attempt belongs to a command only if no other one runs: no guessing."""
+        running = list(self._command_contacts.values())
+        return running[0] if len(running) == 1 else self.contacts
+
+    def _note_contacts(self, capture: socket.socket) -> None:
+        log = self._contact_log()
+        for _ in range(MOST_BATCHES):
+            if len(log.read_ready(capture)) < BATCH:
+                break
+
+    def _forget_old(self) -> None:
+        self._live = [one for one in self._live if not one.settled]
+        ended = [key for key, command in self.held.items() if command.settled]
+        for key in ended[:-KEPT_COMMANDS]:
+            if not self.followers.get(key):
+                self.held.pop(key).transcript.close()
+
+    def _on_change(self, command: Command) -> None:
+        for connection in tuple(self.followers.get(command.command_id, ())):
+            connection.pump()
+
+    def read_record(self, command_id: str) -> Record | None:
+        return read_record(self.setting.records, command_id)
+
+    def list_commands(self, only: str | None) -> list[dict[str, Any]]:
+        return [
+            {
+                "command_id": key,
+                "state": "ended" if command.result else "running",
+                "pid": command.started.pid if command.started else None,
+                "command_line": command_line(command.spec),
+                "started_at": command.started.at if command.started else None,
+                "result": command.result,
+            }
+            for key, command in self.held.items()
+            if only in (None, key)
+        ]
+
+    def list_processes(self) -> list[dict[str, Any]]:
+        found = []
+        for key, command in self.held.items():
+            if not command.settled:
+                found += [{**member, "command_id": key} for member in command.tree.members()]
+        return found
+
+    def running(self, command_id: str) -> Command:
+        command = self.held.get(checked_id(command_id))
+        if command is None:
+            raise Failure("NOT_FOUND", f"no command `{command_id}` is held by this sandbox")
+        return command
+
+
+def checked_id(value: object) -> str:
+    """Ids become file names of records, so nothing but the form that control makes is taken."""
+    if (
+        not isinstance(value, str)
+        or not 1 <= len(value) <= 80
+        or not value.replace("_", "").replace("-", "").isalnum()
+        or not value.isascii()
+    ):
+        raise Failure("INVALID_ARGUMENT", "malformed command id")
+    return value
+
+
+def command_line(request: dict[str, Any]) -> str:
+    text = request["shell"] if request.get("shell") is not None else " ".join(request.get("argv") or ())
+    return str(text)[:4096]

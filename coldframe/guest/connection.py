@@ -1,0 +1,347 @@
+"""The wire at the keeper's end: one client, one request at a time, answered in frames.
+
+A connection follows at most one command; what its client has not fetched yet waits in the transcript.
+"""
+
+import errno
+import os
+import signal
+import socket
+import traceback
+from typing import Any
+
+from coldframe.guest.command import Command
+from coldframe.guest.commands import Commands, checked_id
+from coldframe.guest.files import FileWriter
+from coldframe.guest.frames import MALFORMED, BadFrame, Reader, encode, is_whole
+from coldframe.guest.loop import HANGUP, IN, OUT, Timer
+from coldframe.guest.search import BUDGET_GRACE_S
+from coldframe.guest.transcript import STREAMS, StoredTranscript
+from coldframe.guest.verbs import VERBS, Failure, Verb
+
+SEND_BUFFER_BYTES = 2 * 1024 * 1024
+"""What is encoded ahead for one connection; the rest waits in the transcript."""
+SLOW_VERB_S = 30.0
+GROWING_VERBS = ("write_file", "edit_file", "make_directory")
+
+
+class Connection:
+    """One client, one request at a time."""
+
+    def __init__(self, commands: Commands, peer: socket.socket) -> None:
+        self._commands = commands
+        self._peer = peer
+        self._reader = Reader()
+        self._out = bytearray()
+        self._watched = IN
+        self._following: Command | None = None
+        self._stored: StoredTranscript | None = None
+        self._stored_end: dict[str, Any] | None = None
+        self._cursor = 0
+        self._told_start = False
+        self._attached = False
+        self._writer: FileWriter | None = None
+        self._helper: tuple[int, int, Timer] | None = None
+        peer.setblocking(False)
+        commands.loop.watch(peer.fileno(), IN, self._on_event)
+
+    def _on_event(self, events: int) -> None:
+        if events & (IN | HANGUP):
+            try:
+                data = self._peer.recv(1 << 20)
+            except BlockingIOError:
+                data = b"-"
+            except OSError:
+                data = b""
+            if not data:
+                self._close()
+                return
+            if data != b"-" or not events & HANGUP:
+                try:
+                    for head, body in self._reader.feed(data) if data != b"-" else ():
+                        self._receive(head, body)
+                except BadFrame:
+                    self._close()
+                    return
+        if events & OUT:
+            self._send(b"")
+            self.pump()
+
+    # -- requests ------------------------------------------------------------------------------
+
+    def _receive(self, head: dict[str, Any], body: bytes) -> None:
+        try:
+            self._serve(head, body)
+        except Failure as failure:
+            self._fail(failure)
+        except MALFORMED as error:
+            self._fail(Failure("INVALID_ARGUMENT", f"malformed request: {error!r}"))
+        except OSError as error:
+            self._fail(Failure("LIMIT_DISK" if error.errno == errno.ENOSPC else "INTERNAL", f"{error.strerror}"))
+        except Exception as error:  # noqa: BLE001 - the edge of a request: one that fails may not end the box
+            traceback.print_exc()
+            self._fail(Failure("INTERNAL", f"the request failed in the keeper: {type(error).__name__}"))
+
+    def _fail(self, failure: Failure) -> None:
+        if self._writer is not None:
+            self._writer.abort()
+            self._writer = None
+        error = {"code": failure.code, "message": failure.message, "facts": failure.facts}
+        self._send(encode({"error": error}))
+
+    def _serve(self, head: dict[str, Any], body: bytes) -> None:
+        commands = self._commands
+        operation = head.pop("op")
+        if operation == "run":
+            command, attached = commands.start(head, body)
+            self._follow(head["command_id"], command, after_seq=-1, attached=attached)
+        elif operation == "follow":
+            self._follow(
+                head["command_id"], commands.held.get(head["command_id"]), after_seq=head["after_seq"], attached=True
+            )
+        elif operation == "ask":
+            self._ask(head, body)
+        elif operation == "write":
+            commands.require_room(0)
+            self._writer = FileWriter(commands.setting.root, head)
+        elif operation == "chunk":
+            if self._writer is not None:  # after a failure the rest of the upload is read and dropped
+                commands.require_room(len(body))
+                self._writer.write(body)
+        elif operation == "commit":
+            if self._writer is not None:
+                answer = self._writer.commit()
+                self._writer = None
+                self._send(encode({"answer": answer}))
+        elif operation == "report":
+            self._send(encode({"answer": commands.setting.evidence()}))
+        elif operation == "contacts":
+            self._send(encode({"answer": {"contacts": commands.contacts.contacts()}}))
+        elif operation == "end":
+            commands.end_box()
+        else:
+            raise Failure("INVALID_ARGUMENT", f"unknown operation `{str(operation)[:40]}`")
+
+    def _ask(self, request: dict[str, Any], content: bytes) -> None:
+        commands = self._commands
+        name = request.pop("verb")
+        if name == "signal_command":
+            command = commands.running(request["command_id"])
+            if request.get("cancel"):
+                command.cancel()
+            else:
+                command.send_signal(int(request["signal"]))
+            self._send(encode({"answer": {"ok": True}}))
+        elif name == "resize_terminal":
+            if not commands.running(request["command_id"]).resize(request["columns"], request["rows"]):
+                raise Failure("WRONG_STATE", "the command has no terminal, or has ended")
+            self._send(encode({"answer": {"ok": True}}))
+        elif name == "list_commands":
+            self._send(encode({"answer": {"commands": commands.list_commands(request.get("command_id"))}}))
+        elif name == "list_processes":
+            self._send(encode({"answer": {"processes": commands.list_processes()}}))
+        elif name == "tighten_limits":
+            commands.tighten_limits(request["limits"])
+            self._send(encode({"answer": {"ok": True}}))
+        elif name not in VERBS:
+            raise Failure("INVALID_ARGUMENT", f"unknown verb `{str(name)[:40]}`")
+        elif VERBS[name].slow:
+            if name == "list_runtimes":
+                request["path_env"] = commands.setting.environment[b"PATH"].decode()
+            self._ask_helper(name, request, content)
+        else:
+            if name in GROWING_VERBS:
+                edits = request.get("edits") or ()
+                commands.require_room(len(content) + sum(len(edit["new"].encode("utf-8", "replace")) for edit in edits))
+            answer, body = VERBS[name].function(commands.setting.root, request, content)
+            self._send(encode({"answer": answer}, body))
+
+    def _ask_helper(self, name: str, request: dict[str, Any], content: bytes) -> None:
+        """Run a verb that may take long in a forked child, so that it delays nobody and can be killed."""
+        if self._helper is not None:
+            raise Failure("INVALID_ARGUMENT", "one request at a time")
+        budget_s = float(request["budget_s"]) + BUDGET_GRACE_S if "budget_s" in request else SLOW_VERB_S
+        read, write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            pid = os.fork()
+            if pid == 0:
+                _help(VERBS[name], self._commands.setting.root, request, content, write)
+        except OSError:
+            os.close(read)
+            raise
+        finally:
+            os.close(write)
+        timer = self._commands.loop.after(budget_s, lambda: self._helper_too_slow(name))
+        self._helper = (pid, read, timer)
+        self._commands.loop.watch(read, IN, self._on_helper)
+        self._helper_answer = bytearray()
+
+    _helper_answer: bytearray
+
+    def _on_helper(self, _: int) -> None:
+        assert self._helper is not None
+        try:
+            data = os.read(self._helper[1], 1 << 20)
+        except BlockingIOError:
+            return
+        self._helper_answer += data
+        if data:
+            return
+        self._end_helper()
+        if is_whole(self._helper_answer):  # a part of a frame would make what follows it part of it
+            self._send(bytes(self._helper_answer))
+        else:
+            self._fail(Failure("GUEST_LOST", "the helper that served this request was ended from inside the sandbox"))
+
+    def _helper_too_slow(self, verb: str) -> None:
+        if self._helper is None:
+            return
+        self._end_helper()
+        if verb == "search_files":
+            self._fail(Failure("PATTERN_TOO_SLOW", "the pattern exceeded its time budget and was stopped"))
+        else:
+            self._fail(Failure("TOO_LARGE", f"the request did not end within {SLOW_VERB_S:g} s and was stopped"))
+
+    def _end_helper(self) -> None:
+        assert self._helper is not None
+        pid, read, timer = self._helper
+        self._helper = None
+        timer.cancel()
+        self._commands.loop.forget(read)
+        os.close(read)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+    # -- following -----------------------------------------------------------------------------
+
+    def _follow(self, command_id: str, command: Command | None, *, after_seq: int, attached: bool) -> None:
+        self._stop_following()
+        self._cursor = after_seq + 1
+        self._told_start = False
+        self._attached = attached
+        if command is None:
+            self._open_stored(checked_id(command_id))
+        else:
+            self._following = command
+            self._commands.followers.setdefault(command.command_id, set()).add(self)
+        self.pump()
+
+    def _open_stored(self, command_id: str) -> None:
+        record = self._commands.read_record(command_id)
+        if record is None or record.start is None or record.end is None:
+            raise Failure("NOT_FOUND", f"no command `{command_id}` is held by this sandbox")
+        try:
+            file = os.open(f"{command_id}.out", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._commands.setting.records)
+        except FileNotFoundError:
+            file = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+        self._stored, self._stored_end = StoredTranscript(file), record.end
+        skipped, self._cursor = self._cursor, 0
+        while self._cursor < skipped and self._stored.next() is not None:
+            self._cursor += 1
+        event = {"event": "started", "command_id": command_id, "pid": None, "at": record.start["at"], "attached": True}
+        self._send(encode(event))
+
+    def pump(self) -> None:
+        """Send what the follower has not had yet, as far as the send buffer allows."""
+        if self._following is not None:
+            self._pump_command(self._following)
+        elif self._stored is not None:
+            self._pump_stored(self._stored)
+
+    def _pump_command(self, command: Command) -> None:
+        if command.started is None:
+            return
+        if not self._told_start:
+            self._told_start = True
+            self._send(
+                encode(
+                    {
+                        "event": "started",
+                        "command_id": command.command_id,
+                        "pid": command.started.pid,
+                        "at": command.started.at,
+                        "attached": self._attached,
+                    }
+                )
+            )
+        while self._cursor < len(command.transcript) and len(self._out) < SEND_BUFFER_BYTES:
+            stream, data = command.transcript.chunk(self._cursor)
+            self._send(encode({"event": "output", "seq": self._cursor, "stream": STREAMS[stream]}, data))
+            self._cursor += 1
+        if command.result is not None and self._cursor >= len(command.transcript):
+            self._stop_following()
+            self._send(encode({"event": "ended", "result": command.result}))
+
+    def _pump_stored(self, stored: StoredTranscript) -> None:
+        while len(self._out) < SEND_BUFFER_BYTES:
+            chunk = stored.next()
+            if chunk is None:
+                end, self._stored_end = self._stored_end, None
+                self._stop_following()
+                assert end is not None
+                self._send(encode({"event": "ended", "result": end["result"]}))
+                return
+            self._send(encode({"event": "output", "seq": self._cursor, "stream": STREAMS[chunk[0]]}, chunk[1]))
+            self._cursor += 1
+
+    def _stop_following(self) -> None:
+        if self._following is not None:
+            self._commands.followers.get(self._following.command_id, set()).discard(self)
+            self._following = None
+        if self._stored is not None:
+            self._stored.close()
+            self._stored = None
+
+    # -- bytes ---------------------------------------------------------------------------------
+
+    def _send(self, data: bytes) -> None:
+        self._out += data
+        while self._out:
+            try:
+                sent = self._peer.send(memoryview(self._out)[: 1 << 20])
+            except BlockingIOError:
+                break
+            except OSError:
+                self._commands.loop.soon(self._close)
+                self._out.clear()
+                return
+            del self._out[:sent]
+        wanted = IN | OUT if self._out else IN
+        if wanted != self._watched and self._peer.fileno() >= 0:
+            self._watched = wanted
+            self._commands.loop.change(self._peer.fileno(), wanted)
+
+    def _close(self) -> None:
+        """The client went away. Its command goes on; an unfinished upload is dropped."""
+        if self._peer.fileno() < 0:
+            return
+        self._stop_following()
+        if self._writer is not None:
+            self._writer.abort()
+            self._writer = None
+        if self._helper is not None:
+            self._end_helper()
+        self._commands.loop.forget(self._peer.fileno())
+        self._peer.close()
+
+
+def _help(verb: Verb, root: int, request: dict[str, Any], content: bytes, write: int) -> None:
+    """The helper child: serve one verb, write one frame, be gone. Never returns."""
+    try:
+        os.set_blocking(write, True)
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        try:
+            answer, body = verb.function(root, request, content)
+            frame = encode({"answer": answer}, body)
+        except Failure as failure:
+            frame = encode({"error": {"code": failure.code, "message": failure.message, "facts": failure.facts}})
+        except OSError as error:
+            frame = encode({"error": {"code": "INTERNAL", "message": str(error.strerror), "facts": {}}})
+        except MALFORMED as error:  # as in the keeper itself
+            message = f"malformed request: {error!r}"
+            frame = encode({"error": {"code": "INVALID_ARGUMENT", "message": message, "facts": {}}})
+        rest = memoryview(frame)
+        while rest:
+            rest = rest[os.write(write, rest) :]
+    finally:
+        os._exit(0)

@@ -1,0 +1,89 @@
+"""The record of each command: one file `ID.record` of JSON lines, written by the keeper alone.
+
+    {"at":"…","command_line":"…"}    before the command is forked
+    {"result":{…}}                   its end, before anybody hears of it
+
+A line counts only with its newline, so what was cut off by a full disk or a crash is not there. Readers take
+a record as hostile: its directory belongs to the sandbox user.
+"""
+
+import json
+import os
+import stat
+from typing import Any, NamedTuple
+
+from coldframe.guest.frames import write_json
+
+MOST_BYTES = 64 * 1024 * 1024
+"""Largest record that is read back: leftovers, contacts and file changes of a command are bounded."""
+
+_WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+class Record(NamedTuple):
+    start: dict[str, Any] | None
+    end: dict[str, Any] | None
+    """None while the command runs, or if its end could not be written."""
+
+
+def record_name(command_id: str) -> str:
+    return f"{command_id}.record"
+
+
+def open_record(directory: int, command_id: str, start: dict[str, Any]) -> int:
+    """Make the record with its first line; a descriptor for `end_record`.
+
+    Raises:
+        FileExistsError: there is one.
+        OSError: it cannot be kept; then nothing is left of it.
+    """
+    name = record_name(command_id)
+    file = os.open(name, _WRITE, 0o600, dir_fd=directory)
+    try:
+        _write_line(file, start)
+    except OSError:
+        os.close(file)
+        os.unlink(name, dir_fd=directory)
+        raise
+    return file
+
+
+def end_record(file: int, end: dict[str, Any]) -> None:
+    """Write the last line and close. Raises OSError if it could not be kept; closed it is in any case."""
+    try:
+        _write_line(file, end)
+    finally:
+        os.close(file)
+
+
+def read_record(directory: int | str, command_id: str) -> Record | None:
+    """What is kept of a command below a directory (a descriptor or a path); None without a sound first line."""
+    name = record_name(command_id)
+    try:
+        if isinstance(directory, int):
+            file = os.open(name, _READ, dir_fd=directory)
+        else:
+            file = os.open(os.path.join(directory, name), _READ)
+    except FileNotFoundError:
+        return None
+    with os.fdopen(file, "rb") as source:
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            return None
+        lines = source.read(MOST_BYTES).split(b"\n")[:-1]
+    start, end = ([_parse(line) for line in lines[:2]] + [None, None])[:2]
+    return None if start is None else Record(start, end)
+
+
+def _write_line(file: int, body: dict[str, Any]) -> None:
+    rest = memoryview(write_json(body) + b"\n")
+    while rest:
+        rest = rest[os.write(file, rest) :]
+
+
+def _parse(line: bytes) -> dict[str, Any] | None:
+    try:
+        body = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return body if isinstance(body, dict) else None
