@@ -81,6 +81,7 @@ from coldframe.contract.isolation import IsolationReport, LimitReport, Property
 from coldframe.contract.model import Model
 from coldframe.contract.ports import BoxStatus
 from coldframe.contract.sandbox import SandboxSpec
+from coldframe.host.history_tail import unseen
 
 A = TypeVar("A", bound=Model)
 PARTS = ("scratch", "integrations", "skills", ".exec_history")
@@ -635,8 +636,8 @@ class FakeHost:
             self.workspace(owner) if owner != "background" else os.path.join(self.root, "background", session_id or "")
         )
         os.makedirs(os.path.join(home, ".exec_history"), exist_ok=True)
-        with open(os.path.join(home, ".exec_history", "history.jsonl"), "ab") as file:
-            file.write(lines)
+        with open(os.path.join(home, ".exec_history", "history.jsonl"), "a+b") as file:
+            file.write(unseen(file.fileno(), lines))
 
     async def sweep(self, *, keep_boxes: set[str], keep_sessions: set[str]) -> list[str]:
         self._check_reachable()

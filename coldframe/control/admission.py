@@ -18,6 +18,7 @@ from coldframe.contract.errors import (
     from_wire,
 )
 from coldframe.contract.files import ListRuntimes, Runtime
+from coldframe.contract.ledger import CallEnded, CallStarted
 from coldframe.contract.policy import CallContext, Decision, Label, Outcome
 from coldframe.contract.ports import Box
 from coldframe.contract.sandbox import SandboxInfo, SessionInfo
@@ -131,7 +132,8 @@ class Admission:
             checked.fit(info.spec)
             draft.arguments_sha256 = digest_of(arguments)
             draft.facts = checked.facts()
-            request = digest_of({"sandbox": sandbox_id, "tool": tool, "session": session_id, "arguments": arguments})
+            asked = {"sandbox": sandbox_id, "tool": tool, "session": session_id, "arguments": draft.arguments_sha256}
+            request = "" if key is None else digest_of(asked)
             known = await self._same_call(caller, info, spec, checked, key, request)
             if known is None:
                 box = await self._sandboxes.box(info)
@@ -246,6 +248,7 @@ class Admission:
             entry = self._ledger.append(
                 "call.started", draft.ids.call_id, body.model_dump(mode="json"), connection=connection
             )
+            self._history.keep_position()
             if key is not None:
                 self._keyed.open(draft.caller.token_id, key, request, draft.ids.call_id, connection=connection)
         return Flight(
@@ -276,11 +279,15 @@ class Admission:
             draft.context,
             draft.decision,
         )
-        entry = self._ledger.append("call.refused", draft.ids.call_id, body.model_dump(mode="json"))
+        with self._store.transaction() as connection:
+            entry = self._ledger.append(
+                "call.refused", draft.ids.call_id, body.model_dump(mode="json"), connection=connection
+            )
+            self._history.note(entry, None)
         error.facts.update(call_id=draft.ids.call_id, seq=entry.seq)
         if draft.decision is not None:
             error.facts["rule"] = draft.decision.rule_id
-        await show(self._history, entry)
+        await show(self._history)
 
     async def _same_call(
         self, caller: Caller, info: SandboxInfo, spec: ToolSpec, checked: Arguments, key: str | None, request: str
@@ -291,29 +298,56 @@ class Admission:
         if known.call_id in self._flights:
             return self._flights[known.call_id]
         if known.result is None:
-            return Known(
-                HostUnreachable(f"the outcome of call `{known.call_id}` is not known yet", call_id=known.call_id)
-            )
-        if "tool" not in known.result:
-            return Known(from_wire(known.result["error"]))
-        result = ToolResult.model_validate(known.result)
-        if result.error is None and result.value.get("state") == "ended":
-            ids = ids_of(known.call_id)
-            ran = await spec.run(
-                ToolCall(
-                    arguments=checked,
-                    box=PastBox(self._sandboxes, info),
-                    spec=info.spec,
-                    command_id=ids.command_id,
-                    attach=True,
-                    keep_output=True,
-                    emit=_ignore,
-                    content=None,
-                    answer_early=_ignore,
+            result = self._recorded(info, spec, known.call_id)
+            if result is None:
+                return Known(
+                    HostUnreachable(f"the outcome of call `{known.call_id}` is not known yet", call_id=known.call_id)
                 )
+        elif "tool" not in known.result:
+            return Known(from_wire(known.result["error"]))
+        else:
+            result = ToolResult.model_validate(known.result)
+            if result.error is not None or result.value.get("state") != "ended":
+                return result
+        ran = await spec.run(
+            ToolCall(
+                arguments=checked,
+                box=PastBox(self._sandboxes, info),
+                spec=info.spec,
+                command_id=ids_of(known.call_id).command_id,
+                attach=True,
+                keep_output=True,
+                emit=_ignore,
+                content=None,
+                answer_early=_ignore,
             )
-            return result.model_copy(update={"value": ran.answer.model_dump(mode="json")})
-        return result
+        )
+        return result.model_copy(update={"value": ran.answer.model_dump(mode="json")})
+
+    def _recorded(self, info: SandboxInfo, spec: ToolSpec, call_id: str) -> ToolResult | None:
+        """The result of a command as the ledger has it, but for its value, which the box keeps; None if it has not ended."""
+        entries = {entry.kind: entry for entry in self._ledger.entries(call_id=call_id)}
+        if "call.started" not in entries or "call.ended" not in entries:
+            return None
+        started = CallStarted.model_validate(entries["call.started"].body)
+        ended = CallEnded.model_validate(entries["call.ended"].body)
+        if ended.command_id is None or ended.decision is None or ended.decision.outcome is not Outcome.ALLOW:
+            return None  # its outcome stands beside the key; without that nothing is given away
+        return ToolResult(
+            call_id=call_id,
+            tool=spec.name,
+            sandbox_id=started.sandbox_id,
+            session_id=started.session_id,
+            label=ended.label,
+            label_reason=ended.label_reason,
+            taint=ended.taint_after,
+            decision=started.decision.outcome,
+            rule_id=started.decision.rule_id,
+            value={},
+            error=None,
+            degraded=info.degraded,
+            receipt_id=ids_of(call_id).receipt_id,
+        )
 
 
 def _ignore(_: object) -> None:

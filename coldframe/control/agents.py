@@ -13,7 +13,7 @@ import builtins
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import sqlalchemy
 from sqlalchemy import Column, Index, Integer, Table, Text
@@ -62,17 +62,18 @@ class _Row(NamedTuple):
     workspace_label: str
     created_at: str
     deleted_at: str | None
+    info: AgentInfo
 
 
 class Agents:
     """Makes, labels and deletes agents."""
 
-    def __init__(self, store: Store, ledger: Ledger, host: Host, clock: Callable[[], datetime]) -> None:
+    def __init__(self, store: Store, ledger: Ledger, tokens: Tokens, host: Host, clock: Callable[[], datetime]) -> None:
         self._store = store
         self._ledger = ledger
         self._host = host
         self._clock = clock
-        self._tokens = Tokens(store, ledger, clock)
+        self._tokens = tokens
         self._locks: dict[str, asyncio.Lock] = {}
         self._kept: Kept[_Row] = Kept(store, self._load)
 
@@ -90,7 +91,7 @@ class Agents:
             if row is not None:
                 if row.state == "deleting":
                     raise _deleting(agent_id)
-                return _info(row)
+                return row.info
             require(caller, "agent.create")
             generation = self._generations(agent_id) + 1
             if generation > 1:
@@ -115,7 +116,7 @@ class Agents:
 
     def get(self, agent_id: str) -> AgentInfo:
         """The living agent of that id. Raises NotFound."""
-        return _info(self._known(agent_id))
+        return self._known(agent_id).info
 
     async def delete(self, agent_id: str, *, caller: Caller) -> None:
         """Remove the agent, its workspace and its tokens; the ledger keeps all it has.
@@ -193,7 +194,7 @@ class Agents:
                 "caller": caller.name,
             }
             self._ledger.append("agent.label_set", agent_id, body, connection=connection, durable=True)
-            return _info(row).model_copy(update={"workspace_label": label})
+            return row.info.model_copy(update={"workspace_label": label})
 
     def list(self) -> builtins.list[AgentInfo]:
         """Living agents by id."""
@@ -201,7 +202,7 @@ class Agents:
             sqlalchemy.select(agents_table).where(agents_table.c.state != "deleted").order_by(agents_table.c.agent_id)
         )
         with self._store.transaction() as connection:
-            return [_info(row) for row in connection.execute(query)]
+            return [_info(*row) for row in connection.execute(query)]
 
     def _lock(self, agent_id: str) -> asyncio.Lock:
         return self._locks.setdefault(agent_id, asyncio.Lock())
@@ -211,7 +212,7 @@ class Agents:
 
     def _load(self, agent_id: str) -> _Row | None:
         rows = self._store.read(_FIND, (agent_id,))
-        return _Row._make(rows[0]) if rows else None
+        return _Row._make((*rows[0], _info(*rows[0]))) if rows else None
 
     def _known(self, agent_id: str) -> _Row:
         row = self._living(agent_id)
@@ -243,10 +244,12 @@ def _deleting(agent_id: str) -> WrongState:
     )
 
 
-def _info(row: Any) -> AgentInfo:
+def _info(
+    agent_id: str, generation: int, state: str, workspace_label: str, created_at: str, deleted_at: str | None
+) -> AgentInfo:
     return AgentInfo(
-        agent_id=row.agent_id,
-        created_at=parse_time(row.created_at),
-        deleted_at=parse_time(row.deleted_at) if row.deleted_at is not None else None,
-        workspace_label=parse(row.workspace_label),
+        agent_id=agent_id,
+        created_at=parse_time(created_at),
+        deleted_at=parse_time(deleted_at) if deleted_at is not None else None,
+        workspace_label=parse(workspace_label),
     )

@@ -3,7 +3,8 @@
 import hashlib
 import secrets
 from datetime import datetime
-from typing import NamedTuple
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 from coldframe.contract.caller import Caller
 from coldframe.contract.command import Contact, FileChanges, StreamInfo
@@ -55,6 +56,11 @@ class Subject(NamedTuple):
 
 def limit_numbers(limits: Limits) -> dict[str, int]:
     """Return the limits in whole numbers, for records that hold no floats."""
+    return dict(_limit_numbers(limits))
+
+
+@lru_cache(maxsize=64)
+def _limit_numbers(limits: Limits) -> dict[str, int]:
     return {
         "wall_ms": round(limits.wall_s * 1000),
         "cpu_ms": round(limits.cpu_s * 1000),
@@ -166,32 +172,17 @@ def ended_record(
 ) -> CallEnded:
     command = None if ran is None else ran.command
     lost = error is not None and error.code == "GUEST_LOST"
-    record = CallEnded(
-        call_id=started.call_id,
-        sandbox_id=started.sandbox_id,
-        agent_id=started.agent_id,
-        session_id=started.session_id,
-        caller=started.caller,
-        tool=started.tool,
-        taint_before=started.taint_before,
-        started_seq=started_seq,
-        command_id=started.command_id,
-        ended="lost" if lost else "answered" if error is None else "failed",
-        error_code=None if error is None else error.wire_code or error.code,
-        started_at=started_at,
-        ended_at=ended_at,
-        duration_us=round((ended_at - started_at).total_seconds() * 1_000_000),
-        files=None if ran is None else ran.files,
-        label=label,
-        label_reason=label_reason,
-        taint_after=taint_after,
-        context=context,
-        decision=decision,
-    )
+    how: dict[str, Any]
     if command is None:
-        return record
-    return record.model_copy(
-        update={
+        how = {
+            "ended": "lost" if lost else "answered" if error is None else "failed",
+            "started_at": started_at,
+            "ended_at": ended_at,
+            "duration_us": round((ended_at - started_at).total_seconds() * 1_000_000),
+            "files": None if ran is None else ran.files,
+        }
+    else:
+        how = {
             "ended": command.ended,
             "exit_code": command.exit_code,
             "signal": command.signal,
@@ -208,6 +199,23 @@ def ended_record(
             "files": _plain_files(command.files),
             "disk_change_bytes": command.files.size_change_bytes,
         }
+    return CallEnded(
+        call_id=started.call_id,
+        sandbox_id=started.sandbox_id,
+        agent_id=started.agent_id,
+        session_id=started.session_id,
+        caller=started.caller,
+        tool=started.tool,
+        taint_before=started.taint_before,
+        started_seq=started_seq,
+        command_id=started.command_id,
+        error_code=None if error is None else error.wire_code or error.code,
+        label=label,
+        label_reason=label_reason,
+        taint_after=taint_after,
+        context=context,
+        decision=decision,
+        **how,
     )
 
 
@@ -222,6 +230,8 @@ def _digest(info: StreamInfo) -> StreamDigest:
 
 
 def _plain_files(files: FileChanges) -> FileChanges:
+    if not files.changes:
+        return files
     changes = tuple(
         change.model_copy(update={"path": change.path.encode("utf-8", "backslashreplace").decode()})
         for change in files.changes

@@ -3,25 +3,30 @@
 Versions are numbered and hashed and never change; a new one is issued when something in it differs, as after
 a change of the rules. It is issued first in the transaction that brings the sandbox to `running`, so it is
 there before the first command. What is not built or not measured is said in a line of its own.
+
+Lines are put together as plain JSON and checked once, as a whole: a document has about two hundred of them, and every
+creation of a sandbox waits for one.
 """
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
+from pydantic import TypeAdapter
 
 from coldframe.contract.caller import Caller
-from coldframe.contract.document import NOT_VERIFIED, ContractDocument, ContractLine
+from coldframe.contract.document import NOT_VERIFIED, ContractDocument
 from coldframe.contract.isolation import IsolationReport
 from coldframe.contract.policy import Label, Role
-from coldframe.contract.sandbox import SandboxInfo
+from coldframe.contract.sandbox import SandboxInfo, SandboxSpec
 from coldframe.control.call_records import USER, limit_numbers
 from coldframe.control.judgement import allowed_operations, digest_of
 from coldframe.control.ledger import Ledger
 from coldframe.control.rulebook import Rulebook
 from coldframe.control.store import Store, metadata
+from coldframe.policy.rules import RuleSet
 from coldframe.tools.registry import HOME, STREAM_CAP_BYTES, all_tools
 
 contracts = sa.Table(
@@ -33,8 +38,15 @@ contracts = sa.Table(
     sa.Column("document", sa.Text, nullable=False),
 )
 
-Lines = list[ContractLine]
+Line = dict[str, Any]
+"""A ContractLine, as JSON."""
+Lines = list[Line]
 
+_LATEST = "SELECT document FROM contracts WHERE sandbox_id = ? ORDER BY version DESC LIMIT 1"
+_INSERT = "INSERT INTO contracts (sandbox_id, version, sha256, document) VALUES (?, ?, ?, ?)"
+_TIME = TypeAdapter(datetime)
+MOST_ASKED = 256
+"""Permissions that are kept: one for each kind of sandbox under each rule set."""
 _KEPT: dict[str, tuple[str, str, str]] = {
     "commits": ("Saved repositories in the workspace", "kept", "kept"),
     "tree": ("Files of the workspace, uncommitted ones included", "kept", "kept"),
@@ -55,6 +67,7 @@ class Contracts:
         self._ledger = ledger
         self._rulebook = rulebook
         self._clock = clock
+        self._asked: dict[tuple[str, str | None, SandboxSpec], Lines] = {}
 
     def issue(self, info: SandboxInfo, report: IsolationReport) -> ContractDocument:
         """Return the newest version, made anew if it no longer says what is true.
@@ -64,30 +77,22 @@ class Contracts:
         """
         sections = _sections(info, report, self._permissions(info))
         with self._store.transaction() as connection:
-            latest = connection.execute(
-                sa.select(contracts.c.document)
-                .where(contracts.c.sandbox_id == info.sandbox_id)
-                .order_by(contracts.c.version.desc())
-                .limit(1)
-            ).scalar_one_or_none()
-            newest = None if latest is None else ContractDocument.model_validate_json(latest)
-            if newest is not None and _same(newest, sections):
-                return newest
-            draft = ContractDocument(
-                sandbox_id=info.sandbox_id,
-                version=1 if newest is None else newest.version + 1,
-                sha256="",
-                issued_at=self._clock(),
+            rows = self._store.read(_LATEST, (info.sandbox_id,))
+            newest = json.loads(rows[0][0]) if rows else None
+            if newest is not None and all(
+                _settled(newest[name]) == _settled(lines) for name, lines in sections.items()
+            ):
+                return ContractDocument.model_validate(newest)
+            content = {
+                "contract": "contract/v1",
+                "sandbox_id": info.sandbox_id,
+                "version": 1 if newest is None else newest["version"] + 1,
+                "issued_at": _TIME.dump_python(self._clock(), mode="json"),
                 **sections,
-            )
-            document = draft.model_copy(update={"sha256": document_digest(draft)})
-            connection.execute(
-                contracts.insert().values(
-                    sandbox_id=info.sandbox_id,
-                    version=document.version,
-                    sha256=document.sha256,
-                    document=document.model_dump_json(),
-                )
+            }
+            document = ContractDocument.model_validate({**content, "sha256": digest_of(content)})
+            self._store.raw.execute(
+                _INSERT, (info.sandbox_id, document.version, document.sha256, document.model_dump_json())
             )
             self._ledger.append(
                 "contract.issued",
@@ -103,28 +108,51 @@ class Contracts:
         return document
 
     def _permissions(self, info: SandboxInfo) -> Lines:
+        """What an agent's token may do. Asked once for all sandboxes of the kind, unless a rule asks which one it is."""
         rules = self._rulebook.current
-        nobody = "contract"
-        agent = Caller(token_id=nobody, role=Role.AGENT, agent_id=info.agent_id or "background", surface="embedded")
-        running = info.state.model_copy(update={"state": "running"})
-        clean = info.model_copy(update={"workspace_label": Label.PUBLIC, "state": running})
-        lines = [
-            _line("permissions.rules", "The rules in force, by digest.", rules.sha256, "record:policy.changed"),
-            _line(
-                "permissions.unlisted",
-                "An operation that is not listed is denied. Answers are for an agent's token in a PUBLIC session.",
-                "deny",
-                "gate",
-            ),
-        ]
-        for one in allowed_operations(agent, clean, Label.PUBLIC, rules):
-            text = f"{one.operation}: {one.answer}" + (f" ({one.condition})" if one.condition else "")
-            lines.append(
-                _line(
-                    f"permissions.{one.operation}", text + ".", {"answer": one.answer, "rule_id": one.rule_id}, "gate"
-                )
-            )
-        return lines
+        clean = info.model_copy(
+            update={"workspace_label": Label.PUBLIC, "state": info.state.model_copy(update={"state": "running"})}
+        )
+        if "sandbox_id" in rules.text or "session_id" in rules.text:
+            return _asked(clean, rules)
+        key = (rules.sha256, info.agent_id, info.spec)
+        if key not in self._asked:
+            if len(self._asked) >= MOST_ASKED:
+                self._asked.clear()
+            self._asked[key] = _asked(clean, rules)
+        return self._asked[key]
+
+
+def _asked(info: SandboxInfo, rules: RuleSet) -> Lines:
+    nobody = "contract"
+    agent = Caller(token_id=nobody, role=Role.AGENT, agent_id=info.agent_id or "background", surface="embedded")
+    lines = [
+        _line("permissions.rules", "The rules in force, by digest.", rules.sha256, "record:policy.changed"),
+        _line(
+            "permissions.unlisted",
+            "An operation that is not listed is denied. Answers are for an agent's token in a PUBLIC session.",
+            "deny",
+            "gate",
+        ),
+    ]
+    for one in allowed_operations(agent, info, Label.PUBLIC, rules):
+        text = f"{one.operation}: {one.answer}" + (f" ({one.condition})" if one.condition else "")
+        lines.append(
+            _line(f"permissions.{one.operation}", text + ".", {"answer": one.answer, "rule_id": one.rule_id}, "gate")
+        )
+    return lines
+
+
+def _settled(lines: Lines) -> Lines:
+    """Without what differs from one measurement to the next although the same holds: its time and its wording."""
+    kept = []
+    for line in lines:
+        value = line["value"]
+        if isinstance(value, dict):
+            value = {name: one for name, one in value.items() if name not in ("evidence", "verified_at")}
+        measured = str(line["verified_by"]).startswith("measured:")
+        kept.append({**line, "value": value, "verified_by": "measured" if measured else line["verified_by"]})
+    return kept
 
 
 def document_digest(document: ContractDocument) -> str:
@@ -132,24 +160,16 @@ def document_digest(document: ContractDocument) -> str:
     return digest_of(document.model_dump(mode="json", exclude={"sha256"}))
 
 
-def _same(document: ContractDocument, sections: dict[str, Any]) -> bool:
-    return all(
-        json.loads(json.dumps([line.model_dump(mode="json") for line in getattr(document, name)]))
-        == [line.model_dump(mode="json") for line in lines]
-        for name, lines in sections.items()
-    )
-
-
-def _line(line_id: str, text: str, value: Any, verified_by: str = NOT_VERIFIED) -> ContractLine:
-    return ContractLine(id=line_id, text=text, value=value, verified_by=verified_by)
+def _line(line_id: str, text: str, value: Any, verified_by: str = NOT_VERIFIED) -> Line:
+    return {"id": line_id, "text": text, "value": value, "verified_by": verified_by}
 
 
 def _number(value: float) -> int | str:
     return int(value) if value == int(value) else repr(value)
 
 
-def _sections(info: SandboxInfo, report: IsolationReport, permissions: Lines) -> dict[str, Any]:
-    built: dict[str, Iterable[ContractLine]] = {
+def _sections(info: SandboxInfo, report: IsolationReport, permissions: Lines) -> dict[str, Lines]:
+    return {
         "inputs": _inputs(info),
         "execution": _execution(info, report),
         "outputs": _outputs(),
@@ -167,7 +187,6 @@ def _sections(info: SandboxInfo, report: IsolationReport, permissions: Lines) ->
         "backup": [_line("backup.none", "Nothing is backed up by the product; back the data directory up.", None)],
         "cost": [_line("cost.none", "Nothing is metered or charged in this version.", None)],
     }
-    return {name: tuple(lines) for name, lines in built.items()}
 
 
 def _inputs(info: SandboxInfo) -> Lines:
@@ -193,6 +212,9 @@ def _execution(info: SandboxInfo, report: IsolationReport) -> Lines:
         _line("execution.usable_when", "Usable once the state is `running`.", "running"),
         _line("execution.runtimes", "Runtimes are listed on request, and not fixed.", None),
         _line("execution.leftovers", "Processes that outlive their command.", spec.leftovers),
+        _line(
+            "execution.requires", "Properties without which it would have been refused.", list(spec.requires), "host"
+        ),
     ]
     for name, number in limit_numbers(spec.limits).items():
         kind = name.rpartition("_")[0] if name.endswith(("_ms", "_mib", "_milli")) else name
@@ -254,14 +276,41 @@ def _isolation(report: IsolationReport) -> Lines:
             _line(
                 f"isolation.limit.{limit.kind}",
                 f"{limit.kind} is limited: {limit.strength}, by {limit.enforced_by}.",
-                {"limit": _number(limit.limit), "unit": limit.unit, "strength": limit.strength, "bound": limit.bound},
+                {
+                    "limit": _number(limit.limit),
+                    "unit": limit.unit,
+                    "enforced": limit.strength == "hard",
+                    "strength": limit.strength,
+                    "enforced_by": limit.enforced_by,
+                    "bound": limit.bound,
+                    "supported": limit.supported,
+                    "reason": limit.reason,
+                    "verified_at": report.measured_at.isoformat(),
+                },
                 f"probe:limit:{limit.kind}",
             )
         )
-    for mount in report.mounts:
-        value = mount.model_dump(mode="json")
-        access = "writable" if mount.writable else "read-only"
-        lines.append(_line(f"isolation.mount.{mount.target}", f"{mount.target} is {access}.", value, verified))
+    shown = report.model_dump(
+        mode="json", include={"mounts", "devices", "interfaces", "first_process", "namespaces", "boundary_weakened"}
+    )
+    own = [one for one in shown["interfaces"] if one["held_by"] == "product" or one["kind"] == "network"]
+    lines += [
+        _line(
+            "isolation.first_process", "The first process, as the kernel shows it.", shown["first_process"], verified
+        ),
+        _line("isolation.namespaces", "The namespaces of the box.", shown["namespaces"], verified),
+        _line("isolation.devices", "Every device node inside.", shown["devices"], verified),
+        _line("isolation.interfaces", "What opens to the box, beside its own sockets.", own, verified),
+        _line(
+            "isolation.boundary_weakened",
+            "Mounts that are not this level's own.",
+            shown["boundary_weakened"],
+            verified,
+        ),
+    ]
+    for value in shown["mounts"]:
+        target, access = value["target"], "writable" if value["writable"] else "read-only"
+        lines.append(_line(f"isolation.mount.{target}", f"{target} is {access}.", value, verified))
     return lines
 
 

@@ -12,6 +12,7 @@ from coldframe.control.gate import Gate
 from coldframe.control.history import History
 from coldframe.control.ledger import Ledger
 from coldframe.control.outputs import Outputs
+from coldframe.control.probe import Probe
 from coldframe.control.receipts import Receipts
 from coldframe.control.rulebook import Rulebook
 from coldframe.control.sandboxes import Sandboxes
@@ -37,6 +38,7 @@ class Control:
     outputs: Outputs
     history: History
     host: Host
+    probe: Probe
     clock: Callable[[], datetime]
 
     async def start(self) -> None:
@@ -50,10 +52,13 @@ class Control:
         await self.sandboxes.reconcile()
         await self.gate.recover()
         await self.history.catch_up()
+        self.probe.start()
 
     async def close(self) -> None:
         """Let go of calls under way, which run on, and close the records. The host is its owner's to close."""
+        await self.probe.close()
         await self.gate.close()
+        await self.history.close()
         self.ledger.close()
         self.store.close()
 
@@ -73,7 +78,8 @@ def build_control(*, data_dir: str, host: Host, clock: Callable[[], datetime], r
     except BaseException:
         store.close()
         raise
-    agents = Agents(store, ledger, host, clock)
+    tokens = Tokens(store, ledger, clock)
+    agents = Agents(store, ledger, tokens, host, clock)
     sessions = Sessions(store, ledger, clock)
     rulebook = Rulebook(store, ledger, clock, rules_path)
     contracts = Contracts(store, ledger, rulebook, clock)
@@ -84,7 +90,7 @@ def build_control(*, data_dir: str, host: Host, clock: Callable[[], datetime], r
         ledger=ledger,
         agents=agents,
         sessions=sessions,
-        tokens=Tokens(store, ledger, clock),
+        tokens=tokens,
         rulebook=rulebook,
         sandboxes=sandboxes,
         contracts=contracts,
@@ -93,5 +99,6 @@ def build_control(*, data_dir: str, host: Host, clock: Callable[[], datetime], r
         outputs=Outputs(ledger, rulebook, sandboxes, sessions, host),
         history=history,
         host=host,
+        probe=Probe(sandboxes.measure_used),
         clock=clock,
     )

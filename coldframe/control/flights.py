@@ -105,11 +105,27 @@ class Flight:
     watch: Watch | None = None
     _watch_free: bool = True
     aborted: bool = False
+    deliver: Callable[[bytes], None] | None = None
+    """Takes the content of a file that is read, for a caller that gets it once the result has been judged."""
     work: "asyncio.Task[Ran] | None" = None
-    outcome: "asyncio.Future[ToolResult]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+    _outcome: ToolResult | BaseException | None = None
+    _waiting: "list[asyncio.Future[None]]" = field(default_factory=list)
 
-    def __post_init__(self) -> None:
-        self.outcome.add_done_callback(_look_at)
+    async def landed(self) -> ToolResult:
+        """Return, or raise, what the call came to. Whoever stops waiting stops nothing else.
+
+        A future for each who waits, and not a shield around a common one: that costs a turn of the loop more.
+        """
+        if self._outcome is None:
+            waiter = self.loop.create_future()
+            self._waiting.append(waiter)
+            await waiter
+        if isinstance(self._outcome, ToolResult):
+            return self._outcome
+        if self._outcome is None:
+            raise RuntimeError("the call has not landed")
+        raise self._outcome
 
     def take_watch(self) -> Watch | None:
         """Return the live output, once: it has room for one watcher."""
@@ -118,19 +134,14 @@ class Flight:
 
     def settle(self, result: ToolResult | BaseException) -> None:
         """Hand the outcome to whoever waits. Only the first one counts: a background call has its early answer."""
-        if self.outcome.done():
+        if self._outcome is not None:
             return
-        if isinstance(result, BaseException):
-            self.outcome.set_exception(result)
-        else:
-            self.outcome.set_result(result)
+        self._outcome = result
+        for waiter in self._waiting:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._waiting.clear()
 
     def emit(self, event: CommandEvent) -> None:
         if self.watch is not None:
             self.watch.put(event)
-
-
-def _look_at(outcome: "asyncio.Future[ToolResult]") -> None:
-    """Keep asyncio quiet about a failure that nobody waits for any more; it is in the ledger."""
-    if not outcome.cancelled():
-        outcome.exception()

@@ -2,8 +2,9 @@
 
 Order of a call: rights, tool known and enabled, arguments, reading of the command, PRE_TOOL_CALL, ledger
 `call.started` (`admission.py`), run (here), POST_TOOL_RESPONSE, taint, ledger `call.ended`, history
-(`landing.py`), delivery. Taint rises twice: in the transaction of `call.started` by what is in view, so that neither
-a crash nor a live stream can be ahead of it, and at the end by what rules say about the result.
+(`landing.py`), delivery; where the end of a command waits for its commit, its history waits as well. Taint rises
+twice: in the transaction of `call.started` by what is in view, so that neither a crash nor a live stream can be
+ahead of it, and at the end by what rules say about the result.
 
 A call that has started belongs to the gate and not to its caller: a caller that goes away cancels nothing
 (except an upload, whose content it takes along). A refusal is a typed error with `call_id`, `rule` and `seq`
@@ -47,7 +48,7 @@ from coldframe.control.judgement import (
     judges_output,
 )
 from coldframe.control.keyed_calls import KeyedCalls
-from coldframe.control.landing import Landing, without_output
+from coldframe.control.landing import Landing, show, without_output
 from coldframe.control.ledger import Ledger
 from coldframe.control.past_box import PastBox
 from coldframe.control.rulebook import Rulebook
@@ -79,6 +80,7 @@ class Gate:
         self._rulebook = rulebook
         self._sandboxes = sandboxes
         self._sessions = sessions
+        self._history = history
         keyed = KeyedCalls(store)
         self._judged = JudgedOutputs(store)
         self._flights: dict[str, Flight] = {}
@@ -96,8 +98,12 @@ class Gate:
         *,
         session_id: str | None = None,
         idempotency_key: str | None = None,
+        deliver: Callable[[bytes], None] | None = None,
     ) -> ToolResult:
         """Run one tool call to its end, or to its start if it asks for the background.
+
+        *deliver* is handed the content that a file read gives, beside a result without it. It is the caller's
+        only with that result: after an error it is not to be used.
 
         Raises:
             Refused: nothing was done (or, by a rule about results, the result is withheld); recorded.
@@ -108,7 +114,8 @@ class Gate:
         flight = await self._admit(caller, sandbox_id, tool, arguments, session_id, idempotency_key, keep_output=True)
         if isinstance(flight, ToolResult):
             return flight
-        return await asyncio.shield(flight.outcome)
+        flight.deliver = deliver  # its task has not begun
+        return await flight.landed()
 
     async def stream(
         self,
@@ -138,9 +145,9 @@ class Gate:
             async with aclosing(watch.events(lambda seq: past_box.follow(command_id, after_seq=seq))) as live:
                 async for event in live:
                     yield event
-            result = await asyncio.shield(flight.outcome)
+            result = await flight.landed()
         else:
-            result = await asyncio.shield(flight.outcome)
+            result = await flight.landed()
             if flight.started.command_id is not None:
                 async with aclosing(self._replayed(result)) as past:
                     async for event in past:
@@ -172,7 +179,7 @@ class Gate:
         if isinstance(flight, ToolResult):
             return flight
         try:
-            return await asyncio.shield(flight.outcome)
+            return await flight.landed()
         except asyncio.CancelledError:
             flight.aborted = True
             if flight.work is not None:
@@ -264,12 +271,13 @@ class Gate:
 
     def _launch(self, flight: Flight, content: AsyncIterable[bytes] | None = None) -> None:
         self._flights[flight.ids.call_id] = flight
-        task = asyncio.create_task(self._fly(flight, content), name=flight.ids.call_id)
+        task = flight.loop.create_task(self._fly(flight, content), name=flight.ids.call_id)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _fly(self, flight: Flight, content: AsyncIterable[bytes] | None) -> None:
         try:
+            await show(self._history)  # What ended before is committed now, and is seen by what runs next.
             ran, error = await self._run(flight, content)
             unknown = isinstance(error, HostUnreachable)
             # A start is recorded before it is made, so a command without a record has done nothing.
@@ -332,7 +340,10 @@ class Gate:
             emit=flight.emit,
             content=None if content is None else _unbroken(content),
             answer_early=partial(self._answer_early, flight),
+            deliver=flight.deliver,
         )
+        if content is None:
+            return await flight.spec.run(call)
         flight.work = asyncio.ensure_future(flight.spec.run(call))
         try:
             return await flight.work

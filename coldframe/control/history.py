@@ -2,26 +2,36 @@
 
 A projection of the ledger and never the record itself (A-05): it lies read-only in the workspace, carries
 sequence number, hash and previous hash of the ledger entry that closed the attempt, and is made again from
-the ledger where it fell behind. How far it has come is kept in the database; after a crash the last lines
-may be written twice, and are the same then, sequence number included.
+the ledger where it fell behind. How far it has come is kept in the database now and then. After a crash the lines
+since then are given to the host once more, which leaves out what is there already, by sequence number.
 """
 
 import asyncio
 import logging
-from typing import Any
+import time
+from collections import deque
+from collections.abc import Sequence
+from itertools import takewhile
+from typing import Any, NamedTuple
 
 import sqlalchemy
 from sqlalchemy import Column, Integer, Table
 
-from coldframe.contract.errors import ColdframeError, HostUnreachable
-from coldframe.contract.ledger import CallEnded, CallInterrupted, CallRefused, CallStarted, LedgerEntry
+from coldframe.contract.errors import ColdframeError, HostUnreachable, LedgerUnavailable
+from coldframe.contract.ledger import CallRefused, CallStarted, LedgerEntry
 from coldframe.contract.ports import Host
 from coldframe.control.checkpoints import canonical
-from coldframe.control.ledger import Ledger, format_time
+from coldframe.control.ledger import Ledger, format_time, parse_time
 from coldframe.control.store import Store, metadata
 
 CLOSING_KINDS = ("call.ended", "call.refused", "call.interrupted")
 _BATCH_ENTRIES = 200
+PUT_OFF_S = 0.1
+"""Longest that the end of a command waits for its commit: more than a program needs from one command to the next."""
+RETRY_S = 1.0
+KEEP_EVERY = 64
+"""Entries between two records of the position: each costs a page of the log, and a restart reads these entries again."""
+_KEEP = "INSERT OR REPLACE INTO history_position (id, seq) VALUES (1, ?)"
 
 history_position = Table(
     "history_position",
@@ -31,13 +41,26 @@ history_position = Table(
 )
 """One row: the last ledger entry that is in the projection."""
 
+_TIME_CHARACTERS = len("2026-05-04T03:02:01.000000Z")
 _log = logging.getLogger("coldframe.history")
 
 _ATTEMPTS = {"timed_out": "timed_out", "signalled": "killed", "cancelled": "killed", "limit": "killed", "lost": "lost"}
 
 
+class _Home(NamedTuple):
+    """Where the attempts of one sandbox are shown."""
+
+    made_seq: int
+    agent_id: str | None
+    session_id: str
+
+
 class History:
-    """Writes the projection, in the order of the ledger."""
+    """Writes the projection, in the order of the ledger, and only what is committed.
+
+    Whoever records the end of a call notes it here, so that it need not be read again. Whenever that does not hold,
+    at the start or after any failure, the projection is behind, and is made up from the ledger itself.
+    """
 
     def __init__(self, store: Store, ledger: Ledger, host: Host) -> None:
         self._store = store
@@ -45,31 +68,140 @@ class History:
         self._host = host
         self._lock = asyncio.Lock()
         self._position: int | None = None
-        self._homes: dict[str, tuple[str | None, str] | None] = {}
+        self._kept_position: int | None = None
+        self._behind = True
+        self._noted: deque[tuple[LedgerEntry, CallStarted | None]] = deque()
+        self._homes: dict[str, _Home] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._waits_since_s: float | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
 
-    async def project(self, entry: LedgerEntry) -> None:
-        """See that *entry* and all before it are in the projection.
+    def note(self, entry: LedgerEntry, started: CallStarted | None) -> None:
+        """Say that *entry* is the end of an attempt; inside the transaction that records it."""
+        if not self._behind:
+            self._noted.append((entry, started))
+            self._store.after(lambda _: None, self._lose_track)
+
+    def keep_position(self) -> None:
+        """Record how far the projection is, in the transaction under way, if it has come further by much."""
+        if self._reached() - (self._kept_position or 0) >= KEEP_EVERY:
+            self._keep()
+
+    def _keep(self) -> None:
+        position = self._reached()
+        if position != self._kept_position:
+            self._store.raw.execute(_KEEP, (position,))
+            self._store.after(lambda _: self._kept(position), lambda: None)
+
+    async def show(self) -> None:
+        """See that every attempt whose end is committed is in the projection.
 
         Raises:
             HostUnreachable: it stays behind, and is made up for at the next call.
+            LedgerUnavailable: the ledger cannot be read or settled; the same.
         """
+        if self._store.is_settled:
+            self._waits_since_s = None
         async with self._lock:
-            while self._reached() < entry.seq and await self._advance():
-                pass
+            if self._behind:
+                await self._catch_up()
+                return
+            committed = self._ledger.committed_seq
+            batch = list(takewhile(lambda noted: noted[0].seq <= committed, self._noted))
+            if not batch:
+                return
+            try:
+                await self._write([noted for noted in batch if self._belongs(noted[0], committed)])
+            except BaseException:
+                self._lose_track()
+                raise
+            if not self._behind:
+                for _ in batch:
+                    self._noted.popleft()
+                self._position = batch[-1][0].seq
+
+    def show_soon(self) -> None:
+        """Commit and show what was put off, within PUT_OFF_S at the latest.
+
+        The timer is left to run when the next call has done so first: one that is set and stopped for each call is dear.
+        """
+        if self._waits_since_s is None:
+            self._waits_since_s = time.monotonic()
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(PUT_OFF_S, self._wake)
 
     async def catch_up(self) -> None:
         """Bring the projection up to the end of the ledger, as after a restart. Raises HostUnreachable."""
         async with self._lock:
-            while await self._advance():
-                pass
+            await self._catch_up()
 
-    async def _advance(self) -> bool:
-        batch = self._ledger.entries(after=self._reached(), kinds=CLOSING_KINDS, limit=_BATCH_ENTRIES)
+    async def close(self) -> None:
+        """Commit and show what is left, as far as that can be done."""
+        self._stop()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        try:
+            self._ledger.settle()
+            await self.show()
+            with self._store.transaction():
+                self._keep()
+        except ColdframeError as error:
+            _log.warning("history is behind: %s", error.message)
+
+    def _stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _wake(self) -> None:
+        self._timer = None
+        if self._waits_since_s is None:
+            return
+        loop = asyncio.get_running_loop()
+        rest_s = self._waits_since_s + PUT_OFF_S - time.monotonic()
+        if rest_s > 0:
+            self._timer = loop.call_later(rest_s, self._wake)
+            return
+        task = loop.create_task(self._settle_and_show())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _settle_and_show(self) -> None:
+        try:
+            self._ledger.settle()
+        except LedgerUnavailable as error:
+            _log.error("the end of a call is not recorded yet: %s", error.message)
+            if self._timer is None:
+                self._timer = asyncio.get_running_loop().call_later(RETRY_S, self._wake)
+            return
+        try:
+            await self.show()
+        except ColdframeError as error:
+            _log.warning("history is behind: %s", error.message)
+
+    def _lose_track(self) -> None:
+        self._behind = True
+        self._noted.clear()
+
+    async def _catch_up(self) -> None:
+        while True:
+            self._ledger.settle()
+            batch = self._ledger.entries(after=self._reached(), kinds=CLOSING_KINDS, limit=_BATCH_ENTRIES)
+            if not batch:
+                break  # and nothing is waited for before whatever ends next is noted
+            shown = [entry for entry in batch if self._home(entry) is not None and self._is_of_now(entry)]
+            await self._write([(entry, self._started(entry)) for entry in shown])
+            self._position = batch[-1].seq
+            with self._store.transaction():
+                self._keep()
+        self._noted.clear()
+        self._behind = False
+
+    async def _write(self, batch: Sequence[tuple[LedgerEntry, CallStarted | None]]) -> None:
         lines: dict[tuple[str, str | None], bytes] = {}
-        for entry in batch:
+        for entry, started in batch:
             home = self._home(entry)
             if home is not None:
-                lines[home] = lines.get(home, b"") + history_line(entry, self._started(entry))
+                lines[home] = lines.get(home, b"") + history_line(entry, started)
         for (owner, session_id), content in lines.items():
             try:
                 await self._host.append_history(owner, session_id, content)
@@ -78,9 +210,6 @@ class History:
             except ColdframeError as error:
                 # A workspace that is gone has no projection; the ledger keeps the lines.
                 _log.warning("history of `%s` is not shown: %s", owner, error)
-        if batch:
-            self._move(batch[-1].seq)
-        return bool(batch)
 
     def _home(self, entry: LedgerEntry) -> tuple[str, str | None] | None:
         """Whose projection: by the sandbox as it was made, not by what the call said. None for a foreign or unknown one."""
@@ -89,11 +218,24 @@ class History:
             made = self._ledger.entries(kinds=("sandbox.created",), subject=sandbox_id, limit=1)
             if not made:
                 return None
-            self._homes[sandbox_id] = (made[0].body["agent_id"], made[0].body["session_id"])
+            self._homes[sandbox_id] = _Home(made[0].seq, made[0].body["agent_id"], made[0].body["session_id"])
         home = self._homes[sandbox_id]
-        if home is None or home[0] != entry.body["agent_id"]:
+        if home.agent_id != entry.body["agent_id"]:
             return None
-        return ("background", home[1]) if home[0] is None else (home[0], None)
+        return ("background", home.session_id) if home.agent_id is None else (home.agent_id, None)
+
+    def _belongs(self, entry: LedgerEntry, committed_seq: int) -> bool:
+        """Whether what just ended is of the workspace of now. An agent made again leaves two entries, so it is seldom asked."""
+        return committed_seq - entry.seq < 2 or (self._home(entry) is not None and self._is_of_now(entry))
+
+    def _is_of_now(self, entry: LedgerEntry) -> bool:
+        """Whether the workspace is still the one of that time; an agent made again under its old id has another."""
+        home = self._homes.get(str(entry.body["sandbox_id"]))
+        if home is None or home.agent_id is None:
+            return True
+        return not self._ledger.entries(
+            after=home.made_seq, kinds=("agent.created",), agent_id=home.agent_id, subject=home.agent_id, limit=1
+        )
 
     def _started(self, entry: LedgerEntry) -> CallStarted | None:
         if entry.kind == "call.refused":
@@ -105,12 +247,11 @@ class History:
         if self._position is None:
             with self._store.transaction() as connection:
                 self._position = connection.execute(sqlalchemy.select(history_position.c.seq)).scalar() or 0
+            self._kept_position = self._position
         return self._position
 
-    def _move(self, seq: int) -> None:
-        with self._store.transaction() as connection:
-            connection.exec_driver_sql("INSERT OR REPLACE INTO history_position (id, seq) VALUES (1, ?)", (seq,))
-        self._position = seq
+    def _kept(self, position: int) -> None:
+        self._kept_position = position
 
 
 def history_line(entry: LedgerEntry, started: CallStarted | None) -> bytes:
@@ -156,13 +297,12 @@ def history_line(entry: LedgerEntry, started: CallStarted | None) -> bytes:
         fields |= _asked(started)
         fields["runtime_path"] = started.inputs.runtime_path if started.inputs is not None else None
         if entry.kind == "call.ended":
-            fields |= _ended(CallEnded.model_validate(entry.body), started)
+            fields |= _ended(entry.body, started)
         else:
-            interrupted = CallInterrupted.model_validate(entry.body)
             fields |= {
                 "attempt": "interrupted",
-                "taint_after": interrupted.taint_after.value,
-                "reason": interrupted.reason,
+                "taint_after": entry.body["taint_after"],
+                "reason": entry.body["reason"],
             }
     return canonical(fields).encode() + b"\n"
 
@@ -186,27 +326,33 @@ def _asked(record: CallStarted | CallRefused) -> dict[str, Any]:
     }
 
 
-def _ended(record: CallEnded, started: CallStarted) -> dict[str, Any]:
+def _ended(body: dict[str, Any], started: CallStarted) -> dict[str, Any]:
+    """From the body of `call.ended` as it was written."""
     allowed = "approved" if started.approval_id is not None else "allowed"
-    out, err = record.stdout, record.stderr
+    out, err, decision = body.get("stdout") or {}, body.get("stderr") or {}, body.get("decision") or {}
     return {
-        "attempt": _ATTEMPTS.get(record.ended, allowed),
-        "started_at": format_time(record.started_at),
-        "ended_at": format_time(record.ended_at),
-        "exit_code": record.exit_code,
-        "signal": record.signal,
-        "duration_us": record.duration_us,
-        "cpu_us": record.cpu_us,
-        "peak_memory_bytes": record.peak_memory_bytes,
-        "disk_change_bytes": record.disk_change_bytes,
-        "stdout_bytes": out.bytes if out is not None else None,
-        "stdout_sha256": out.sha256 if out is not None else None,
-        "stderr_bytes": err.bytes if err is not None else None,
-        "stderr_sha256": err.sha256 if err is not None else None,
-        "endpoints": list(record.endpoints),
-        "taint_after": record.taint_after.value,
-        "lineage_ids": list(record.lineage_ids),
-        "error_code": record.error_code,
-        "result_decision": record.decision.outcome.value if record.decision is not None else None,
-        "result_rule": record.decision.rule_id if record.decision is not None else None,
+        "attempt": _ATTEMPTS.get(body["ended"], allowed),
+        "started_at": _same_form(body["started_at"]),
+        "ended_at": _same_form(body["ended_at"]),
+        "exit_code": body.get("exit_code"),
+        "signal": body.get("signal"),
+        "duration_us": body.get("duration_us"),
+        "cpu_us": body.get("cpu_us"),
+        "peak_memory_bytes": body.get("peak_memory_bytes"),
+        "disk_change_bytes": body.get("disk_change_bytes"),
+        "stdout_bytes": out.get("bytes"),
+        "stdout_sha256": out.get("sha256"),
+        "stderr_bytes": err.get("bytes"),
+        "stderr_sha256": err.get("sha256"),
+        "endpoints": body.get("endpoints", []),
+        "taint_after": body["taint_after"],
+        "lineage_ids": body.get("lineage_ids", []),
+        "error_code": body.get("error_code"),
+        "result_decision": decision.get("outcome"),
+        "result_rule": decision.get("rule_id"),
     }
+
+
+def _same_form(at: str) -> str:
+    """A time as `format_time` writes it. Most are: bodies leave out microseconds that are zero, and nothing else."""
+    return at if len(at) == _TIME_CHARACTERS and at[-1] == "Z" else format_time(parse_time(at))

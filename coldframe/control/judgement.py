@@ -32,12 +32,12 @@ from coldframe.policy.shell import read_argv, read_shell
 from coldframe.tools.registry import JUDGED_CAP_BYTES, Arguments, CallFacts, ToolSpec, all_tools
 
 UNJUDGED_RULE = "floor:output-too-large-to-judge"
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 
 
 def digest_of(value: dict[str, Any]) -> str:
     """Return the SHA-256 of the canonical JSON of *value*."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(_CANONICAL.encode(value).encode()).hexdigest()
 
 
 def build_context(

@@ -1,4 +1,9 @@
-"""How a call comes to its end: the result is judged, labelled, recorded and shown in the history, in this order."""
+"""How a call comes to its end: the result is judged, labelled, recorded and shown in the history, in this order.
+
+The end of a command that was let through and changed no label is recorded in a transaction that is put off: the box
+keeps the result, and after a crash the gate makes the same record from it, under the same rules. Everything else is
+committed before its result is delivered.
+"""
 
 import hashlib
 import json
@@ -65,6 +70,8 @@ class Landing:
     def early(self, flight: Flight, answer: Answer) -> ToolResult:
         """Return the result of a command that goes on in the background. Its own end is recorded later."""
         result = self._result(flight, flight.taint, _reason(flight, None), answer.model_dump(mode="json"), None)
+        if flight.started.idempotency_key is None:
+            return result
         with self._store.transaction() as connection:
             self._keyed.close(flight.ids.call_id, result.model_dump(mode="json"), connection=connection)
         return result
@@ -87,7 +94,11 @@ class Landing:
         except PolicyUnavailable as failure:
             refusal = failure
         ended_at = self._clock()
-        with self._store.transaction() as connection:
+        key = flight.started.idempotency_key
+        found_again = ran is not None and ran.command is not None and error is None and refusal is None
+        # A box that could not keep its record says so there.
+        is_kept = found_again and ran is not None and ran.command is not None and ran.command.start_error is None
+        with self._store.transaction(may_wait=is_kept and not reads) as connection:
             info = self._sandboxes.find(flight.info.sandbox_id)
             rules_say = join(flight.decision.label, decision.label if decision is not None else Label.PUBLIC)
             taint = self._sessions.raise_taint(
@@ -113,6 +124,7 @@ class Landing:
             entry = self._ledger.append(
                 "call.ended", flight.ids.call_id, body.model_dump(mode="json"), connection=connection
             )
+            self._history.note(entry, flight.started)
             if reads:
                 self._judged.keep(flight.ids.call_id, output, connection=connection)
             if refusal is not None:
@@ -123,12 +135,13 @@ class Landing:
             else:
                 value = {} if ran is None else ran.answer.model_dump(mode="json")
                 result = self._result(flight, taint, reason, value, error)
-                kept = {}
-                if flight.started.idempotency_key is not None:
-                    kept = without_output(result).model_dump(mode="json")
-            if flight.started.idempotency_key is not None:
+                kept = {} if key is None or found_again else without_output(result).model_dump(mode="json")
+            if key is not None and not found_again:
                 self._keyed.close(flight.ids.call_id, kept, connection=connection)
-        await show(self._history, entry)
+        if self._store.is_settled:
+            await show(self._history)
+        else:
+            self._history.show_soon()
         return refusal if refusal is not None else result
 
     def _result(
@@ -189,20 +202,23 @@ class Landing:
             written = self._ledger.append(
                 "call.interrupted", started.call_id, body.model_dump(mode="json"), connection=connection
             )
-            if began:
+            self._history.note(written, started)
+            if started.idempotency_key is None:
+                pass
+            elif began:
                 self._keyed.close(started.call_id, {"error": error.to_wire()}, connection=connection)
             else:
                 self._keyed.forget(started.call_id, connection=connection)
-        await show(self._history, written)
+        await show(self._history)
         return error
 
 
-async def show(history: History, entry: LedgerEntry) -> None:
-    """Show the entry in `.exec_history`. The ledger is the record: a projection that fails is made up for later."""
+async def show(history: History) -> None:
+    """Show what has ended in `.exec_history`. The ledger is the record: a projection that fails is made up for later."""
     try:
-        await history.project(entry)
+        await history.show()
     except ColdframeError as error:
-        _log.warning("history of entry %d is behind: %s", entry.seq, error.message)
+        _log.warning("history is behind: %s", error.message)
 
 
 def _result_context(

@@ -4,14 +4,15 @@ An entry's hash is SHA-256 over the canonical JSON (`checkpoints.canonical`) of 
 the hash of the entry before among them. The database alone would let the tail be cut off unseen, so every
 commit moves a head kept apart and signed (`checkpoints.py`); `verification.py` compares the two.
 
-There is no way to switch it off, and no entry is written later: a caller that cannot record gets
-LedgerUnavailable and must not act. Triggers refuse UPDATE and DELETE as a second net.
+There is no way to switch it off: a caller that cannot record gets LedgerUnavailable and must not act. Triggers
+refuse UPDATE and DELETE as a second net. An entry in a transaction that is put off (`store.py`) is in the chain at
+once and under the head with its commit, so the head never knows more than the database. Should that commit fail,
+the entry is owed: the next append writes it first, or fails as well, so that nothing goes on without it.
 
 The append is a hand-kept statement on the store's own connection: through SQLAlchemy it costs three times
 as much. Floats are refused, since they have no single canonical form.
 """
 
-import contextlib
 import json
 import logging
 import os
@@ -19,7 +20,8 @@ import sqlite3
 import time
 from collections.abc import Callable, Collection, Iterator
 from datetime import UTC, datetime
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import sqlalchemy
 from sqlalchemy import Column, Index, Integer, Table, Text
@@ -83,11 +85,18 @@ def format_time(at: datetime) -> str:
         raise TypeError("a time without a zone cannot be recorded")
     if at.tzinfo is not UTC:
         at = at.astimezone(UTC)
-    return at.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+    return at.isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"
 
 
 def parse_time(text: str) -> datetime:
     return datetime.fromisoformat(text)
+
+
+class _Owed(NamedTuple):
+    kind: str
+    subject: str
+    body: dict[str, Any]
+    text: str
 
 
 class Ledger:
@@ -107,10 +116,12 @@ class Ledger:
         self._clock = clock
         self._entries_since_checkpoint = 0
         self._signed_at_s = float("-inf")
+        self._newest: tuple[int, str] | None = None
+        self._owed: list[_Owed] = []
         self._closed = False
         try:
             os.makedirs(directory, mode=0o700, exist_ok=True)
-            self._seq, self._hash = self._read_last()
+            seq, digest = self._last()
             seal = self._take_seal()
             faults = find_opening_faults(store.path, directory, seal)
             try:
@@ -121,13 +132,18 @@ class Ledger:
             if not faults:
                 # Forward over what a crash between commit and head left; with faults the next entry moves it,
                 # so that a second crash cannot take the evidence away.
-                self._checkpoints.move(self._seq, self._hash)
+                self._checkpoints.move(seq, digest)
         except (OSError, sqlite3.Error) as error:
             raise LedgerUnavailable(f"the ledger in `{directory}` cannot be opened: {error}", path=directory) from error
         if faults:
             for fault in faults:
                 _log.error("ledger: %s at entry %d: %s", fault.kind, fault.seq, fault.message)
             self.append(FAULT_FOUND, "ledger", {"faults": [fault.model_dump() for fault in faults]}, durable=True)
+
+    @property
+    def committed_seq(self) -> int:
+        """The last entry that is committed and under the head."""
+        return self._checkpoints.head.seq
 
     def append(
         self,
@@ -141,14 +157,13 @@ class Ledger:
         """Record, in the transaction under way if there is one, else in its own.
 
         *connection* says that the caller means its transaction; it is checked. *durable* makes the record
-        survive a power cut.
+        survive a power cut. An entry in a transaction that was put off is recorded all the same: should its commit
+        fail, it is written again.
 
         Raises:
             LedgerUnavailable: it is not recorded; do not act.
             TypeError: the body holds a float or anything else that is not plain JSON: a mistake of ours.
         """
-        if connection is not None and not self._store.is_joined_by(connection):
-            raise RuntimeError("the connection given has no transaction under way in this store")
         if self._closed:
             raise LedgerUnavailable("the ledger is closed", hint="start the server again")
         _check_plain(body)
@@ -157,20 +172,40 @@ class Ledger:
             # Lone surrogates (file names that are no UTF-8) become visible escapes: many JSON readers refuse them.
             body = _without_surrogates(body)
             text = canonical(body)
+        new = _Owed(kind, subject, body, text)
+        if connection is not None:
+            self._store.join(connection, durable=durable)
+            if not self._owed:
+                return self._write(new)
+        with self._store.transaction(durable=durable):
+            self._pay()
+            return self._write(new)
+
+    def _write(self, new: _Owed) -> LedgerEntry:
+        """One row in the transaction under way."""
         now = self._clock()
         at = format_time(now)
-        with self._store.transaction(durable=durable):
-            seq, previous = self._seq + 1, self._hash
-            digest = entry_hash(seq, at, kind, subject, text, previous)
-            columns = (body.get(name) for name in INDEXED)
-            try:
-                self._store.raw.execute(_INSERT, (seq, at, kind, subject, text, previous, digest, *columns))
-            except sqlite3.Error as error:
-                raise LedgerUnavailable(f"the ledger cannot be written: {error}", reason=str(error)) from error
-            self._store.after(self._committed, self._undone)
-            self._seq, self._hash = seq, digest
-            self._entries_since_checkpoint += 1
+        kind, subject, body, text = new
+        seq, previous = self._last()
+        seq += 1
+        digest = entry_hash(seq, at, kind, subject, text, previous)
+        columns = (body.get(name) for name in INDEXED)
+        try:
+            self._store.raw.execute(_INSERT, (seq, at, kind, subject, text, previous, digest, *columns))
+        except sqlite3.Error as error:
+            raise LedgerUnavailable(f"the ledger cannot be written: {error}", reason=str(error)) from error
+        self._store.after(self._committed, self._undone, partial(self._lost, new))
+        self._newest = seq, digest
+        self._entries_since_checkpoint += 1
         return LedgerEntry(seq=seq, at=now, kind=kind, subject=subject, body=body, previous=previous, hash=digest)
+
+    def _pay(self) -> None:
+        """Write what is owed, before anything else is."""
+        if owed := self._owed:
+            self._store.after(lambda _: None, lambda: self._owed.extend(owed), lambda: None)
+            self._owed = []
+            for entry in owed:
+                self._write(entry)
 
     def entries(
         self,
@@ -223,6 +258,7 @@ class Ledger:
 
     def verify(self) -> LedgerVerdict:
         """Check every entry and checkpoint. Reads through a connection of its own, so it may run in a thread."""
+        self.settle()
         return verify_directory(self._store.path, self._directory)
 
     def export(self) -> Iterator[bytes]:
@@ -233,11 +269,26 @@ class Ledger:
                 after = entry.seq
                 yield export_line(entry)
 
+    def settle(self) -> None:
+        """Commit what was put off, and write what is owed.
+
+        Raises:
+            LedgerUnavailable: something is not recorded for good yet.
+        """
+        self._store.settle()
+        if self._owed:
+            with self._store.transaction():
+                self._pay()
+
     def close(self) -> None:
         """Sign the head and let go. Idempotent; the store stays open."""
         if self._closed:
             return
         self._closed = True
+        try:
+            self.settle()
+        except LedgerUnavailable as error:
+            _log.error("ledger: %s; what is missing is made up for at the next start", error.message)
         try:
             if self._checkpoints.head.seq != 0 and self._entries_since_checkpoint:
                 self._checkpoints.sign(self._clock())
@@ -249,7 +300,9 @@ class Ledger:
     def _take_seal(self) -> Seal:
         if has_seal(self._directory):
             return read_seal(self._directory)
-        if self._seq or any(os.path.exists(os.path.join(self._directory, n)) for n in ("head", "checkpoints.jsonl")):
+        if self._last()[0] or any(
+            os.path.exists(os.path.join(self._directory, n)) for n in ("head", "checkpoints.jsonl")
+        ):
             raise LedgerUnavailable(
                 f"the signing key is missing from `{self._directory}` although the ledger has entries",
                 hint="put `signing.key` back from a backup; `coldframe ledger verify` tells what can still be checked",
@@ -257,15 +310,19 @@ class Ledger:
             )
         return make_seal(self._directory)
 
-    def _read_last(self) -> tuple[int, str]:
-        rows = self._store.read("SELECT seq, hash FROM ledger ORDER BY seq DESC LIMIT 1")
-        return (int(rows[0][0]), str(rows[0][1])) if rows else (0, ZERO)
+    def _last(self) -> tuple[int, str]:
+        """Number and hash of the newest entry, committed or not."""
+        if self._newest is None:
+            rows = self._store.read("SELECT seq, hash FROM ledger ORDER BY seq DESC LIMIT 1")
+            self._newest = (int(rows[0][0]), str(rows[0][1])) if rows else (0, ZERO)
+        return self._newest
 
     def _committed(self, durable: bool) -> None:
-        if self._checkpoints.head[:2] == (self._seq, self._hash):
+        newest = self._last()
+        if self._checkpoints.head[:2] == newest:
             return  # Several entries of one transaction: the first call moved the head past all of them.
         try:
-            self._checkpoints.move(self._seq, self._hash)
+            self._checkpoints.move(*newest)
             full = self._entries_since_checkpoint >= CHECKPOINT_EVERY
             if full or (durable and time.monotonic() - self._signed_at_s >= DURABLE_CHECKPOINT_S):
                 self._checkpoints.sign(self._clock())
@@ -276,8 +333,12 @@ class Ledger:
             raise LedgerUnavailable(f"the head of the ledger cannot be written: {error}", reason=str(error)) from error
 
     def _undone(self) -> None:
-        with contextlib.suppress(LedgerUnavailable):
-            self._seq, self._hash = self._read_last()
+        self._newest = None
+
+    def _lost(self, entry: _Owed) -> None:
+        _log.error("ledger: `%s` of `%s` was not committed and is written again", entry.kind, entry.subject)
+        self._owed.append(entry)
+        self._undone()
 
     def _read(self, query: str, values: list[Any]) -> list[LedgerEntry]:
         return [
@@ -308,21 +369,23 @@ def export_line(entry: LedgerEntry) -> bytes:
     return canonical(fields).encode() + b"\n"
 
 
+_PLAIN = frozenset((str, int, bool, type(None)))
+
+
 def _check_plain(value: object) -> None:
     """Refuse what JSON would take but not bring back the same."""
-    kind = type(value)
-    if kind is str or kind is int or kind is bool or value is None:
-        return
-    if kind is dict and isinstance(value, dict):
+    if isinstance(value, dict):
         for key, inner in value.items():
             if type(key) is not str:
                 raise TypeError(f"a ledger body has text keys only, not {key!r}")
-            _check_plain(inner)
+            if type(inner) not in _PLAIN:
+                _check_plain(inner)
     elif isinstance(value, (list, tuple)):
         for inner in value:
-            _check_plain(inner)
-    elif not isinstance(value, str):  # A text enumeration is its text.
-        raise TypeError(f"a ledger body holds no {kind.__name__}: {value!r}")
+            if type(inner) not in _PLAIN:
+                _check_plain(inner)
+    elif type(value) not in _PLAIN and not isinstance(value, str):  # A text enumeration is its text.
+        raise TypeError(f"a ledger body holds no {type(value).__name__}: {value!r}")
 
 
 def _without_surrogates(value: Any) -> Any:

@@ -47,6 +47,7 @@ class Receipts:
             # It names files and endpoints, which are judged with the output.
             raise DeniedByRule(f"the result of call `{ids.call_id}` was withheld", call_id=ids.call_id)
         contract = self._last(started.sandbox_id, "contract.issued", before=begin.seq)
+        measured = self._last(started.sandbox_id, "sandbox.created", "isolation.changed", before=begin.seq)
         previous = self._last(started.sandbox_id, "call.ended", before=end.seq)
         receipt = Receipt(
             receipt_id=ids.receipt_id,
@@ -65,6 +66,7 @@ class Receipts:
             cwd=started.cwd,
             runtime=started.runtime,
             arguments_sha256=started.arguments_sha256,
+            degraded=tuple(measured.body["degraded"]) if measured is not None else (),
             inputs=started.inputs,
             decision=_decision(begin.seq, started.decision),
             result_decision=None if ended.decision is None else _decision(end.seq, ended.decision),
@@ -93,9 +95,9 @@ class Receipts:
         )
         return receipt.model_copy(update={"digest": receipt_digest(receipt)})
 
-    def _last(self, sandbox_id: str, kind: str, *, before: int) -> LedgerEntry | None:
+    def _last(self, sandbox_id: str, *kinds: str, before: int) -> LedgerEntry | None:
         last, after = None, 0
-        while batch := self._ledger.entries(after=after, limit=1000, kinds=(kind,), sandbox_id=sandbox_id):
+        while batch := self._ledger.entries(after=after, limit=1000, kinds=kinds, sandbox_id=sandbox_id):
             for entry in batch:
                 if entry.seq >= before:
                     return last

@@ -1,5 +1,6 @@
 """Rows of sandboxes: the table, the state object of each state, and what of a row is worth keeping parsed."""
 
+import json
 from datetime import datetime
 from functools import lru_cache
 
@@ -24,6 +25,13 @@ sandboxes = sa.Table(
     sa.Column("created_at", sa.Text, nullable=False),
 )
 FIELDS = "sandbox_id, agent_id, session_id, spec, state, report, workspace_label, created_at"
+INSERT = (
+    "INSERT INTO sandboxes (sandbox_id, agent_id, session_id, spec, state, workspace_label, created_at) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?)"
+)
+SET_RUNNING = "UPDATE sandboxes SET report = ?, state = ? WHERE sandbox_id = ?"
+SET_REPORT = "UPDATE sandboxes SET report = ? WHERE sandbox_id = ?"
+SET_STATE = "UPDATE sandboxes SET state = ? WHERE sandbox_id = ?"
 ENDED = ("terminated", "lost", "failed")
 
 
@@ -40,12 +48,20 @@ def stored_state(text: str) -> StateObject:
 
 @lru_cache(maxsize=256)
 def weak_points(text: str) -> tuple[str, ...]:
-    return degraded_of(IsolationReport.model_validate_json(text))
+    """`degraded_of` a stored report, whose other parts (every mount, every wall) need no reading for it."""
+    report = json.loads(text)
+    weak = [one["name"] for one in report["properties"] if one["state"] != "enforced" and one["required"]]
+    return (*weak, *(f"limit:{one['kind']}" for one in report["limits"] if one["strength"] != "hard"))
 
 
 def degraded_of(report: IsolationReport) -> tuple[str, ...]:
     weak = [one.name for one in report.properties if one.state != "enforced" and one.required]
     return (*weak, *(f"limit:{one.kind}" for one in report.limits if one.strength != "hard"))
+
+
+def fallen_walls(degraded: tuple[str, ...]) -> list[str]:
+    """Of what holds by best effort only: the walls, which never may."""
+    return [name for name in degraded if not name.startswith("limit:")]
 
 
 def state_object(sandbox_id: str, state: SandboxState, since: datetime, *, message: str = "") -> StateObject:

@@ -25,6 +25,7 @@ from coldframe.contract.errors import (
     GuestLost,
     HostUnreachable,
     InvalidArgument,
+    IsolationUnavailable,
     NextAction,
     NotFound,
     WrongState,
@@ -38,13 +39,19 @@ from coldframe.contract.sandbox import Limits, SandboxInfo, SandboxSpec, Session
 from coldframe.contract.state import StateObject
 from coldframe.control.agents import Agents
 from coldframe.control.judgement import build_context, digest_of, judge_call
+from coldframe.control.keyed_calls import KeyedCalls
 from coldframe.control.ledger import Ledger, format_time, parse_time
 from coldframe.control.rights import require
 from coldframe.control.rulebook import Rulebook
 from coldframe.control.sandbox_rows import (
     ENDED,
     FIELDS,
+    INSERT,
+    SET_REPORT,
+    SET_RUNNING,
+    SET_STATE,
     degraded_of,
+    fallen_walls,
     sandboxes,
     state_object,
     stored_spec,
@@ -85,12 +92,20 @@ class Sandboxes:
         self._told: dict[str, Limits] = {}
         """The limits that each box holds its commands to, as far as it was told since this server began."""
         self._telling = asyncio.Lock()
+        self._used: set[str] = set()
+        """Those to be measured at the next turn."""
+        self._keyed = KeyedCalls(store)
+        self._creating: dict[str, asyncio.Event] = {}
+        """Sandboxes that are being made under a key; set when they are there, or are not."""
 
-    async def create(self, caller: Caller, spec: SandboxSpec) -> SandboxInfo:
-        """Build a box for *spec* and measure it.
+    async def create(self, caller: Caller, spec: SandboxSpec, *, idempotency_key: str | None = None) -> SandboxInfo:
+        """Build a box for *spec* and measure it; with a key that was used already, return what was made then.
+
+        A creation that failed gives its key back.
 
         Raises:
             GrantMissing: the caller may not.
+            Conflict: the key was used for something else.
             InvalidArgument: neither or both of an agent and `background`.
             IsolationUnavailable: a wall is missing on this host; nothing is left behind.
         """
@@ -104,25 +119,27 @@ class Sandboxes:
             )
         if caller.role is Role.AGENT and (spec.background or spec.agent_id != caller.agent_id):
             raise NotFound(f"no agent `{spec.agent_id or 'background'}`", hint="use the agent of your token")
+        asked = digest_of({"operation": "sandbox.create", "spec": spec.model_dump(mode="json")})
+        if (made := await self._made_before(caller, idempotency_key, asked)) is not None:
+            return made
         spec = self._restricted(spec)
         if spec.agent_id is not None:
             await self._agents.ensure(spec.agent_id, caller=caller)
+        # once more: from here to the row that holds the key nothing else runs
+        if (made := await self._made_before(caller, idempotency_key, asked)) is not None:
+            return made
         sandbox_id = f"sbx_{secrets.token_hex(10)}"
-        session = self._sessions.open(sandbox_id, spec.agent_id)
+        now, written = self._clock(), spec.model_dump_json()
+        with self._store.transaction() as connection:
+            session = self._sessions.open(sandbox_id, spec.agent_id)
+            self._kept.forget(sandbox_id)
+            starting = state_object(sandbox_id, "starting", now).model_dump_json()
+            row = (sandbox_id, spec.agent_id, session.session_id, written, starting, Label.PUBLIC.value)
+            self._store.raw.execute(INSERT, (*row, format_time(now)))
+            if idempotency_key is not None:
+                self._keyed.open(caller.token_id, idempotency_key, asked, sandbox_id, connection=connection)
+                self._creating[sandbox_id] = asyncio.Event()
         try:
-            with self._store.transaction() as connection:
-                self._kept.forget(sandbox_id)
-                connection.execute(
-                    sandboxes.insert().values(
-                        sandbox_id=sandbox_id,
-                        agent_id=spec.agent_id,
-                        session_id=session.session_id,
-                        spec=spec.model_dump_json(),
-                        state=state_object(sandbox_id, "starting", self._clock()).model_dump_json(),
-                        workspace_label=Label.PUBLIC.value,
-                        created_at=format_time(self._clock()),
-                    )
-                )
             report = await self._host.create(sandbox_id, spec, session_id=session.session_id)
             self._told[sandbox_id] = spec.limits
             if self._tightened(spec) is not spec:
@@ -130,14 +147,8 @@ class Sandboxes:
                 report = await (await self._host.life(sandbox_id)).report()
             with self._store.transaction() as connection:
                 self._kept.forget(sandbox_id)
-                connection.execute(
-                    sandboxes.update()
-                    .where(sandboxes.c.sandbox_id == sandbox_id)
-                    .values(
-                        report=report.model_dump_json(),
-                        state=state_object(sandbox_id, "running", self._clock()).model_dump_json(),
-                    )
-                )
+                running = state_object(sandbox_id, "running", self._clock()).model_dump_json()
+                self._store.raw.execute(SET_RUNNING, (report.model_dump_json(), running, sandbox_id))
                 self._ledger.append(
                     "sandbox.created",
                     sandbox_id,
@@ -146,7 +157,7 @@ class Sandboxes:
                         "agent_id": spec.agent_id,
                         "session_id": session.session_id,
                         "caller": caller.name,
-                        "spec": spec.model_dump_json(),
+                        "spec": written,
                         "degraded": list(degraded_of(report)),
                     },
                     connection=connection,
@@ -156,7 +167,18 @@ class Sandboxes:
         except BaseException as error:
             await asyncio.shield(self._undo(sandbox_id, session.session_id, spec, caller, error))
             raise
+        finally:
+            if sandbox_id in self._creating:
+                self._creating.pop(sandbox_id).set()
         return info
+
+    async def _made_before(self, caller: Caller, key: str | None, asked: str) -> SandboxInfo | None:
+        """The sandbox that was made under *key*, or None, and then without having let anybody else run after the look."""
+        while key is not None and (known := self._keyed.find(caller.token_id, key, asked)) is not None:
+            if known.call_id not in self._creating:
+                return self.get(caller, known.call_id)
+            await self._creating[known.call_id].wait()
+        return None
 
     async def _undo(
         self, sandbox_id: str, session_id: str, spec: SandboxSpec, caller: Caller, error: BaseException
@@ -168,6 +190,7 @@ class Sandboxes:
             self._kept.forget(sandbox_id)
             connection.execute(sandboxes.delete().where(sandboxes.c.sandbox_id == sandbox_id))
             self._sessions.close(session_id)
+            self._keyed.forget(sandbox_id, connection=connection)
             body = {
                 "sandbox_id": sandbox_id,
                 "agent_id": spec.agent_id,
@@ -241,9 +264,43 @@ class Sandboxes:
         info = self.get(caller, sandbox_id)
         if info.state.state == "running":
             with contextlib.suppress(GuestLost, NotFound):
-                life = await self._host.life(sandbox_id)
-                return await life.report()
+                return await self._measure(info)
         return self.measured(sandbox_id)
+
+    async def measure_used(self) -> None:
+        """Measure every sandbox in which something was started since the last time, or still runs.
+
+        The others are let alone, so that idle ones cost nothing: without a process of theirs nothing of theirs changes.
+        """
+        used, self._used = self._used, set()
+        for sandbox_id in used:
+            with contextlib.suppress(ColdframeError):
+                info = self._find(sandbox_id)
+                if info.state.state == "running":
+                    self._used.add(sandbox_id)  # again next time, unless it is seen to be at rest and whole
+                    report = await self._measure(info)
+                    if report.processes == 1 and not fallen_walls(degraded_of(report)):
+                        self._used.discard(sandbox_id)
+
+    async def _measure(self, info: SandboxInfo) -> IsolationReport:
+        """Measure now; what holds otherwise than before is kept, recorded, and in the contract.
+
+        What was found missing is looked at once more: processes end while they are read.
+        """
+        life = await self._host.life(info.sandbox_id)
+        report = await life.report()
+        before = degraded_of(self.measured(info.sandbox_id))
+        if degraded_of(report) != before:
+            report = await life.report()
+        now = degraded_of(report)
+        if now != before:
+            with self._store.transaction() as connection:
+                self._kept.forget(info.sandbox_id)
+                self._store.raw.execute(SET_REPORT, (report.model_dump_json(), info.sandbox_id))
+                body = {"sandbox_id": info.sandbox_id, "agent_id": info.agent_id, "degraded": list(now)}
+                self._ledger.append("isolation.changed", info.sandbox_id, body, connection=connection)
+                self._issue_contract(self._find(info.sandbox_id), report)
+        return report
 
     async def contacts(self, caller: Caller, sandbox_id: str) -> builtins.list[Contact]:
         """Return attempts to reach out that belong to no command that still runs."""
@@ -253,8 +310,9 @@ class Sandboxes:
         return await (await self._host.life(sandbox_id)).contacts()
 
     async def contract(self, caller: Caller, sandbox_id: str) -> ContractDocument:
-        """Return the newest version of the contract; a change of the rules makes a new one."""
-        return self._issue_contract(self.get(caller, sandbox_id), self.measured(sandbox_id))
+        """Measure now and return the newest version of the contract; a change of the walls or rules makes a new one."""
+        report = await self.report(caller, sandbox_id)
+        return self._issue_contract(self.get(caller, sandbox_id), report)
 
     def session(self, info: SandboxInfo) -> SessionInfo:
         """Return the session that calls join unless they name another: the newest one, if the owner has reset it."""
@@ -307,13 +365,22 @@ class Sandboxes:
 
         Raises:
             WrongState: the sandbox is not running.
+            IsolationUnavailable: a wall of it was found missing since, so nothing more is started in it.
             GuestLost: it ended by itself; its state is `lost` from now on.
         """
         self.require_running(info)
+        self._used.add(info.sandbox_id)
+        if fallen := fallen_walls(info.degraded):
+            raise IsolationUnavailable(
+                f"a wall of sandbox `{info.sandbox_id}` does not hold any more: {', '.join(fallen)}",
+                hint="terminate it and create another; the files of the agent are kept",
+                property=fallen[0],
+                sandbox_id=info.sandbox_id,
+            )
         try:
             return await self._host.box(info.sandbox_id)
         except (GuestLost, NotFound) as error:
-            self.mark_lost(info.sandbox_id, str(error))
+            await self._lose(info.sandbox_id, str(error))
             raise GuestLost(f"sandbox `{info.sandbox_id}` is lost: {error}", sandbox_id=info.sandbox_id) from error
 
     async def hold_to_limits(self, sandbox_id: str, box: Box) -> None:
@@ -376,7 +443,14 @@ class Sandboxes:
             return  # Nobody knows; the next call asks again.
         alive = {status.sandbox_id for status in boxes if status.state == "running"}
         if sandbox_id not in alive:
-            self.mark_lost(sandbox_id, reason)
+            await self._lose(sandbox_id, reason)
+
+    async def _lose(self, sandbox_id: str, reason: str) -> None:
+        """Mark it lost; a temporary workspace goes with its session now, and not at the next start only."""
+        self.mark_lost(sandbox_id, reason)
+        if self._find(sandbox_id).spec.background:
+            with contextlib.suppress(ColdframeError):  # a host that does not answer is swept when it is back
+                await self._sweep()
 
     def mark_lost(self, sandbox_id: str, reason: str) -> None:
         """Record that the box ended by itself. Does nothing if it has ended otherwise."""
@@ -421,10 +495,14 @@ class Sandboxes:
                     state_object(row.sandbox_id, "failed", self._clock(), message="the server stopped meanwhile"),
                 )
                 self._close_sessions(row.sandbox_id)
+                with self._store.transaction() as connection:
+                    self._keyed.forget(row.sandbox_id, connection=connection)  # it did not start: ask again
             elif state == "stopping":
                 self._set_state(row.sandbox_id, state_object(row.sandbox_id, "terminated", self._clock()))
                 self._close_sessions(row.sandbox_id)
-            elif state == "running" and boxes.get(row.sandbox_id) != "running":
+            elif state == "running" and boxes.get(row.sandbox_id) == "running":
+                self._used.add(row.sandbox_id)  # nobody knows what was started in it before
+            elif state == "running":
                 self.mark_lost(row.sandbox_id, "its box was not there when the server started")
         return await self._sweep()
 
@@ -440,11 +518,9 @@ class Sandboxes:
             self._sessions.close(session.session_id)
 
     def _set_state(self, sandbox_id: str, state: StateObject) -> None:
-        with self._store.transaction() as connection:
+        with self._store.transaction():
             self._kept.forget(sandbox_id)
-            connection.execute(
-                sandboxes.update().where(sandboxes.c.sandbox_id == sandbox_id).values(state=state.model_dump_json())
-            )
+            self._store.raw.execute(SET_STATE, (state.model_dump_json(), sandbox_id))
 
     def _find(self, sandbox_id: str) -> SandboxInfo:
         found = self._kept.get(sandbox_id)

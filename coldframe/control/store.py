@@ -5,6 +5,11 @@ connection, transactions, migrations and the lock. All calls are synchronous and
 about 10 µs, and an asynchronous layer costs ten times that. So nothing may be awaited inside a
 transaction; a transaction joined from another task is refused, since it would mix two callers' writes.
 
+A transaction may be put off: what it wrote is seen on this connection at once, and is committed with the next
+one, or when `settle` asks for it. That is for what can be found out again after a crash, and for nothing else;
+readers with a connection of their own ask for `settle` first. If that later commit fails, all of it is undone
+and whoever wrote it is told so, so that it can be written again before anything else is.
+
 SQLAlchemy builds and runs the statements of the nouns, but BEGIN and COMMIT are ours, on the very same
 DBAPI connection: the ledger's append then costs no more than SQLite itself. A second database
 connection in the process was rejected: it could not join the caller's transaction.
@@ -19,7 +24,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import sqlalchemy
 from sqlalchemy.pool import StaticPool
@@ -29,6 +34,13 @@ from coldframe.control.migrations import head_revision, upgrade
 
 BUSY_TIMEOUT_MS = 5000
 """How long to wait for a reader (a backup, `coldframe ledger verify`) that holds the file."""
+
+CHECKPOINT_PAGES = 4000
+"""Pages (16 MiB) of the log after which they go into the database file: two syncs, and most pages changed often."""
+MOST_PUT_OFF = 16
+"""Transactions that wait for a commit; one more, and all of them are committed. The head of the ledger may lag by few."""
+MOST_ROWS_PUT_OFF = 1
+"""Rows that a transaction may write and still be put off. A caller that wrote more than it meant to commits at once."""
 
 MOST_KEPT = 4096
 """Parsed rows of one table that are kept at most."""
@@ -50,15 +62,33 @@ def _let_go_in_child() -> None:
 os.register_at_fork(after_in_child=_let_go_in_child)
 
 
+class _Undo(NamedTuple):
+    """What to call when a transaction is undone."""
+
+    undone: Callable[[], None]
+    lost: Callable[[], None]
+    """Instead, once the transaction had been put off: its caller has gone on."""
+
+
 @dataclass
 class _Open:
-    """The transaction under way."""
+    """The transaction under way, or one that was put off."""
 
     task: object
-    durable: bool
     sync_later: bool = False
+    put_off: int = 0
+    """Transactions in it that wait for their commit."""
+    kept: int = 0
+    """Entries of `after_rollback` that belong to those."""
     after_commit: list[Callable[[bool], None]] = field(default_factory=list)
-    after_rollback: list[Callable[[], None]] = field(default_factory=list)
+    after_rollback: list[_Undo] = field(default_factory=list)
+
+    def undo(self, first: int) -> None:
+        """Forget what was registered from *first* on, and call it."""
+        undone, kept = self.after_rollback[first:], self.kept - first
+        del self.after_rollback[first:]
+        for number, entry in enumerate(undone):
+            (entry.lost if number < kept else entry.undone)()
 
 
 class Store:
@@ -74,6 +104,7 @@ class Store:
         self.path = path
         self._mutex = threading.RLock()
         self._open: _Open | None = None
+        self._waiting: _Open | None = None
         self._closed = False
         self._lock_fd = _own(path + ".lock")
         try:
@@ -84,6 +115,8 @@ class Store:
             self._raw.execute("PRAGMA journal_mode=WAL")
             self._raw.execute("PRAGMA synchronous=NORMAL")
             self._raw.execute("PRAGMA foreign_keys=ON")
+            self._raw.execute(f"PRAGMA wal_autocheckpoint={CHECKPOINT_PAGES}")
+            self._raw.execute("PRAGMA temp_store=MEMORY")  # where savepoints keep what they may have to bring back
             self._engine = sqlalchemy.create_engine(
                 "sqlite://", creator=lambda: self._raw, poolclass=StaticPool, isolation_level="AUTOCOMMIT"
             )
@@ -101,16 +134,37 @@ class Store:
         """The DBAPI connection below, for hand-kept statements inside a transaction."""
         return self._raw
 
-    def transaction(self, *, durable: bool = False) -> AbstractContextManager[sqlalchemy.Connection]:
+    @property
+    def is_settled(self) -> bool:
+        """Whether everything that was written is committed."""
+        return self._waiting is None
+
+    def transaction(
+        self, *, durable: bool = False, may_wait: bool = False
+    ) -> AbstractContextManager[sqlalchemy.Connection]:
         """Run the block as one transaction; joined by inner uses, which are undone alone if they fail.
 
         *durable* makes the commit survive a power cut (about 0.3 ms, tails of 20 ms); otherwise it survives
-        any crash of the process.
+        any crash of the process. *may_wait* puts the commit off, unless an inner use is durable or more than
+        MOST_ROWS_PUT_OFF rows were written; `is_settled` tells, and the caller sees to it that `settle` is called soon.
 
         Raises:
             LedgerUnavailable: the database refused (full, read-only, damaged, closed); nothing was written.
         """
-        return self._inner(durable) if self._joins() else self._outer(durable)
+        return self._inner(durable) if self._joins() else self._outer(durable, may_wait)
+
+    def settle(self) -> None:
+        """Commit what was put off, if anything was. For readers with another connection, from any thread.
+
+        Raises:
+            LedgerUnavailable: it could not be, and is undone.
+        """
+        with self._mutex:
+            if self._open is not None:
+                raise RuntimeError("a transaction is under way")
+            waiting, self._waiting = self._waiting, None
+            if waiting is not None:
+                self._commit(waiting, durable=False)
 
     def read(self, query: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         """Rows of one hand-kept SELECT, without a transaction of its own: 5 µs, for what every request asks.
@@ -126,12 +180,25 @@ class Store:
             except sqlite3.Error as error:
                 raise LedgerUnavailable(f"the database cannot be read: {error}", reason=str(error)) from error
 
-    def after(self, commit: Callable[[bool], None], rollback: Callable[[], None]) -> None:
-        """Call one of the two when the transaction under way has ended; *commit* learns whether it was durable."""
+    def after(
+        self, commit: Callable[[bool], None], rollback: Callable[[], None], lost: Callable[[], None] | None = None
+    ) -> None:
+        """Call one of them when the transaction under way has ended; *commit* learns whether it was durable.
+
+        *lost* is called in place of *rollback* if the transaction had been put off when it was undone.
+        """
         if self._open is None:
             raise RuntimeError("no transaction is under way")
         self._open.after_commit.append(commit)
-        self._open.after_rollback.append(rollback)
+        self._open.after_rollback.append(_Undo(rollback, lost or rollback))
+
+    def join(self, connection: sqlalchemy.Connection, *, durable: bool) -> None:
+        """Write in the transaction of *connection* without one within it: for single statements, which are whole anyway."""
+        if not self.is_joined_by(connection) or self._open is None:
+            raise RuntimeError("the connection given has no transaction under way in this store")
+        if not self._raw.in_transaction:  # Ended by SQLite itself, as a full disk makes it do.
+            raise LedgerUnavailable("the transaction was ended by the database")
+        self._open.sync_later = self._open.sync_later or durable
 
     def is_joined_by(self, connection: sqlalchemy.Connection) -> bool:
         """Whether *connection* is this store's, with a transaction under way."""
@@ -142,13 +209,15 @@ class Store:
         with self._mutex:
             if self._closed:
                 return
-            if self._open is not None:
-                raise RuntimeError("a transaction is under way")
-            self._closed = True
-            self._connection.close()
-            self._engine.dispose()
-            self._raw.close()
-            _give_up(self._lock_fd)
+            try:
+                self.settle()
+            finally:
+                if self._open is None:
+                    self._closed = True
+                    self._connection.close()
+                    self._engine.dispose()
+                    self._raw.close()
+                    _give_up(self._lock_fd)
 
     def _joins(self) -> bool:
         with self._mutex:  # Waits for another thread's transaction; our own we hold already.
@@ -159,36 +228,92 @@ class Store:
             return True
 
     @contextlib.contextmanager
-    def _outer(self, durable: bool) -> Iterator[sqlalchemy.Connection]:
+    def _outer(self, durable: bool, may_wait: bool) -> Iterator[sqlalchemy.Connection]:
         with self._mutex:
             if self._closed:
                 raise LedgerUnavailable("the database is closed", hint="start the server again")
-            opened = _Open(_current_task(), durable)
-            try:
-                if durable:
-                    self._raw.execute("PRAGMA synchronous=FULL")
-                self._raw.execute("BEGIN IMMEDIATE")
-            except sqlite3.Error as error:
-                raise _refused(error) from error
-            self._open = opened
+            if durable:
+                self.settle()  # SQLite takes no change of `synchronous` inside a transaction
+            opened = self._begin(durable)
+            first, rows = opened.kept, self._raw.total_changes
+            commits = len(opened.after_commit)
+            self._open, self._waiting = opened, None
             try:
                 yield self._connection
-                self._raw.execute("COMMIT")
+                if opened.put_off:
+                    self._raw.execute("RELEASE after_wait")
             except BaseException as error:
-                self._roll_back(opened)
+                del opened.after_commit[commits:]
+                if opened.put_off and self._undo_block():
+                    opened.undo(first)
+                    self._waiting = opened
+                else:
+                    self._roll_back(opened)
+                if durable:
+                    self._sync_normal()
                 if isinstance(error, (sqlite3.Error, sqlalchemy.exc.DBAPIError)) and not _is_clash(error):
                     raise _refused(error) from error
                 raise
             finally:
                 self._open = None
-                if durable:
-                    with contextlib.suppress(sqlite3.Error):
-                        self._raw.execute("PRAGMA synchronous=NORMAL")
-            if opened.sync_later and not durable:
-                # SQLite takes no change of `synchronous` inside a transaction; a checkpoint syncs as well.
-                self._raw.execute("PRAGMA wal_checkpoint(PASSIVE)")
-            for done in opened.after_commit:
-                done(durable or opened.sync_later)
+            written = self._raw.total_changes - rows
+            if may_wait and not durable and not opened.sync_later and written <= MOST_ROWS_PUT_OFF:
+                opened.put_off, opened.kept = opened.put_off + 1, len(opened.after_rollback)
+                if opened.put_off <= MOST_PUT_OFF:
+                    self._waiting = opened
+                    return
+            self._commit(opened, durable=durable)
+
+    def _begin(self, durable: bool) -> _Open:
+        """Open a transaction, or go on with the one that was put off."""
+        opened = self._waiting
+        try:
+            if opened is not None and self._raw.in_transaction:
+                self._raw.execute("SAVEPOINT after_wait")
+                opened.task = _current_task()
+                return opened
+            if opened is not None:  # Ended by SQLite itself.
+                self._waiting = None
+                opened.undo(0)
+            opened = _Open(_current_task())
+            if durable:
+                self._raw.execute("PRAGMA synchronous=FULL")
+            self._raw.execute("BEGIN IMMEDIATE")
+        except sqlite3.Error as error:
+            if durable:
+                self._sync_normal()
+            raise _refused(error) from error
+        return opened
+
+    def _undo_block(self) -> bool:
+        """Undo what was written since the transaction was put off. False if all of it has to go, or has gone."""
+        try:
+            if self._raw.in_transaction:
+                self._raw.execute("ROLLBACK TO after_wait")
+                self._raw.execute("RELEASE after_wait")
+                return True
+        except sqlite3.Error:
+            pass
+        return False
+
+    def _commit(self, opened: _Open, *, durable: bool) -> None:
+        try:
+            self._raw.execute("COMMIT")
+        except sqlite3.Error as error:
+            self._roll_back(opened)
+            raise _refused(error) from error
+        finally:
+            if durable:
+                self._sync_normal()
+        if opened.sync_later and not durable:
+            # SQLite takes no change of `synchronous` inside a transaction; a checkpoint syncs as well.
+            self._raw.execute("PRAGMA wal_checkpoint(PASSIVE)")
+        for done in opened.after_commit:
+            done(durable or opened.sync_later)
+
+    def _sync_normal(self) -> None:
+        with contextlib.suppress(sqlite3.Error):
+            self._raw.execute("PRAGMA synchronous=NORMAL")
 
     @contextlib.contextmanager
     def _inner(self, durable: bool) -> Iterator[sqlalchemy.Connection]:
@@ -206,10 +331,8 @@ class Store:
             if self._raw.in_transaction:  # A full disk has ended the whole transaction already.
                 self._raw.execute("ROLLBACK TO inner_use")
                 self._raw.execute("RELEASE inner_use")
-            undone = opened.after_rollback[rollbacks:]
-            del opened.after_commit[commits:], opened.after_rollback[rollbacks:]
-            for undo in undone:
-                undo()
+            del opened.after_commit[commits:]
+            opened.undo(rollbacks)
             raise
         self._raw.execute("RELEASE inner_use")
 
@@ -217,8 +340,7 @@ class Store:
         if self._raw.in_transaction:
             with contextlib.suppress(sqlite3.Error):
                 self._raw.execute("ROLLBACK")
-        for undo in opened.after_rollback:
-            undo()
+        opened.undo(0)
 
 
 def _current_task() -> object:

@@ -7,7 +7,6 @@ the ledger, never the secret; a wholly unknown secret is not, or anybody could f
 
 import builtins
 import hashlib
-import hmac
 import secrets
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -28,7 +27,7 @@ from coldframe.contract.policy import Role
 from coldframe.contract.sandbox import checked_agent_id
 from coldframe.control.ledger import Ledger, format_time, parse_time
 from coldframe.control.rights import require
-from coldframe.control.store import Store, metadata
+from coldframe.control.store import Kept, Store, metadata
 
 Surface = Literal["rest", "cli", "sdk", "embedded", "mcp", "e2b", "console"]
 
@@ -52,17 +51,18 @@ tokens_table = Table(
 )
 Index("tokens_digest", tokens_table.c.digest, unique=True)
 
-_SELECT = "SELECT token_id, name, role, agent_id, created_at, expires_at, revoked_at, digest FROM tokens"
+_SELECT = "SELECT token_id, name, role, agent_id, created_at, expires_at, revoked_at FROM tokens"
 
 
 class Tokens:
-    """Makes, checks and revokes tokens."""
+    """Makes, checks and revokes tokens. One per store, since it keeps those in use as they were read."""
 
     def __init__(self, store: Store, ledger: Ledger, clock: Callable[[], datetime]) -> None:
         self._store = store
         self._ledger = ledger
         self._clock = clock
         self._dead_use_noted: dict[str, datetime] = {}
+        self._kept: Kept[TokenInfo] = Kept(store, self._load)
 
     def create(
         self,
@@ -92,11 +92,9 @@ class Tokens:
         Raises:
             Unauthenticated: unknown, expired or revoked; the message is the same for all three.
         """
-        digest = _digest(secret)
-        row = self._row(f"{_SELECT} WHERE digest = ?", digest)
-        if row is None or not hmac.compare_digest(row[7], digest):
+        info = self._kept.get(_digest(secret).hex())
+        if info is None:
             raise Unauthenticated("the token is not valid")
-        info = _info(row)
         now = self._clock()
         if info.revoked_at is not None or (info.expires_at is not None and info.expires_at <= now):
             self._note_dead_use(info, surface, now)
@@ -148,6 +146,8 @@ class Tokens:
     def revoke_within(self, connection: sqlalchemy.Connection, info: TokenInfo, caller: Caller) -> TokenInfo:
         """Revoke inside a transaction of the caller, whose rights have been checked."""
         now = self._clock()
+        for row in self._store.read("SELECT digest FROM tokens WHERE token_id = ?", (info.token_id,)):
+            self._kept.forget(bytes(row[0]).hex())
         connection.execute(
             tokens_table.update().where(tokens_table.c.token_id == info.token_id).values(revoked_at=format_time(now))
         )
@@ -227,6 +227,10 @@ class Tokens:
             (now,),
         )
         return {str(row[0]) for row in rows}
+
+    def _load(self, digest: str) -> TokenInfo | None:
+        row = self._row(f"{_SELECT} WHERE digest = ?", bytes.fromhex(digest))
+        return None if row is None else _info(row)
 
     def _row(self, query: str, value: object) -> Any:
         rows = self._store.read(query, (value,))

@@ -27,20 +27,20 @@ MOST_BODY_BYTES = 64 * 1024 * 1024
 _log = logging.getLogger(__name__)
 
 Answer = dict[str, Any]
+Verb = Callable[[dict[str, Any], bytes], Awaitable[Answer]]
 
 
 class Daemon:
     def __init__(self, machine: Machine, *, allowed_uids: set[int]) -> None:
         self._machine = machine
         self._allowed = allowed_uids
-        self._verbs: dict[str, Callable[[dict[str, Any], bytes], Awaitable[Answer]]] = {
+        self._verbs: dict[str, Verb] = {
             "create": self._create,
             "report": self._report,
             "end": self._end,
             "boxes": self._boxes,
             "create_workspace": self._create_workspace,
             "delete_workspace": self._delete_workspace,
-            "append_history": self._append_history,
             "sweep": self._sweep,
             "doctor": self._doctor,
             "ping": self._ping,
@@ -59,6 +59,8 @@ class Daemon:
                 body = await reader.readexactly(body_bytes)
                 if head.get("verb") == "stored":
                     await self._stored(head, writer)
+                elif head.get("verb") == "append_history":
+                    await self._append_history(head, body, writer)
                 else:
                     writer.write(encode(await self._answer(head, body)))
                 await writer.drain()
@@ -76,6 +78,9 @@ class Daemon:
         verb = self._verbs.get(str(head.get("verb")))
         if verb is None:
             return {"error": InvalidArgument("unknown verb of the host daemon").to_wire()}
+        return await self._guarded(verb, head, body)
+
+    async def _guarded(self, verb: Verb, head: dict[str, Any], body: bytes) -> Answer:
         try:
             return {"answer": await verb(head, body)}
         except ColdframeError as error:
@@ -89,7 +94,11 @@ class Daemon:
             return {"error": Internal(f"the host daemon failed: {type(error).__name__}").to_wire()}
 
     async def _ping(self, _: dict[str, Any], __: bytes) -> Answer:
-        return {"installation": self._machine.installation, "pid": os.getpid()}
+        return {
+            "installation": self._machine.installation,
+            "pid": os.getpid(),
+            "own_disks": self._machine.workspaces.own_disks,
+        }
 
     async def _create(self, head: dict[str, Any], _: bytes) -> Answer:
         spec = SandboxSpec.model_validate(head["spec"])
@@ -115,10 +124,6 @@ class Daemon:
         await self._machine.delete_workspace(head["agent_id"])
         return {}
 
-    async def _append_history(self, head: dict[str, Any], body: bytes) -> Answer:
-        await self._machine.append_history(head["owner"], head.get("session_id"), body)
-        return {}
-
     async def _sweep(self, head: dict[str, Any], _: bytes) -> Answer:
         removed = await self._machine.sweep(
             keep_boxes=set(head["keep_boxes"]), keep_sessions=set(head["keep_sessions"])
@@ -127,6 +132,36 @@ class Daemon:
 
     async def _doctor(self, _: dict[str, Any], __: bytes) -> Answer:
         return (await self._machine.doctor()).model_dump(mode="json")
+
+    async def _append_history(self, head: dict[str, Any], lines: bytes, writer: asyncio.StreamWriter) -> None:
+        """Append, and hand over a descriptor to append more with: the server asks once per workspace, not for every call
+        (but for one with a disk of its own, see there).
+
+        Whoever holds it can write this one file and nothing else, and the server is who says what is in it.
+        """
+        file = None
+
+        async def appended(_: dict[str, Any], __: bytes) -> Answer:
+            nonlocal file
+            home = head["owner"], head.get("session_id")
+            await self._machine.append_history(*home, lines)
+            file = self._machine.workspaces.history_to_keep(*home)
+            return {}
+
+        frame = encode(await self._guarded(appended, head, lines))
+        try:
+            await writer.drain()
+            if writer.transport.get_write_buffer_size():
+                raise ConnectionError("the peer does not read")
+            with socket.socket(fileno=os.dup(writer.get_extra_info("socket").fileno())) as peer:
+                sent = socket.send_fds(peer, [frame], [] if file is None else [file])
+            if sent != len(frame):
+                raise ConnectionError("the peer does not read")
+        except OSError as error:  # it does not read, or is gone
+            raise ConnectionError("the answer could not be given") from error
+        finally:
+            if file is not None:
+                os.close(file)
 
     async def _stored(self, head: dict[str, Any], writer: asyncio.StreamWriter) -> None:
         """Frames of events, then an empty answer: the only verb that streams."""
@@ -153,9 +188,15 @@ def socket_path(data_dir: str) -> str:
     return os.path.join(data_dir, "host", SOCKET_NAME)
 
 
-async def serve(data_dir: str, *, server_uid: int | None = None, ready: Callable[[], None] = lambda: None) -> None:
+async def serve(
+    data_dir: str,
+    *,
+    server_uid: int | None = None,
+    own_disks: bool = False,
+    ready: Callable[[], None] = lambda: None,
+) -> None:
     """Serve until cancelled. *server_uid* is the user of the unprivileged server, if it is another one."""
-    machine = Machine(data_dir, server_uid=server_uid)
+    machine = Machine(data_dir, server_uid=server_uid, own_disks=own_disks)
     own = os.getuid()
     allowed = {0, own} | ({server_uid} if server_uid is not None else set())
     daemon = Daemon(machine, allowed_uids=allowed)

@@ -1,7 +1,8 @@
 """Host as the unprivileged server has it: the daemon for what needs rights, keepers directly for the rest.
 
 A command or file request goes straight to the keeper's socket; the daemon is not on that path, so it
-may be restarted while commands run.
+may be restarted while commands run. The history of a workspace is written through a descriptor that the
+daemon hands over once.
 """
 
 import os
@@ -16,6 +17,7 @@ from coldframe.contract.ports import Box, BoxLife, BoxStatus
 from coldframe.contract.sandbox import SandboxSpec
 from coldframe.host.box import KeeperBox, parse_event
 from coldframe.host.daemon import SOCKET_NAME
+from coldframe.host.history_files import HistoryFiles
 from coldframe.host.link import Link, LinkLost
 
 
@@ -26,6 +28,7 @@ class RemoteHost:
         self._data = os.path.abspath(data_dir)
         self._link = Link(os.path.join(self._data, "host"), socket_name=SOCKET_NAME)
         self._boxes: dict[str, KeeperBox] = {}
+        self._histories = HistoryFiles(os.path.join(self._data, "host"), SOCKET_NAME)
 
     async def _ask(self, verb: str, body: bytes = b"", **fields: Any) -> dict[str, Any]:
         try:
@@ -35,7 +38,7 @@ class RemoteHost:
         return answer
 
     async def ping(self) -> dict[str, Any]:
-        """Installation id and process id of the daemon."""
+        """Installation id and process id of the daemon, and whether it gives new workspaces disks of their own."""
         return await self._ask("ping")
 
     async def create(self, sandbox_id: str, spec: SandboxSpec, *, session_id: str) -> IsolationReport:
@@ -75,13 +78,19 @@ class RemoteHost:
         await self._ask("create_workspace", agent_id=agent_id)
 
     async def delete_workspace(self, agent_id: str) -> None:
-        await self._ask("delete_workspace", agent_id=agent_id)
+        try:
+            await self._ask("delete_workspace", agent_id=agent_id)
+        finally:
+            self._histories.drop(lambda owner, _: owner == agent_id)
 
     async def append_history(self, owner: str, session_id: str | None, lines: bytes) -> None:
-        await self._ask("append_history", lines, owner=owner, session_id=session_id)
+        await self._histories.append(owner, session_id, lines)
 
     async def sweep(self, *, keep_boxes: set[str], keep_sessions: set[str]) -> list[str]:
-        answer = await self._ask("sweep", keep_boxes=sorted(keep_boxes), keep_sessions=sorted(keep_sessions))
+        try:
+            answer = await self._ask("sweep", keep_boxes=sorted(keep_boxes), keep_sessions=sorted(keep_sessions))
+        finally:
+            self._histories.drop(lambda _, session_id: session_id is not None and session_id not in keep_sessions)
         return list(answer["removed"])
 
     async def doctor(self) -> IsolationReport:
@@ -98,6 +107,7 @@ class RemoteHost:
 
     async def close(self) -> None:
         self._link.close()
+        self._histories.drop(lambda *_: True)
         for box in self._boxes.values():
             box.close()
         self._boxes.clear()

@@ -14,6 +14,7 @@ from coldframe.contract.policy import Role
 from coldframe.contract.sandbox import SandboxInfo, SandboxSpec
 from coldframe.contract.tool import ToolResult
 from coldframe.control.control import Control, build_control
+from coldframe.control.store import _give_up
 from tests.fakes import FakeHost
 
 OWNER = Caller(token_id="tok_owner", role=Role.OWNER, surface="embedded")
@@ -48,6 +49,17 @@ class Bench:
     async def restart(self) -> None:
         await self.control.close()
         await self.start()
+
+    def kill(self) -> None:
+        """Leave everything as `kill -9` of the server does: what was not committed is gone, and nothing is said to anybody."""
+        control = self.control
+        control.store.raw.close()
+        _give_up(control.store._lock_fd)
+        control.ledger._checkpoints.close()
+        control.ledger._closed = True
+        control.history._stop()
+        for task in control.gate._tasks:
+            task.cancel()
 
     async def sandbox(self, agent_id: str = "ada", **spec: Any) -> SandboxInfo:
         return await self.control.sandboxes.create(OWNER, SandboxSpec(agent_id=agent_id, **spec))

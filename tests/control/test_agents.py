@@ -37,7 +37,7 @@ class Desk:
         self.ledger = Ledger(self.store, str(root / "ledger"), clock)
         self.host = FakeHost(str(root))
         self.tokens = Tokens(self.store, self.ledger, clock)
-        self.agents = Agents(self.store, self.ledger, self.host, clock)
+        self.agents = Agents(self.store, self.ledger, self.tokens, self.host, clock)
 
     def workspace(self, agent_id: str) -> Path:
         return self.root / "workspace" / agent_id

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import coldframe.control.admission as admission_module
+import coldframe.control.history as history_module
 import coldframe.control.landing as landing_module
 from coldframe.contract.command import CommandEvent, Ended, OutputChunk, Started
 from coldframe.contract.errors import (
@@ -26,10 +27,12 @@ from coldframe.contract.errors import (
     PolicyUnavailable,
     UnknownTool,
 )
+from coldframe.contract.ledger import LedgerVerdict
 from coldframe.contract.policy import Label, Outcome
 from coldframe.contract.sandbox import SandboxInfo, SandboxSpec
 from coldframe.contract.tool import ToolResult
 from coldframe.control.judgement import offered_tools, sample_arguments
+from coldframe.control.verification import verify_directory
 from coldframe.tools.registry import all_tools
 from tests.control.bench import AGENT, OTHER, OWNER, VIEWER, Bench, opened, until
 from tests.fakes import FakeBox, FakeHost
@@ -50,6 +53,19 @@ rules:
     when: {output: {contains: "TOP-SECRET"}}
     then: deny
     reason: the marker must not get out
+"""
+
+AT_THE_END = """version: 1
+rules:
+  - id: three-is-confidential
+    hook: POST_TOOL_RESPONSE
+    when: {tool: run_command, exit_code: 3}
+    label: CONFIDENTIAL
+  - id: four-is-withheld
+    hook: POST_TOOL_RESPONSE
+    when: {tool: run_command, exit_code: 4}
+    then: deny
+    reason: no fours
 """
 
 SECRETS = """version: 1
@@ -107,6 +123,7 @@ def test_a_call_passes_its_stations_in_the_documented_order(tmp_path: Path, monk
             monkeypatch.setattr(FakeHost, "append_history", traced("history", FakeHost.append_history))
             await bench.call(info, "run_command", command="echo hi")
             trace.append("delivered")
+            await until(lambda: "history" in trace)
             assert trace == [
                 "rights",
                 "tool",
@@ -116,8 +133,8 @@ def test_a_call_passes_its_stations_in_the_documented_order(tmp_path: Path, monk
                 "run",
                 "POST_TOOL_RESPONSE",
                 "call.ended",
-                "history",
                 "delivered",
+                "history",
             ]
 
     asyncio.run(scenario())
@@ -461,7 +478,8 @@ def test_every_call_leaves_exactly_one_record_of_each_hook_with_what_it_saw(tmp_
             await bench.call(info, "run_command", command=["python3", "-V"], runtime=None)
             started = [entry for entry in bench.calls() if entry.kind == "call.started"]
             ended = [entry for entry in bench.calls() if entry.kind == "call.ended"]
-            assert (len(started), len(ended), len(bench.history())) == (21, 21, 21)
+            await until(lambda: len(bench.history()) == 21)
+            assert (len(started), len(ended)) == (21, 21)
             context = started[3].body["context"]
             assert context["command"] == "cat a3 | wc -l"
             assert [program["name"] for program in context["reading"]["programs"]] == ["cat", "wc"]
@@ -639,6 +657,120 @@ def test_after_a_restart_running_calls_are_followed_to_their_end_and_lost_ones_m
             assert len(bench.host.ran) == 2
             await until(lambda: len(bench.history()) == 2)
             assert {json.loads(line)["attempt"] for line in bench.history()} == {"allowed", "interrupted"}
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.req("T1.87")
+@pytest.mark.parametrize("key", [None, "once"])
+def test_an_end_that_was_delivered_and_not_yet_committed_is_recorded_after_a_kill_once_and_with_its_numbers(
+    tmp_path: Path, key: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            monkeypatch.setattr(history_module, "PUT_OFF_S", 3600)
+            info = await bench.sandbox()
+            before = await bench.call(info, "run_command", command="echo before")
+            command = "printf out; printf err >&2; echo new > file; exit 7"
+            told = await bench.call(info, "run_command", key=key, command=command)
+            assert bench.kinds(call_id=told.call_id) == ["call.started", "call.ended"]
+            bench.kill()
+            assert [json.loads(line)["call_id"] for line in bench.history()] == [before.call_id]
+            assert verdict_of(bench).intact
+
+            monkeypatch.undo()
+            await bench.start()
+            await until(lambda: not bench.control.ledger.open_calls())
+            assert bench.kinds(call_id=told.call_id) == ["call.started", "call.ended"]
+            body = bench.entries(call_id=told.call_id)[-1].body
+            for stream in ("stdout", "stderr"):
+                shown = told.value[f"{stream}_info"]
+                assert (body[stream]["bytes"], body[stream]["sha256"]) == (shown["bytes"], shown["sha256"])
+            assert (body["ended"], body["exit_code"]) == (told.value["ended"], told.value["exit_code"])
+            assert body["duration_us"] == round(told.value["duration_ms"] * 1000)
+            assert [change["path"] for change in body["files"]["changes"]] == ["file"]
+            assert (body["label"], body["label_reason"]) == (told.label, told.label_reason)
+            if key is not None:
+                assert await bench.call(info, "run_command", key=key, command=command) == told
+            await until(lambda: len(bench.history()) == 2)
+            await bench.call(info, "run_command", command="echo after")
+            await bench.restart()
+            lines = [json.loads(line) for line in bench.history()]
+            assert [line["call_id"] for line in lines][:2] == [before.call_id, told.call_id]
+            assert len(lines) == 3
+            assert (lines[1]["hash"], lines[1]["exit_code"]) == (bench.entries(call_id=told.call_id)[-1].hash, 7)
+            assert len(bench.host.ran) == 3
+            assert verdict_of(bench).intact
+
+    asyncio.run(scenario())
+
+
+def verdict_of(bench: Bench) -> LedgerVerdict:
+    """What another process finds."""
+    control = bench.root / "control"
+    return verify_directory(str(control / "coldframe.db"), str(control / "ledger"))
+
+
+def test_an_end_that_waits_is_committed_and_shown_soon_although_nobody_calls(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            told = await bench.call(await bench.sandbox(), "run_command", command="true")
+            await until(lambda: [json.loads(line)["call_id"] for line in bench.history()] == [told.call_id])
+            assert verdict_of(bench).head_seq == bench.entries()[-1].seq
+
+    asyncio.run(scenario())
+
+
+def test_only_the_end_of_a_command_that_changed_nothing_else_waits_for_its_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path, AT_THE_END) as bench:
+            monkeypatch.setattr(history_module, "PUT_OFF_S", 3600)
+            info = await bench.sandbox()
+            store = bench.control.store
+            for tool, arguments in EVERY_TOOL.items():
+                await bench.call(info, tool, **arguments)
+                assert store.is_settled == (tool != "run_command"), tool
+            raised = await bench.call(info, "run_command", command="exit 3")
+            assert (raised.label, store.is_settled) == (Label.CONFIDENTIAL, True)
+            await bench.call(info, "run_command", command="exit 3")  # the same again raises nothing
+            assert not store.is_settled
+            await refused(bench, info, "run_command", command="exit 4")
+            assert store.is_settled
+
+    asyncio.run(scenario())
+
+
+def test_with_an_end_that_could_not_be_committed_nothing_runs_until_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            monkeypatch.setattr(history_module, "PUT_OFF_S", 3600)
+            info = await bench.sandbox()
+            told = await bench.call(info, "run_command", command="echo one")
+            # Into the transaction that waits, so that its commit fails.
+            raw = bench.control.store.raw
+            raw.execute(
+                "CREATE TABLE parts (id INTEGER PRIMARY KEY, whole REFERENCES parts (id) DEFERRABLE INITIALLY DEFERRED)"
+            )
+            raw.execute("INSERT INTO parts VALUES (1, 17)")
+            assert isinstance(await refused(bench, info, "run_command", command="echo no"), LedgerUnavailable)
+            assert len(bench.host.ran) == 1
+            after = await bench.call(info, "run_command", command="echo two")
+            kinds = [(entry.kind, entry.subject) for entry in bench.calls() if entry.kind != "call.refused"]
+            assert kinds == [
+                ("call.started", told.call_id),
+                ("call.ended", told.call_id),
+                ("call.started", after.call_id),
+                ("call.ended", after.call_id),
+            ]
+            await bench.restart()
+            shown = [json.loads(line) for line in bench.history()]
+            assert [line["attempt"] for line in shown] == ["allowed", "denied", "allowed"]
+            assert [shown[0]["call_id"], shown[2]["call_id"]] == [told.call_id, after.call_id]
+            assert verdict_of(bench).intact
 
     asyncio.run(scenario())
 

@@ -12,7 +12,7 @@ import pytest
 from coldframe.contract.errors import HostUnreachable, NotFound
 from coldframe.contract.ledger import CallEnded, CallInterrupted, CallRefused, CallStarted, LedgerEntry, StreamDigest
 from coldframe.contract.policy import CallContext, Decision, Hook, Label, Outcome, Role
-from coldframe.control.history import History
+from coldframe.control.history import History, history_line
 from coldframe.control.ledger import Ledger
 from coldframe.control.store import Store
 from tests.fakes import FakeHost, sha256
@@ -71,6 +71,13 @@ class Desk:
             decision=decision(Outcome.ALLOW),
         )
         return self.ledger.append("call.started", started.call_id, started.model_dump(mode="json"))
+
+    def end_noted(self, entry: LedgerEntry, *, may_wait: bool = False, **more: Any) -> LedgerEntry:
+        """As the gate does it."""
+        with self.store.transaction(may_wait=may_wait):
+            ended = self.end(entry, **more)
+            self.history.note(ended, CallStarted.model_validate(entry.body))
+        return ended
 
     def end(self, entry: LedgerEntry, **more: Any) -> LedgerEntry:
         fields: dict[str, Any] = {
@@ -208,30 +215,88 @@ def test_each_agent_sees_its_own_attempts_only(desk: Desk) -> None:
     assert [line["sandbox"] for line in desk.lines("background", "ses_g")] == ["sbx_g"]
 
 
-def test_projecting_one_entry_brings_all_before_it_in_order_and_once(desk: Desk) -> None:
-    entries = [desk.end(desk.start(desk.record("sbx_a", "alpha"))) for _ in range(5)]
+def test_everything_that_has_ended_is_shown_in_order_and_once_whoever_asks(desk: Desk) -> None:
+    async def scene() -> list[int]:
+        seqs = [desk.end(desk.start(desk.record("sbx_a", "alpha"))).seq for _ in range(5)]
+        await asyncio.gather(*(desk.history.show() for _ in range(5)))
+        seqs.extend(desk.end_noted(desk.start(desk.record("sbx_a", "alpha"))).seq for _ in range(5))
+        await asyncio.gather(*(desk.history.show() for _ in range(5)))
+        return seqs
 
-    async def scene() -> None:
-        await asyncio.gather(*(desk.history.project(entry) for entry in reversed(entries)))
+    seqs = run(scene())
+    assert [line["sequence"] for line in desk.lines("workspace", "alpha")] == seqs
 
-    run(scene())
-    assert [line["sequence"] for line in desk.lines("workspace", "alpha")] == [entry.seq for entry in entries]
+
+@pytest.mark.parametrize("noted", [False, True])
+def test_a_line_is_the_same_whether_it_was_noted_or_read_again(desk: Desk, *, noted: bool) -> None:
+    run(desk.history.catch_up())
+    end = desk.end_noted if noted else desk.end
+    ended = end(desk.start(desk.record("sbx_a", "alpha"), approval_id="apr_1"), ended="signalled", signal=15)
+    run(desk.history.show() if noted else desk.history.catch_up())
+    started = desk.ledger.entry(ended.body["started_seq"])
+    read_again = desk.ledger.entry(ended.seq)
+    assert started is not None
+    assert read_again is not None
+    wanted = history_line(read_again, CallStarted.model_validate(started.body))
+    assert desk.lines("workspace", "alpha") == [json.loads(wanted)]
 
 
 @pytest.mark.req("T1.87")
 def test_what_was_not_shown_before_a_restart_is_shown_after_it(desk: Desk, tmp_path: Path) -> None:
     first = desk.end(desk.start(desk.record("sbx_a", "alpha")))
-    run(desk.history.project(first))
+    run(desk.history.show())
     desk.host.unreachable = HostUnreachable("the host daemon does not answer")
-    second = desk.end(desk.start(desk.record("sbx_a", "alpha")))
+    second = desk.end_noted(desk.start(desk.record("sbx_a", "alpha")))
     with pytest.raises(HostUnreachable):
-        run(desk.history.project(second))
+        run(desk.history.show())
     desk.close()
     desk.__init__(tmp_path)  # type: ignore[misc]
     run(desk.history.catch_up())
     assert [line["sequence"] for line in desk.lines("workspace", "alpha")] == [first.seq, second.seq]
     run(desk.history.catch_up())
     assert len(desk.lines("workspace", "alpha")) == 2
+
+
+@pytest.mark.req("T1.87")
+def test_what_was_shown_before_a_crash_is_not_shown_twice(desk: Desk, tmp_path: Path) -> None:
+    run(desk.history.catch_up())
+    seqs = [desk.end_noted(desk.start(desk.record("sbx_a", "alpha"))).seq for _ in range(10)]
+    run(desk.history.show())
+    desk.close()  # how far it came was not recorded
+    desk.__init__(tmp_path)  # type: ignore[misc]
+    seqs.append(desk.end(desk.start(desk.record("sbx_a", "alpha"))).seq)
+    run(desk.history.catch_up())
+    assert [line["sequence"] for line in desk.lines("workspace", "alpha")] == seqs
+
+
+def test_what_an_earlier_agent_of_that_id_did_is_not_shown_to_the_next(desk: Desk) -> None:
+    desk.end(desk.start(desk.record("sbx_a", "alpha")))
+    desk.ledger.append("agent.created", "alpha", {"agent_id": "alpha", "generation": 2})
+    run(desk.history.catch_up())
+    assert desk.lines("workspace", "alpha") == []
+
+
+def test_what_is_not_committed_is_not_shown(desk: Desk) -> None:
+    run(desk.history.catch_up())
+    started = desk.start(desk.record("sbx_a", "alpha"))
+    ended = desk.end_noted(started, may_wait=True)
+    run(desk.history.show())
+    assert desk.lines("workspace", "alpha") == []
+    desk.store.settle()
+    run(desk.history.show())
+    assert [line["sequence"] for line in desk.lines("workspace", "alpha")] == [ended.seq]
+
+
+def test_an_end_whose_transaction_was_undone_is_not_shown_and_nothing_else_is_lost(desk: Desk) -> None:
+    run(desk.history.catch_up())
+    first = desk.end_noted(desk.start(desk.record("sbx_a", "alpha")))
+    started = desk.start(desk.record("sbx_a", "alpha"))
+    with pytest.raises(ZeroDivisionError), desk.store.transaction():
+        desk.end_noted(started)
+        _ = 1 // 0
+    again = desk.end_noted(started)
+    run(desk.history.show())
+    assert [line["sequence"] for line in desk.lines("workspace", "alpha")] == [first.seq, again.seq]
 
 
 def test_a_workspace_that_is_gone_does_not_hold_up_the_others(desk: Desk) -> None:

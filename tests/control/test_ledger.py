@@ -400,10 +400,11 @@ from datetime import UTC, datetime
 from coldframe.control.ledger import Ledger
 from coldframe.control.store import Store
 ledger = Ledger(Store(sys.argv[1]), sys.argv[2], lambda: datetime.now(UTC))
+seq = 0
 while True:
-    entry = ledger.append("note", "x", {"text": "t" * 500}, durable=ledger._seq % 50 == 0)
-    if entry.seq % 100 == 0:
-        print(entry.seq, flush=True)
+    seq = ledger.append("note", "x", {"text": "t" * 500}, durable=seq % 50 == 0).seq
+    if seq % 100 == 0:
+        print(seq, flush=True)
 """
     child = subprocess.Popen(
         [sys.executable, "-c", code, keeping.database, keeping.marks], stdout=subprocess.PIPE, text=True
@@ -557,6 +558,112 @@ def test_a_head_that_cannot_be_written_refuses_the_action(keeping: Keeping, monk
             keeping.ledger.append("note", "x", {})
     keeping.ledger.append("note", "y", {})
     assert keeping.ledger.verify().intact
+
+
+def put_off(keeping: Keeping, call: str) -> None:
+    with keeping.store.transaction(may_wait=True) as connection:
+        keeping.ledger.append("call.ended", call, {"call_id": call}, connection=connection)
+
+
+def test_entries_that_wait_for_their_commit_are_in_the_chain_and_the_head_is_never_ahead_of_the_file(
+    keeping: Keeping,
+) -> None:
+    keeping.fill(3)
+    put_off(keeping, "call_a")
+    put_off(keeping, "call_b")
+    assert [entry.seq for entry in keeping.ledger.entries()] == [1, 2, 3, 4, 5]
+    assert keeping.ledger.committed_seq == 3
+    beside = keeping.verdict()  # as another process sees it
+    assert (beside.intact, beside.entries) == (True, 3)
+    keeping.fill(1)
+    beside = keeping.verdict()
+    assert (beside.intact, beside.entries, keeping.ledger.committed_seq) == (True, 6, 6)
+    put_off(keeping, "call_c")
+    within = keeping.ledger.verify()
+    assert (within.intact, within.entries) == (True, 7)
+
+
+@pytest.mark.req("T1.87")
+def test_a_kill_before_the_commit_of_what_was_put_off_leaves_a_whole_chain_without_it(keeping: Keeping) -> None:
+    keeping.fill(2)
+    keeping.close()
+    code = """
+import os, sys
+from datetime import UTC, datetime
+from coldframe.control.ledger import Ledger
+from coldframe.control.store import Store
+store = Store(sys.argv[1])
+ledger = Ledger(store, sys.argv[2], lambda: datetime.now(UTC))
+with store.transaction(may_wait=True) as connection:
+    ledger.append("call.ended", "call_a", {"call_id": "call_a"}, connection=connection)
+assert not store.is_settled
+os.kill(os.getpid(), 9)
+"""
+    child = subprocess.run([sys.executable, "-c", code, keeping.database, keeping.marks], check=False)
+    assert child.returncode == -9
+    verdict = keeping.verdict()
+    assert (verdict.intact, verdict.entries) == (True, 2)
+    keeping.open()
+    keeping.fill(1)
+    assert keeping.ledger.verify().intact
+
+
+@pytest.mark.req("TP.16")
+@pytest.mark.parametrize("settled_by", ["append", "settle", "close"])
+def test_an_end_whose_later_commit_failed_is_written_before_anything_else_or_nothing_is(
+    keeping: Keeping, settled_by: str
+) -> None:
+    keeping.close()
+    code = """
+import resource, signal, sys
+from datetime import UTC, datetime
+from coldframe.contract.errors import LedgerUnavailable
+from coldframe.control.ledger import Ledger
+from coldframe.control.store import Store
+store = Store(sys.argv[1])
+ledger = Ledger(store, sys.argv[2], lambda: datetime.now(UTC))
+ledger.append("call.started", "call_a", {"call_id": "call_a"})
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1, resource.RLIM_INFINITY))  # the disk is full
+with store.transaction(may_wait=True) as connection:
+    ledger.append("call.ended", "call_a", {"call_id": "call_a"}, connection=connection)
+for _ in range(3):
+    try:
+        ledger.append("call.started", "call_b", {"call_id": "call_b"})
+        sys.exit("an entry was written on a full disk")
+    except LedgerUnavailable:
+        pass
+    try:
+        with store.transaction() as connection:
+            ledger.append("call.started", "call_b", {"call_id": "call_b"}, connection=connection)
+        sys.exit("a transaction was committed on a full disk")
+    except LedgerUnavailable:
+        pass
+assert [entry.seq for entry in ledger.entries()] == [1], ledger.entries()
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+if sys.argv[3] == "append":
+    ledger.append("call.started", "call_c", {"call_id": "call_c"})
+elif sys.argv[3] == "settle":
+    ledger.settle()
+    assert ledger.open_calls() == []
+ledger.close()
+store.close()
+"""
+    child = subprocess.run(
+        [sys.executable, "-c", code, keeping.database, keeping.marks, settled_by],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert child.returncode == 0, child.stderr
+    assert keeping.verdict().intact
+    keeping.open()
+    last = [("call.started", "call_c")] if settled_by == "append" else []
+    assert [(entry.kind, entry.subject) for entry in keeping.ledger.entries()] == [
+        ("call.started", "call_a"),
+        ("call.ended", "call_a"),
+        *last,
+    ]
 
 
 def test_no_setting_reaches_the_ledger() -> None:

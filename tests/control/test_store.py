@@ -6,6 +6,7 @@ import pkgutil
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import sqlalchemy as sa
 
 import coldframe.control
 from coldframe.contract.errors import LedgerUnavailable, WrongState
-from coldframe.control.store import Store, metadata
+from coldframe.control.store import MOST_PUT_OFF, Store, metadata
 
 
 @pytest.fixture
@@ -215,3 +216,127 @@ def test_opening_a_current_database_does_not_load_the_migration_tool(tmp_path: P
     Store(path).close()
     code = "import sys; from coldframe.control.store import Store; Store(sys.argv[1]).close(); sys.exit('alembic' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code, path], check=False).returncode == 0
+
+
+def others_names(store: Store) -> list[str]:
+    """What somebody with another connection sees: what is committed."""
+    raw = sqlite3.connect(store.path)
+    try:
+        return [row[0] for row in raw.execute("SELECT name FROM things ORDER BY name")]
+    finally:
+        raw.close()
+
+
+def put_off(store: Store, name: str) -> None:
+    with store.transaction(may_wait=True) as connection:
+        add(connection, name)
+
+
+def test_what_was_put_off_is_seen_here_at_once_and_by_others_with_the_next_commit(store: Store) -> None:
+    put_off(store, "a")
+    put_off(store, "b")
+    assert (names(store), others_names(store)) == (["a", "b"], ["a", "b"])  # the look itself was a transaction
+
+    put_off(store, "c")
+    assert [row[0] for row in store.read("SELECT name FROM things")] == ["a", "b", "c"]
+    assert others_names(store) == ["a", "b"]
+    store.settle()
+    assert store.is_settled
+    assert others_names(store) == ["a", "b", "c"]
+    store.settle()
+
+
+def test_closing_commits_what_was_put_off(tmp_path: Path, store: Store) -> None:
+    put_off(store, "a")
+    store.close()
+    again = Store(store.path)
+    assert names(again) == ["a"]
+    again.close()
+
+
+def test_a_transaction_that_fails_takes_nothing_of_what_was_put_off_with_it(store: Store) -> None:
+    heard: list[str] = []
+    with store.transaction(may_wait=True) as connection:
+        add(connection, "a")
+        store.after(lambda _: heard.append("a committed"), lambda: heard.append("a undone"))
+    with pytest.raises(ZeroDivisionError), store.transaction() as connection:
+        add(connection, "b")
+        store.after(lambda _: heard.append("b committed"), lambda: heard.append("b undone"))
+        _ = 1 // 0
+    assert heard == ["b undone"]
+    assert not store.is_settled
+    store.settle()
+    assert heard == ["b undone", "a committed"]
+    assert others_names(store) == ["a"]
+
+
+def test_more_rows_than_agreed_durable_ones_and_too_many_are_committed_at_once(store: Store) -> None:
+    with store.transaction(may_wait=True) as connection:
+        add(connection, "a")
+        add(connection, "b")
+    assert others_names(store) == ["a", "b"]
+    with store.transaction(may_wait=True), store.transaction(durable=True) as connection:
+        add(connection, "c")
+    assert others_names(store) == ["a", "b", "c"]
+    put_off(store, "d")
+    with store.transaction(durable=True) as connection:
+        assert others_names(store) == ["a", "b", "c", "d"]  # by itself, since it is not durable
+        add(connection, "e")
+    for number in range(MOST_PUT_OFF):
+        put_off(store, f"f{number:02}")
+    assert len(others_names(store)) == 5
+    put_off(store, "g")
+    assert len(others_names(store)) == 5 + MOST_PUT_OFF + 1
+
+
+@pytest.mark.parametrize("by", ["settle", "next"])
+def test_a_commit_that_fails_later_tells_whoever_went_on_that_it_is_lost(store: Store, by: str) -> None:
+    heard: list[str] = []
+    with store.transaction() as connection:
+        connection.exec_driver_sql(
+            "CREATE TABLE parts (thing TEXT REFERENCES things (name) DEFERRABLE INITIALLY DEFERRED)"
+        )
+    with store.transaction(may_wait=True) as connection:
+        connection.exec_driver_sql("INSERT INTO parts VALUES ('missing')")  # the commit will not go through
+        store.after(lambda _: heard.append("committed"), lambda: heard.append("undone"), lambda: heard.append("lost"))
+    if by == "settle":
+        with pytest.raises(LedgerUnavailable):
+            store.settle()
+    else:
+        with pytest.raises(LedgerUnavailable), store.transaction() as connection:
+            add(connection, "next")
+            store.after(lambda _: heard.append("next committed"), lambda: heard.append("next undone"))
+    assert heard == (["lost"] if by == "settle" else ["lost", "next undone"])
+    assert store.is_settled
+    assert names(store) == []
+    with store.transaction() as connection:
+        add(connection, "later")
+    assert others_names(store) == ["later"]
+
+
+def test_another_thread_settles_what_was_put_off_here(store: Store) -> None:
+    put_off(store, "a")
+    thread = threading.Thread(target=store.settle)
+    thread.start()
+    thread.join()
+    assert others_names(store) == ["a"]
+
+
+def test_calls_by_key_of_an_older_database_are_kept(tmp_path: Path) -> None:
+    path = str(tmp_path / "control.db")
+    Store(path).close()
+    raw = sqlite3.connect(path)
+    raw.execute("DROP TABLE keyed_calls")
+    raw.execute(
+        "CREATE TABLE keyed_calls (token_id TEXT NOT NULL, key TEXT NOT NULL, request_sha256 TEXT NOT NULL, "
+        "call_id TEXT NOT NULL, result TEXT, PRIMARY KEY (token_id, key))"
+    )
+    raw.execute("CREATE INDEX ix_keyed_calls_call_id ON keyed_calls (call_id)")
+    raw.execute("INSERT INTO keyed_calls VALUES ('tok_1', 'k', 'digest', 'call_1', NULL)")
+    raw.execute("UPDATE alembic_version SET version_num = '0002'")
+    raw.commit()
+    raw.close()
+    store = Store(path)
+    assert store.read("SELECT * FROM keyed_calls") == [("tok_1", "k", "digest", "call_1", None)]
+    assert store.read("SELECT name FROM sqlite_master WHERE tbl_name LIKE 'keyed%' AND type = 'index'") == []
+    store.close()

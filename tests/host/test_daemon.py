@@ -8,18 +8,20 @@ import struct
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from coldframe.contract.command import Ended
-from coldframe.contract.errors import ColdframeError, GuestLost, HostUnreachable, InvalidArgument, NotFound
+from coldframe.contract.errors import ColdframeError, GuestLost, HostUnreachable, Internal, InvalidArgument, NotFound
 from coldframe.contract.sandbox import SandboxSpec
 from coldframe.guest.frames import PREFIX, decode_head, encode
-from coldframe.host import daemon, machine
+from coldframe.host import daemon, history_files, machine
 from coldframe.host.confine import ConfineError
 from coldframe.host.remote import RemoteHost, daemon_answers
 from coldframe.host.removal import remove_tree
+from coldframe.host.workspaces import HISTORY, Workspaces
 from tests.host import boxes
 from tests.host.forked import in_child
 from tests.host.machines import needs_bubblewrap, run, until
@@ -268,5 +270,141 @@ def test_the_socket_belongs_to_its_user_alone() -> None:
         peer = writer.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
         assert struct.unpack("3i", peer)[1] == os.getuid()
         writer.close()
+
+    with_a_daemon(steps)
+
+
+@pytest.mark.parametrize("owner", ["agent", "background"])
+def test_history_is_written_without_the_daemon_once_it_has_handed_the_file_over(
+    owner: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def steps(folder: str) -> None:
+        host = RemoteHost(folder)
+        opened = count_openings(monkeypatch)
+        try:
+            home, session = await new_home(host, folder, owner)
+            for number in range(3):
+                await host.append_history(owner, session, b"%d\n" % number)
+            path = os.path.join(home, HISTORY)
+            assert Path(path).read_bytes() == b"0\n1\n2\n"
+            assert len(opened) == 2  # to append the first, and to hand the file over
+            assert handles_on(path) == 1
+            await remove_home(host, owner)
+            assert handles_on(path) == 0
+            await host.append_history(owner, session, b"late\n")  # nothing to write to any more is fine
+            assert not os.path.exists(home)
+            home, session = await new_home(host, folder, owner)
+            await host.append_history(owner, session, b"new\n")
+            assert Path(home, HISTORY).read_bytes() == b"new\n"
+        finally:
+            await host.close()
+        assert handles_on(os.path.join(home, HISTORY)) == 0
+
+    with_a_daemon(steps)
+
+
+def count_openings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The owners whose history the daemon opens from now on."""
+    opened = []
+    whole = Workspaces.open_history
+
+    def counted(self: Workspaces, owner: str, session_id: str | None, flags: int) -> int | None:
+        opened.append(owner)
+        return whole(self, owner, session_id, flags)
+
+    monkeypatch.setattr(Workspaces, "open_history", counted)
+    return opened
+
+
+async def new_home(host: RemoteHost, folder: str, owner: str) -> tuple[str, str | None]:
+    """The workspace of *owner*, made, and its session if it is one of the background."""
+    if owner != "background":
+        await host.create_workspace(owner)
+        return os.path.join(folder, "workspace", owner), None
+    Workspaces(folder).make(os.path.join(folder, "background", "ses_1"), parts=())
+    return os.path.join(folder, "background", "ses_1"), "ses_1"
+
+
+async def remove_home(host: RemoteHost, owner: str) -> None:
+    if owner == "background":
+        await host.sweep(keep_boxes=set(), keep_sessions=set())
+    else:
+        await host.delete_workspace(owner)
+
+
+def handles_on(path: str) -> int:
+    """How often this process, which is daemon and server here, has that file open, also if it was removed since."""
+    found = 0
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            place = os.readlink(f"/proc/self/fd/{name}")
+        except FileNotFoundError:
+            continue
+        found += place.startswith(os.path.dirname(path)) and place.removesuffix(" (deleted)").endswith(HISTORY)
+    return found
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_another_file_in_the_place_of_the_history_is_not_handed_over() -> None:
+    async def steps(folder: str) -> None:
+        host = RemoteHost(folder)
+        try:
+            home, _ = await new_home(host, folder, "agent")
+            path = os.path.join(home, HISTORY)
+            os.unlink(path)
+            Path(path).touch()
+            os.chown(path, 2_000_000, 2_000_000)
+            with pytest.raises(Internal):
+                await host.append_history("agent", None, b"line\n")
+            assert Path(path).read_bytes() == b""
+            os.unlink(path)
+            Path(folder, "outside").touch()
+            os.symlink(os.path.join(folder, "outside"), path)
+            with pytest.raises(Internal):
+                await host.append_history("agent", None, b"line\n")
+            assert Path(folder, "outside").read_bytes() == b""
+        finally:
+            await host.close()
+
+    with_a_daemon(steps)
+
+
+def test_without_a_daemon_known_histories_go_on_and_others_wait_for_the_next_one() -> None:
+    async def steps(folder: str) -> None:
+        serving = await serve(os.path.join(folder, "own"))
+        host = RemoteHost(os.path.join(folder, "own"))
+        try:
+            known, _ = await new_home(host, os.path.join(folder, "own"), "known")
+            other, _ = await new_home(host, os.path.join(folder, "own"), "other")
+            await host.append_history("known", None, b"one\n")
+            await end(serving)
+            await host.append_history("known", None, b"two\n")
+            with pytest.raises(HostUnreachable):
+                await host.append_history("other", None, b'{"sequence":1}\n')
+            serving = await serve(os.path.join(folder, "own"))
+            await host.append_history("known", None, b"three\n")
+            await host.append_history("other", None, b'{"sequence":1}\n')
+            assert Path(known, HISTORY).read_bytes() == b"one\ntwo\nthree\n"
+            assert Path(other, HISTORY).read_bytes() == b'{"sequence":1}\n'
+        finally:
+            await host.close()
+            await end(serving)
+
+    with_a_daemon(steps)
+
+
+def test_of_very_many_histories_only_the_last_used_stay_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history_files, "MOST_OPEN", 2)
+
+    async def steps(folder: str) -> None:
+        host = RemoteHost(folder)
+        try:
+            homes = [(await new_home(host, folder, owner))[0] for owner in ("a", "b", "c")]
+            for number, owner in enumerate(("a", "b", "a", "c", "b")):
+                await host.append_history(owner, None, b"%d\n" % number)
+            assert [handles_on(os.path.join(home, HISTORY)) for home in homes] == [0, 1, 1]
+            assert [Path(home, HISTORY).read_text() for home in homes] == ["0\n2\n", "1\n4\n", "3\n"]
+        finally:
+            await host.close()
 
     with_a_daemon(steps)

@@ -1,0 +1,140 @@
+"""The walls of sandboxes in use are measured again and again; what has fallen is recorded, told, and lets nothing start."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from coldframe.contract.errors import ColdframeError
+from coldframe.contract.isolation import IsolationReport, Property
+from coldframe.control.probe import Probe
+from tests.control.bench import OWNER, Bench, opened, until
+from tests.fakes import FakeBox, fake_report
+
+STANDS = Property(name="seccomp", state="enforced", mechanism="filter", evidence="Seccomp: 2", required=True)
+FELL = STANDS.model_copy(update={"state": "absent", "evidence": "Seccomp: 0"})
+
+
+class Measured:
+    """What each look finds, in turn; the last one for good. Counts the looks."""
+
+    def __init__(self, *found: Property, processes: int = 1) -> None:
+        self.found = list(found)
+        self.processes = processes
+        self.looks = 0
+
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> "Measured":
+        async def report(_: FakeBox) -> IsolationReport:
+            self.looks += 1
+            wall = self.found.pop(0) if len(self.found) > 1 else self.found[0]
+            return fake_report().model_copy(update={"properties": (wall,), "processes": self.processes})
+
+        monkeypatch.setattr(FakeBox, "report", report)
+        return self
+
+
+async def told(bench: Bench, sandbox_id: str) -> str | None:
+    """Code with which a call is refused, or None."""
+    try:
+        result = await bench.control.gate.call(OWNER, sandbox_id, "run_command", {"command": "true"})
+    except ColdframeError as error:
+        return error.code
+    assert result.error is None
+    return None
+
+
+def test_a_sandbox_at_rest_is_let_alone_and_one_in_use_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            sandboxes = bench.control.sandboxes
+            info = await bench.sandbox()
+            measured = Measured(STANDS).install(monkeypatch)
+            await sandboxes.measure_used()
+            assert measured.looks == 0
+            assert await told(bench, info.sandbox_id) is None
+            await sandboxes.measure_used()
+            assert measured.looks == 1
+            await sandboxes.measure_used()
+            assert measured.looks == 1  # nothing was started since, and nothing runs
+            measured.processes = 3
+            assert await told(bench, info.sandbox_id) is None
+            for looks in (2, 3, 4):
+                await sandboxes.measure_used()
+                assert measured.looks == looks
+            await sandboxes.terminate(OWNER, info.sandbox_id)
+            await sandboxes.measure_used()
+            assert measured.looks == 4
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("way", ["probe", "report", "contract"])
+def test_a_wall_that_fell_is_recorded_and_contracted_and_nothing_more_is_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            sandboxes = bench.control.sandboxes
+            info = await bench.sandbox()
+            assert await told(bench, info.sandbox_id) is None
+            before = await sandboxes.contract(OWNER, info.sandbox_id)
+            Measured(FELL).install(monkeypatch)
+
+            look: Callable[[], Awaitable[object]] = {
+                "probe": sandboxes.measure_used,
+                "report": lambda: sandboxes.report(OWNER, info.sandbox_id),
+                "contract": lambda: sandboxes.contract(OWNER, info.sandbox_id),
+            }[way]
+            await look()
+            changed = [one for one in bench.control.ledger.entries(limit=1000) if one.kind == "isolation.changed"]
+            assert [one.body["degraded"] for one in changed] == [["seccomp"]]
+            assert "seccomp" in sandboxes.get(OWNER, info.sandbox_id).degraded
+            after = await sandboxes.contract(OWNER, info.sandbox_id)
+            assert after.version > before.version
+            line = next(one for one in after.isolation if one.id == "isolation.control.seccomp")
+            assert line.value["enforced"] is False
+            ran = len(bench.host.ran)
+            assert await told(bench, info.sandbox_id) == "ISOLATION_UNAVAILABLE"
+            assert len(bench.host.ran) == ran
+            assert bench.kinds()[-1] == "call.refused"
+            Measured(STANDS).install(monkeypatch)
+            await sandboxes.measure_used()
+            assert await told(bench, info.sandbox_id) is None
+
+    asyncio.run(scenario())
+
+
+def test_what_a_second_look_does_not_find_is_no_fall(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            info = await bench.sandbox()
+            Measured(FELL, STANDS).install(monkeypatch)
+            await bench.control.sandboxes.report(OWNER, info.sandbox_id)
+            assert "isolation.changed" not in bench.kinds()
+            assert await told(bench, info.sandbox_id) is None
+
+    asyncio.run(scenario())
+
+
+def test_the_turns_go_on_after_one_that_failed_and_end_with_it() -> None:
+    async def scenario() -> None:
+        turns = 0
+
+        async def measure() -> None:
+            nonlocal turns
+            turns += 1
+            if turns == 1:
+                raise OSError("stands for any failure")
+
+        probe = Probe(measure, every_s=0.001)
+        probe.start()
+        await until(lambda: turns >= 3)
+        await probe.close()
+        seen = turns
+        await asyncio.sleep(0)
+        assert turns == seen
+
+    asyncio.run(scenario())
