@@ -13,6 +13,8 @@ import asyncio
 import contextlib
 import ctypes
 import fcntl
+import gc
+import importlib
 import json
 import logging
 import os
@@ -45,7 +47,16 @@ MAX_DAEMON_RESTARTS = 5
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 KEEP_ALIVE_S = 75
 """Longer than clients keep an idle connection, so that none is closed under a request."""
+GC_THRESHOLDS = (10_000, 20, 20)
+"""A request makes a few hundred objects and leaves no circles: Python's 700 has the server look for them at every other."""
 TOKEN_NAME = "local owner"  # noqa: S105  a name, no secret
+_SERVER_CODE = (
+    "coldframe.control.control",
+    "coldframe.fronts.rest",
+    "coldframe.host.remote",
+    "uvicorn.protocols.http.httptools_impl",
+    "uvloop",
+)
 _log = logging.getLogger("coldframe.assembly")
 
 
@@ -61,7 +72,7 @@ def build_embedded(settings: Settings) -> "Control":
     prepare_data_dir(settings)
     return build_control(
         data_dir=settings.data_dir,
-        host=Machine(settings.data_dir, embedded=True),
+        host=Machine(settings.data_dir, embedded=True, own_disks=settings.own_disks),
         clock=_now,
         rules_path=settings.rules_path if os.path.exists(settings.rules_path) else None,
     )
@@ -105,15 +116,24 @@ def serve(settings: Settings, *, started: Callable[[Running], None] = lambda _: 
     prepare_data_dir(settings)
     write_default_rules(settings.rules_path)
     user = server_user(settings)
-    running = _find_daemon(settings)
-    daemon_pid = running or _start_daemon(settings, user)
+    launched = _launch_server(settings, user)
+    try:
+        running = _find_daemon(settings)
+        daemon_pid = running or _start_daemon(settings, user)
+    except BaseException:
+        _call_off(launched)
+        raise
     ours = running is None
     stop_read, stop_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     old_wakeup = signal.set_wakeup_fd(stop_write, warn_on_full_buffer=False)
     old_handlers = {number: signal.signal(number, lambda *_: None) for number in _STOP_SIGNALS}
     try:
-        server, url = _start_server(settings, user)
+        server, url = launched.process, _start_server(launched)
         ours = True  # a daemon found running is another installation's until the server has the data directory
+        if running is not None and _ping_daemon(settings).get("own_disks") != settings.own_disks:
+            # It was started with another setting, and whoever asks for disks must not get directories.
+            _end_daemon(settings, daemon_pid)
+            daemon_pid = _start_daemon(settings, user)
         started(Running(url, settings.client_file, server.pid, daemon_pid))
         for restarts_left in range(MAX_DAEMON_RESTARTS, -1, -1):
             ended = _wait(server, daemon_pid, stop_read)
@@ -182,14 +202,20 @@ def _child_environment() -> dict[str, str]:
 
 def _find_daemon(settings: Settings) -> int | None:
     """Process id of the daemon that runs on this data directory already."""
+    told = _ping_daemon(settings)
+    return int(told["pid"]) if told else None
+
+
+def _ping_daemon(settings: Settings) -> dict[str, Any]:
+    """What the daemon of this data directory tells of itself; nothing if none runs."""
     from coldframe.host.remote import RemoteHost
 
-    async def ping() -> int | None:
+    async def ping() -> dict[str, Any]:
         host = RemoteHost(settings.data_dir)
         try:
-            return int((await host.ping())["pid"])
+            return await host.ping()
         except HostUnreachable:
-            return None
+            return {}
         finally:
             await host.close()
 
@@ -222,24 +248,53 @@ def _start_daemon(settings: Settings, user: ServerUser | None) -> int:
     return process.pid
 
 
-def _start_server(settings: Settings, user: ServerUser | None) -> tuple["subprocess.Popen[bytes]", str]:
+class _Launched(NamedTuple):
+    """A server that has loaded its code and waits for its word to start."""
+
+    process: "subprocess.Popen[bytes]"
+    ready: int
+    go: int
+
+
+def _launch_server(settings: Settings, user: ServerUser | None) -> _Launched:
+    """Start the process, which does nothing yet but load its code; it ends if `go` is closed without a word."""
     read, write = os.pipe2(os.O_CLOEXEC)
+    go_read, go_write = os.pipe2(os.O_CLOEXEC)
     try:
         process = subprocess.Popen(
-            _child_command("server", settings, write, parent=os.getpid()),
+            _child_command("server", settings, write, parent=os.getpid(), go=go_read),
             stdin=subprocess.DEVNULL,
             env=_child_environment(),
             cwd="/",
-            pass_fds=[write],
+            pass_fds=[write, go_read],
             # A signal of the terminal reaches the parent alone, which ends the server in order.
             start_new_session=True,
             user=None if user is None else user.uid,
             group=None if user is None else user.gid,
             extra_groups=None if user is None else [],
         )
+    except BaseException:
+        os.close(read)
+        os.close(go_write)
+        raise
     finally:
         os.close(write)
-    return process, _await_ready(process, read, "server", "its own words are above")
+        os.close(go_read)
+    return _Launched(process, read, go_write)
+
+
+def _start_server(launched: _Launched) -> str:
+    """Let the server begin, and return its address once it answers."""
+    with contextlib.suppress(BrokenPipeError):  # it ended by itself; why is told below
+        os.write(launched.go, b"go")
+    os.close(launched.go)
+    return _await_ready(launched.process, launched.ready, "server", "its own words are above")
+
+
+def _call_off(launched: _Launched) -> None:
+    os.close(launched.go)
+    os.close(launched.ready)
+    launched.process.wait()
 
 
 def _await_ready(process: "subprocess.Popen[bytes]", read: int, name: str, where: str) -> str:
@@ -289,7 +344,12 @@ def _run_daemon(settings: Settings, ready: int, *, server_uid: int | None) -> No
 
     async def run() -> None:
         task = asyncio.ensure_future(
-            serve_host(settings.data_dir, server_uid=server_uid, ready=lambda: _say(ready, "ok"))
+            serve_host(
+                settings.data_dir,
+                server_uid=server_uid,
+                own_disks=settings.own_disks,
+                ready=lambda: _say(ready, "ok"),
+            )
         )
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
         with contextlib.suppress(asyncio.CancelledError):
@@ -298,11 +358,21 @@ def _run_daemon(settings: Settings, ready: int, *, server_uid: int | None) -> No
     asyncio.run(run())
 
 
-def _run_server(settings: Settings, ready: int, *, parent: int) -> None:
+def _run_server(settings: Settings, ready: int, *, parent: int, go: int) -> None:
     if os.geteuid() == 0:
         raise WrongState("the server never runs as root")
     _die_with(parent)
-    asyncio_run(_serve_http(settings, ready))
+    _load_server()
+    told = os.read(go, 2)
+    os.close(go)
+    if told == b"go":
+        asyncio_run(_serve_http(settings, ready))
+
+
+def _load_server() -> None:
+    """Load the code of the server ahead of its start: while its parent looks for the host daemon, or starts it."""
+    for name in _SERVER_CODE:
+        importlib.import_module(name)
 
 
 def asyncio_run(coroutine: Any) -> None:
@@ -340,6 +410,10 @@ async def _serve_http(settings: Settings, ready: int) -> None:
             timeout_graceful_shutdown=5,
         )
         server = uvicorn.Server(config)
+        # What is here now stays: without this, the garbage collector looks at all of it again and again.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(*GC_THRESHOLDS)
         asyncio.get_running_loop().call_soon(_say, ready, f"ok {url}")
         await server.serve(sockets=[listener])
     finally:
@@ -409,7 +483,9 @@ def _main(role: str, given: str) -> None:
         if role == "daemon":
             _run_daemon(settings, ready, server_uid=content["server_uid"])
         else:
-            _run_server(settings, ready, parent=int(content["parent"]))
+            go = int(content["go"])
+            os.set_inheritable(go, False)
+            _run_server(settings, ready, parent=int(content["parent"]), go=go)
     except ColdframeError as error:
         with contextlib.suppress(OSError):  # it may have been said already
             _say(ready, json.dumps(error.to_wire(), default=str))

@@ -6,9 +6,10 @@ came in, with label, decision and receipt, as `result`.
 
 import base64
 from datetime import datetime
+from functools import cache
 from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, PrivateAttr
+from pydantic import BaseModel, ConfigDict, PrivateAttr, TypeAdapter
 
 from coldframe.contract.command import Contact, FileChanges, Leftover, LimitHit
 from coldframe.contract.tool import ToolResult
@@ -27,14 +28,35 @@ class Answer(BaseModel):
 
 
 T = TypeVar("T", bound=Answer)
+M = TypeVar("M", bound=BaseModel)
 Bytes = bytes
 """The type, where a field of the same name hides it."""
 
 
 def answer_from(result: ToolResult, kind: type[T]) -> T:
-    answer = kind.model_validate(result.value)
+    answer = kind.model_validate(result.value, extra="ignore")
     answer._result = result
     return answer
+
+
+def read_answer(kind: type[M], body: bytes | str) -> M:
+    """One object that the server gave as JSON. What a newer one says beside the fields known here is passed over."""
+    return kind.model_validate_json(body, extra="ignore")
+
+
+def read_part(kind: type[M], content: object) -> M:
+    """The same of a part of an answer."""
+    return kind.model_validate(content, extra="ignore")
+
+
+def read_answers(kind: type[M], body: bytes) -> list[M]:
+    """A list of them."""
+    return _list_of(kind).validate_json(body, extra="ignore")
+
+
+@cache
+def _list_of(kind: type[M]) -> TypeAdapter[list[M]]:
+    return TypeAdapter(list[kind])  # type: ignore[valid-type]
 
 
 class Written(Answer):

@@ -10,15 +10,17 @@ Whatever the server refuses is raised as the class of `coldframe.contract.errors
 change something carry an idempotency key: repeated over a broken connection, they are carried out once.
 """
 
+import uuid
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
-from pydantic import TypeAdapter
-
 from coldframe.client.answers import (
     JsonObject,
     LiveRules,
+    read_answer,
+    read_answers,
+    read_part,
 )
 from coldframe.client.location import find_location
 from coldframe.client.sandbox import Sandbox
@@ -32,11 +34,6 @@ from coldframe.contract.tool import ToolInfo
 SandboxItems = list[Sandbox]
 AgentItems = list[AgentInfo]
 TokenItems = list[TokenInfo]
-_SANDBOXES = TypeAdapter(list[SandboxInfo])
-_AGENTS = TypeAdapter(list[AgentInfo])
-_TOKENS = TypeAdapter(list[TokenInfo])
-_TOOLS = TypeAdapter(list[ToolInfo])
-_ENTRIES = TypeAdapter(list[LedgerEntry])
 
 
 class Coldframe:
@@ -73,7 +70,7 @@ class Coldframe:
         return await ask_json(self._transport, "GET", "/v1/health")
 
     async def tools(self) -> list[ToolInfo]:
-        return _TOOLS.validate_json((await ask(self._transport, "GET", "/v1/tools")).body)
+        return read_answers(ToolInfo, (await ask(self._transport, "GET", "/v1/tools")).body)
 
     async def receipt(self, receipt_id: str) -> JsonObject:
         """What one call really did, with digests to check it by."""
@@ -81,7 +78,7 @@ class Coldframe:
 
     async def doctor(self) -> IsolationReport:
         """Build a throw-away box on the server's machine and report what holds."""
-        return IsolationReport.model_validate_json((await ask(self._transport, "GET", "/v1/doctor")).body)
+        return read_answer(IsolationReport, (await ask(self._transport, "GET", "/v1/doctor")).body)
 
 
 class Sandboxes:
@@ -95,25 +92,31 @@ class Sandboxes:
         background: bool = False,
         limits: Limits | None = None,
         spec: SandboxSpec | None = None,
+        idempotency_key: str | None = None,
     ) -> "Sandbox":
         """Create a sandbox on the workspace of *agent_id*, on a temporary one with *background*, or by a whole *spec*.
 
+        With the *idempotency_key* of an earlier call the sandbox of that call is returned; without one, only a call
+        that is repeated over a broken connection is known again.
+
         Raises:
+            Conflict: the key was used for another call.
             IsolationUnavailable: a wall cannot be raised on that machine; nothing was started.
         """
         if spec is None:
             spec = SandboxSpec(agent_id=agent_id, background=background, limits=limits or Limits())
         payload = spec.model_dump(mode="json", exclude_unset=True)
-        reply = await ask(self._transport, "POST", "/v1/sandboxes", payload=payload)
-        return Sandbox(self._transport, SandboxInfo.model_validate_json(reply.body))
+        headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
+        reply = await ask(self._transport, "POST", "/v1/sandboxes", payload=payload, headers=headers)
+        return Sandbox(self._transport, read_answer(SandboxInfo, reply.body))
 
     async def get(self, sandbox_id: str) -> "Sandbox":
         reply = await ask(self._transport, "GET", f"/v1/sandboxes/{encode_path(sandbox_id)}")
-        return Sandbox(self._transport, SandboxInfo.model_validate_json(reply.body))
+        return Sandbox(self._transport, read_answer(SandboxInfo, reply.body))
 
     async def list(self) -> "SandboxItems":
         reply = await ask(self._transport, "GET", "/v1/sandboxes")
-        return [Sandbox(self._transport, info) for info in _SANDBOXES.validate_json(reply.body)]
+        return [Sandbox(self._transport, info) for info in read_answers(SandboxInfo, reply.body)]
 
 
 class Agents:
@@ -122,14 +125,14 @@ class Agents:
 
     async def create(self, agent_id: str) -> AgentInfo:
         reply = await ask(self._transport, "POST", "/v1/agents", payload={"agent_id": agent_id})
-        return AgentInfo.model_validate_json(reply.body)
+        return read_answer(AgentInfo, reply.body)
 
     async def get(self, agent_id: str) -> AgentInfo:
         reply = await ask(self._transport, "GET", f"/v1/agents/{encode_path(agent_id)}")
-        return AgentInfo.model_validate_json(reply.body)
+        return read_answer(AgentInfo, reply.body)
 
     async def list(self) -> AgentItems:
-        return _AGENTS.validate_json((await ask(self._transport, "GET", "/v1/agents")).body)
+        return read_answers(AgentInfo, (await ask(self._transport, "GET", "/v1/agents")).body)
 
     async def delete(self, agent_id: str) -> None:
         """Delete the agent and its workspace. What the ledger says of it stays."""
@@ -139,7 +142,7 @@ class Agents:
         """Set the label of a workspace, also downward. Owner and admin only, and recorded with *reason*."""
         payload = {"label": label, "reason": reason}
         reply = await ask(self._transport, "PUT", f"/v1/agents/{encode_path(agent_id)}/label", payload=payload)
-        return AgentInfo.model_validate_json(reply.body)
+        return read_answer(AgentInfo, reply.body)
 
     async def clean_scratch(self, agent_id: str) -> None:
         """Empty the `scratch` directory of the workspace and touch nothing else."""
@@ -152,12 +155,12 @@ class SessionList:
 
     async def get(self, session_id: str) -> SessionInfo:
         reply = await ask(self._transport, "GET", f"/v1/sessions/{encode_path(session_id)}")
-        return SessionInfo.model_validate_json(reply.body)
+        return read_answer(SessionInfo, reply.body)
 
     async def reset(self, session_id: str) -> SessionInfo:
         """Archive the session and open a new one at PUBLIC. Owner only; the label of the workspace stays."""
         reply = await ask(self._transport, "POST", f"/v1/sessions/{encode_path(session_id)}/reset")
-        return SessionInfo.model_validate_json(reply.body)
+        return read_answer(SessionInfo, reply.body)
 
 
 class LedgerView:
@@ -183,10 +186,10 @@ class LedgerView:
             "sandbox_id": sandbox_id,
             "agent_id": agent_id,
         }
-        return _ENTRIES.validate_json((await ask(self._transport, "GET", "/v1/ledger/entries", query=query)).body)
+        return read_answers(LedgerEntry, (await ask(self._transport, "GET", "/v1/ledger/entries", query=query)).body)
 
     async def verify(self) -> LedgerVerdict:
-        return LedgerVerdict.model_validate_json((await ask(self._transport, "GET", "/v1/ledger/verify")).body)
+        return read_answer(LedgerVerdict, (await ask(self._transport, "GET", "/v1/ledger/verify")).body)
 
     async def export(self) -> AsyncGenerator[bytes, None]:
         """The whole ledger as JSON lines."""
@@ -203,7 +206,7 @@ class Policy:
         self._transport = transport
 
     async def show(self) -> LiveRules:
-        return LiveRules.model_validate_json((await ask(self._transport, "GET", "/v1/policy")).body)
+        return read_answer(LiveRules, (await ask(self._transport, "GET", "/v1/policy")).body)
 
     async def load(self, text: str) -> LiveRules:
         """Put a rule file into force.
@@ -212,7 +215,7 @@ class Policy:
             RulesInvalid: with the line; the old set stays.
         """
         reply = await ask(self._transport, "PUT", "/v1/policy", body=text.encode())
-        return LiveRules.model_validate_json(reply.body)
+        return read_answer(LiveRules, reply.body)
 
     async def check(self, sandbox_id: str, tool: str, arguments: Mapping[str, Any]) -> JsonObject:
         """The decision that a call would get now. Nothing is run or recorded as run."""
@@ -234,10 +237,10 @@ class TokenList:
         """Make a token. Its secret is given this once and kept nowhere."""
         payload = {"role": role, "name": name, "agent_id": agent_id, "expires_at": expires_at}
         answer = await ask_json(self._transport, "POST", "/v1/tokens", payload=payload)
-        return str(answer["secret"]), TokenInfo.model_validate(answer["token"])
+        return str(answer["secret"]), read_part(TokenInfo, answer["token"])
 
     async def list(self) -> TokenItems:
-        return _TOKENS.validate_json((await ask(self._transport, "GET", "/v1/tokens")).body)
+        return read_answers(TokenInfo, (await ask(self._transport, "GET", "/v1/tokens")).body)
 
     async def revoke(self, token_id: str) -> None:
         await ask(self._transport, "DELETE", f"/v1/tokens/{encode_path(token_id)}")

@@ -1,12 +1,11 @@
 """One sandbox of the SDK: its tools, its files as bytes of any size, its commands, its state."""
 
 import base64
+import json
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Literal
-
-from pydantic import TypeAdapter
 
 from coldframe.client.answers import (
     CommandAnswer,
@@ -17,6 +16,9 @@ from coldframe.client.answers import (
     Listing,
     Written,
     answer_from,
+    read_answer,
+    read_answers,
+    read_part,
 )
 from coldframe.client.transport import Reply, Transport, ask, ask_json, encode_path, error_of
 from coldframe.contract.command import CommandEvent, CommandInfo, Contact, Ended, OutputChunk, Started
@@ -27,15 +29,11 @@ from coldframe.contract.policy import Label
 from coldframe.contract.sandbox import SandboxInfo
 from coldframe.contract.tool import AllowedOperation, OutputWindow, ToolResult
 
+FRAMES = "application/x-coldframe-frames"
+"""Events with bytes as they are; without it they come as lines of JSON."""
 Content = str | bytes | AsyncIterable[bytes]
 READING = frozenset({"list_directory", "read_file", "search_files"})
 """Tools that change nothing: a call repeated over a broken connection needs no key."""
-_ALLOWED = TypeAdapter(list[AllowedOperation])
-_CONTACTS = TypeAdapter(list[Contact])
-_PROCESSES = TypeAdapter(list[ProcessInfo])
-_RUNTIMES = TypeAdapter(list[Runtime])
-_COMMANDS = TypeAdapter(list[CommandInfo])
-_OBJECT = TypeAdapter(JsonObject)
 
 
 class Sandbox:
@@ -229,7 +227,7 @@ class Sandbox:
         self, arguments: Mapping[str, Any], *, idempotency_key: str | None = None
     ) -> AsyncGenerator[CommandEvent | ToolResult, None]:
         """Like `run`, with the arguments of the tool as they are."""
-        headers = {**_call_headers(None, idempotency_key), "Accept": "application/x-ndjson"}
+        headers = _call_headers(None, idempotency_key)
         path = f"{self._path}/tools/run_command"
         async with aclosing(_events(self._transport, "POST", path, payload=arguments, headers=headers)) as events:
             async for event in events:
@@ -277,11 +275,11 @@ class Sandbox:
     # Commands that were started.
 
     async def commands(self) -> list[CommandInfo]:
-        return _COMMANDS.validate_json((await ask(self._transport, "GET", f"{self._path}/commands")).body)
+        return read_answers(CommandInfo, (await ask(self._transport, "GET", f"{self._path}/commands")).body)
 
     async def command(self, command_id: str) -> CommandInfo:
         reply = await ask(self._transport, "GET", f"{self._path}/commands/{encode_path(command_id)}")
-        return CommandInfo.model_validate_json(reply.body)
+        return read_answer(CommandInfo, reply.body)
 
     async def output(
         self,
@@ -332,7 +330,7 @@ class Sandbox:
 
     async def refresh(self) -> SandboxInfo:
         """Ask for the state now, and keep it as `info`."""
-        self.info = SandboxInfo.model_validate_json((await ask(self._transport, "GET", self._path)).body)
+        self.info = read_answer(SandboxInfo, (await ask(self._transport, "GET", self._path)).body)
         return self.info
 
     async def contract(self) -> JsonObject:
@@ -340,19 +338,19 @@ class Sandbox:
 
     async def report(self) -> IsolationReport:
         """Measure the walls now."""
-        return IsolationReport.model_validate_json((await ask(self._transport, "GET", f"{self._path}/report")).body)
+        return read_answer(IsolationReport, (await ask(self._transport, "GET", f"{self._path}/report")).body)
 
     async def allowed(self) -> list[AllowedOperation]:
-        return _ALLOWED.validate_json((await ask(self._transport, "GET", f"{self._path}/allowed")).body)
+        return read_answers(AllowedOperation, (await ask(self._transport, "GET", f"{self._path}/allowed")).body)
 
     async def contacts(self) -> list[Contact]:
-        return _CONTACTS.validate_json((await ask(self._transport, "GET", f"{self._path}/contacts")).body)
+        return read_answers(Contact, (await ask(self._transport, "GET", f"{self._path}/contacts")).body)
 
     async def processes(self) -> list[ProcessInfo]:
-        return _PROCESSES.validate_json((await ask(self._transport, "GET", f"{self._path}/processes")).body)
+        return read_answers(ProcessInfo, (await ask(self._transport, "GET", f"{self._path}/processes")).body)
 
     async def runtimes(self) -> list[Runtime]:
-        return _RUNTIMES.validate_json((await ask(self._transport, "GET", f"{self._path}/runtimes")).body)
+        return read_answers(Runtime, (await ask(self._transport, "GET", f"{self._path}/runtimes")).body)
 
     async def terminate(self) -> None:
         """End the sandbox and everything in it. Idempotent."""
@@ -368,39 +366,49 @@ async def _events(
     payload: object = None,
     headers: Mapping[str, str] | None = None,
 ) -> AsyncGenerator[CommandEvent | ToolResult, None]:
-    stream = await transport.open(method, path, query=query, payload=payload, headers=headers)
+    accept = {"Accept": f"{FRAMES}, application/x-ndjson"}
+    stream = await transport.open(method, path, query=query, payload=payload, headers={**(headers or {}), **accept})
     if stream.status >= 400:
         raise error_of(Reply(stream.status, stream.headers, await stream.read()))
     complete = False
-    async with aclosing(stream.lines()) as lines:
-        async for line in lines:
-            event = _event_of(line)
-            complete = isinstance(event, Ended | ToolResult)
-            yield event
+    if stream.headers.get("content-type") == FRAMES:
+        async with aclosing(stream.frames()) as frames:
+            async for head, body in frames:
+                event = _event_of(head, body)
+                complete = isinstance(event, Ended | ToolResult)
+                yield event
+    else:  # a server that knows no frames
+        async with aclosing(stream.lines()) as lines:
+            async for line in lines:
+                event = _event_of(line)
+                complete = isinstance(event, Ended | ToolResult)
+                yield event
     if not complete:
         raise HostUnreachable("the events of the command stopped before its end")
 
 
-def _event_of(line: bytes) -> CommandEvent | ToolResult:
+def _event_of(line: bytes, body: bytes | None = None) -> CommandEvent | ToolResult:
+    if body is not None and line.startswith(b'{"event":"output"'):
+        return read_part(OutputChunk, {**json.loads(line), "data": body})
     if line.startswith(b'{"event":"output"'):
-        return OutputChunk.model_validate_json(line)
+        return read_answer(OutputChunk, line)
     if line.startswith(b'{"event":"started"'):
-        return Started.model_validate_json(line)
+        return read_answer(Started, line)
     if line.startswith(b'{"event":"ended"'):
-        return Ended.model_validate_json(line)
-    content = _OBJECT.validate_json(line)
+        return read_answer(Ended, line)
+    content = json.loads(line)
     if content.get("event") == "result":
-        return ToolResult.model_validate(content["result"])
+        return read_part(ToolResult, content["result"])
     raise from_wire(content.get("error") or {})
 
 
 def _result_of(reply: Reply) -> ToolResult:
     if reply.status < 400:
-        return ToolResult.model_validate_json(reply.body)
+        return read_answer(ToolResult, reply.body)
     error = error_of(reply)
     content = reply.json() if reply.headers.get("content-type") == "application/json" else {}
     if isinstance(content, dict) and content.get("result"):
-        return ToolResult.model_validate(content["result"])
+        return read_part(ToolResult, content["result"])
     raise error
 
 

@@ -1,16 +1,14 @@
-"""The only hand-written pair of the client: one connection, asynchronous and blocking, with the same verbs.
+"""One connection on an event loop. With `blocking_sockets.py` the only hand-written pair of the client.
 
 Everything above it is written once, asynchronously, and turned into the blocking form by
 `scripts/generate_sync`.
 """
 
 import asyncio
-import select
 import socket
 import ssl
 
-READ_BYTES = 256 * 1024
-"""Most bytes taken from the kernel at once; keeps memory flat for answers of any size."""
+from coldframe.client.blocking_sockets import READ_BYTES
 
 
 class AsyncSocket:
@@ -55,42 +53,3 @@ class AsyncSocket:
     async def close(self) -> None:
         if self._loop is asyncio.get_running_loop():
             self._writer.close()
-
-
-class SyncSocket:
-    """The same, blocking."""
-
-    def __init__(self, plain: socket.socket) -> None:
-        self._socket = plain
-        self._closed = False
-
-    @classmethod
-    def open(cls, host: str, port: int, *, tls: ssl.SSLContext | None, timeout_s: float) -> "SyncSocket":
-        """Connect. Raises OSError (TimeoutError included) if nothing answers within *timeout_s*."""
-        plain = socket.create_connection((host, port), timeout_s)
-        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if tls is not None:
-            plain = tls.wrap_socket(plain, server_hostname=host)
-        return cls(plain)
-
-    @property
-    def usable(self) -> bool:
-        """False once the far side has closed: an idle connection with something to read is at its end."""
-        if self._closed:
-            return False
-        poll = select.poll()
-        poll.register(self._socket, select.POLLIN)
-        return not poll.poll(0)
-
-    def read(self, timeout_s: float | None) -> bytes:
-        """Return some bytes, or none at the end. Raises OSError."""
-        self._socket.settimeout(timeout_s)
-        return self._socket.recv(READ_BYTES)
-
-    def write(self, data: bytes) -> None:
-        self._socket.settimeout(None)
-        self._socket.sendall(data)
-
-    def close(self) -> None:
-        self._closed = True
-        self._socket.close()

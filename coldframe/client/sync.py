@@ -8,16 +8,13 @@ with SyncColdframe() as coldframe:
 
 import base64
 import json
-import ssl
+import struct
 import time
 import uuid
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import closing
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from urllib.parse import quote, urlencode, urlsplit
-
-import h11
-from pydantic import TypeAdapter
 
 from coldframe.client.answers import (
     CommandAnswer,
@@ -29,9 +26,13 @@ from coldframe.client.answers import (
     LiveRules,
     Written,
     answer_from,
+    read_answer,
+    read_answers,
+    read_part,
 )
+from coldframe.client.blocking_sockets import SyncSocket
+from coldframe.client.http1 import LAST_CHUNK, Answer, chunk_of, request_head
 from coldframe.client.location import find_location
-from coldframe.client.sockets import SyncSocket
 from coldframe.contract.caller import TokenInfo
 from coldframe.contract.command import CommandEvent, CommandInfo, Contact, Ended, OutputChunk, Started
 from coldframe.contract.errors import ColdframeError, HostUnreachable, InvalidArgument, Unavailable, from_wire
@@ -42,10 +43,16 @@ from coldframe.contract.policy import Label
 from coldframe.contract.sandbox import AgentInfo, Limits, SandboxInfo, SandboxSpec, SessionInfo
 from coldframe.contract.tool import AllowedOperation, OutputWindow, ToolInfo, ToolResult
 
+if TYPE_CHECKING:
+    import ssl
+
 CONNECT_TIMEOUT_S = 10.0
 IDLE_S = 45.0
 """How long an unused connection is kept; the server keeps them for 75 s."""
 MAX_IDLE = 32
+JOINED_BYTES = 64 * 1024
+"""A body up to so long is sent as one piece with its head; a longer one is not copied."""
+LENGTHS = struct.Struct(">II")
 Body = bytes | Iterable[bytes]
 _REPEATABLE = frozenset({"GET", "HEAD"})
 
@@ -67,55 +74,48 @@ class Connection:
     def __init__(self, socket: SyncSocket, timeout_s: float | None) -> None:
         self._socket = socket
         self._timeout_s = timeout_s
-        self._protocol = h11.Connection(h11.CLIENT, max_incomplete_event_size=128 * 1024)
+        self._answer = Answer()
+        self._sent = True
         self.idle_since = 0.0
 
     @property
     def usable(self) -> bool:
         return time.monotonic() - self.idle_since < IDLE_S and self._socket.usable
 
-    def send(self, head: h11.Request, body: Body) -> None:
-        data = self._protocol.send(head) or b""
+    def send(self, head: bytes, body: Body) -> None:
+        self._sent = False
+        self._answer = Answer(self._answer.rest)
         if isinstance(body, bytes):
-            if body:
-                data += self._protocol.send(h11.Data(data=body)) or b""
-            self._socket.write(data + (self._protocol.send(h11.EndOfMessage()) or b""))
-            return
-        self._socket.write(data)
-        for part in body:
-            if part:
-                self._socket.write(self._protocol.send(h11.Data(data=part)) or b"")
-        self._socket.write(self._protocol.send(h11.EndOfMessage()) or b"")
+            if len(body) <= JOINED_BYTES:
+                self._socket.write(head + body)
+            else:
+                self._socket.write(head)
+                self._socket.write(body)
+        else:
+            self._socket.write(head)
+            for part in body:
+                if part:
+                    self._socket.write(chunk_of(part))
+            self._socket.write(LAST_CHUNK)
+        self._sent = True
 
-    def receive_head(self) -> h11.Response:
-        while True:
-            event = self._next()
-            if isinstance(event, h11.Response):
-                return event
-            if isinstance(event, h11.ConnectionClosed):
-                raise ConnectionResetError("closed before the answer")
+    def receive_head(self) -> Answer:
+        answer = self._answer
+        while not answer.read_head():
+            answer.feed(self._socket.read(self._timeout_s))
+        return answer
 
-    def receive_part(self) -> bytes | None:
-        """Some bytes of the body, or None at its end."""
-        event = self._next()
-        if isinstance(event, h11.Data):
-            return bytes(event.data)
-        if isinstance(event, h11.EndOfMessage):
-            return None
-        raise ConnectionResetError("closed within the answer")
-
-    def _next(self) -> Any:
-        while True:
-            event = self._protocol.next_event()
-            if event is not h11.NEED_DATA:
-                return event
-            self._protocol.receive_data(self._socket.read(self._timeout_s))
+    def receive_part(self) -> bytes:
+        """Some bytes of the body, or none at its end."""
+        answer = self._answer
+        while not (part := answer.read_part()) and not answer.complete:
+            answer.feed(self._socket.read(self._timeout_s))
+        return part
 
     def ready(self) -> bool:
         """Prepare for the next request. False if this connection cannot take one."""
-        if self._protocol.our_state is not h11.DONE or self._protocol.their_state is not h11.DONE:
+        if not (self._sent and self._answer.complete and self._answer.keeps_connection) or self._answer.rest:
             return False
-        self._protocol.start_next_cycle()
         self.idle_since = time.monotonic()
         return True
 
@@ -126,9 +126,9 @@ class Connection:
 class Stream:
     """An answer whose body is still coming. Closing it early gives up the connection."""
 
-    def __init__(self, transport: "Transport", connection: Connection, head: h11.Response) -> None:
-        self.status: int = head.status_code
-        self.headers = {bytes(name).decode("latin-1"): bytes(value).decode("latin-1") for name, value in head.headers}
+    def __init__(self, transport: "Transport", connection: Connection, answer: Answer) -> None:
+        self.status = answer.status
+        self.headers = answer.headers
         self._transport = transport
         self._connection: Connection | None = connection
 
@@ -142,9 +142,9 @@ class Stream:
         if connection is None:
             return
         try:
-            while (part := connection.receive_part()) is not None:
+            while part := connection.receive_part():
                 yield part
-        except (OSError, h11.RemoteProtocolError) as error:
+        except OSError as error:
             raise HostUnreachable(f"the connection to the server broke within the answer: {error}") from error
         finally:
             self.close()
@@ -161,6 +161,35 @@ class Stream:
                     rest = [piece]
         if any(rest):
             yield b"".join(rest)
+
+    def frames(self) -> Generator[tuple[bytes, bytes], None, None]:
+        """The body as frames of a head and a body, each after both lengths.
+
+        Raises:
+            HostUnreachable: the connection broke, or ended within a frame.
+        """
+        waiting: list[bytes] = []
+        there, wanted = 0, LENGTHS.size
+        with closing(self.parts()) as parts:
+            for part in parts:
+                waiting.append(part)
+                there += len(part)
+                if there < wanted:
+                    continue
+                data = waiting[0] if len(waiting) == 1 else b"".join(waiting)
+                at, wanted = 0, LENGTHS.size
+                while there - at >= LENGTHS.size:
+                    head_bytes, body_bytes = LENGTHS.unpack_from(data, at)
+                    middle = at + LENGTHS.size + head_bytes
+                    if there < middle + body_bytes:
+                        wanted = middle + body_bytes - at
+                        break
+                    yield data[at + LENGTHS.size : middle], data[middle : middle + body_bytes]
+                    at = middle + body_bytes
+                waiting = [data[at:]] if at < there else []
+                there -= at
+        if there:
+            raise HostUnreachable("the answer of the server ended within an event")
 
     def read(self) -> bytes:
         pieces: list[bytes] = []
@@ -184,7 +213,7 @@ class Transport:
             raise InvalidArgument(f"`{url}` is no address of a server", hint="give one such as http://127.0.0.1:4560")
         self.url = url
         self._host = parts.hostname
-        self._tls = ssl.create_default_context() if parts.scheme == "https" else None
+        self._tls = _tls_context() if parts.scheme == "https" else None
         self._port = parts.port or (443 if self._tls else 80)
         self._prefix = parts.path.rstrip("/")
         self._timeout_s = timeout_s
@@ -236,7 +265,7 @@ class Transport:
         else:
             all_headers.append(("Transfer-Encoding", "chunked"))
         target = self._prefix + path + (f"?{encode_query(query)}" if query else "")
-        head = h11.Request(method=method, target=target, headers=all_headers)
+        head = request_head(method, target, all_headers)
         safe = repeatable or method in _REPEATABLE or "Idempotency-Key" in (headers or {})
         may_repeat = safe and isinstance(body, bytes)
         while True:
@@ -244,7 +273,7 @@ class Transport:
             connection = kept or self._connect()
             try:
                 return Stream(self, connection, _exchange(connection, head, body))
-            except (OSError, h11.RemoteProtocolError) as error:
+            except OSError as error:
                 connection.close()
                 if kept is not None and may_repeat:
                     continue
@@ -286,7 +315,13 @@ class Transport:
             self._idle.pop().close()
 
 
-def _exchange(connection: Connection, head: h11.Request, body: Body) -> h11.Response:
+def _tls_context() -> "ssl.SSLContext":
+    import ssl  # only here: most servers are on this very machine
+
+    return ssl.create_default_context()
+
+
+def _exchange(connection: Connection, head: bytes, body: Body) -> Answer:
     try:
         connection.send(head, body)
     except (ConnectionResetError, BrokenPipeError):
@@ -337,8 +372,9 @@ def ask(
     query: Mapping[str, object] | None = None,
     payload: object = None,
     body: bytes = b"",
+    headers: Mapping[str, str] | None = None,
 ) -> Reply:
-    return raise_for(transport.request(method, path, query=query, payload=payload, body=body))
+    return raise_for(transport.request(method, path, query=query, payload=payload, body=body, headers=headers or {}))
 
 
 def ask_json(
@@ -353,15 +389,11 @@ def ask_json(
     return answer
 
 
+FRAMES = "application/x-coldframe-frames"
+"""Events with bytes as they are; without it they come as lines of JSON."""
 Content = str | bytes | Iterable[bytes]
 READING = frozenset({"list_directory", "read_file", "search_files"})
 """Tools that change nothing: a call repeated over a broken connection needs no key."""
-_ALLOWED = TypeAdapter(list[AllowedOperation])
-_CONTACTS = TypeAdapter(list[Contact])
-_PROCESSES = TypeAdapter(list[ProcessInfo])
-_RUNTIMES = TypeAdapter(list[Runtime])
-_COMMANDS = TypeAdapter(list[CommandInfo])
-_OBJECT = TypeAdapter(JsonObject)
 
 
 class SyncSandbox:
@@ -551,7 +583,7 @@ class SyncSandbox:
         self, arguments: Mapping[str, Any], *, idempotency_key: str | None = None
     ) -> Generator[CommandEvent | ToolResult, None, None]:
         """Like `run`, with the arguments of the tool as they are."""
-        headers = {**_call_headers(None, idempotency_key), "Accept": "application/x-ndjson"}
+        headers = _call_headers(None, idempotency_key)
         path = f"{self._path}/tools/run_command"
         with closing(_events(self._transport, "POST", path, payload=arguments, headers=headers)) as events:
             for event in events:
@@ -599,11 +631,11 @@ class SyncSandbox:
     # Commands that were started.
 
     def commands(self) -> list[CommandInfo]:
-        return _COMMANDS.validate_json((ask(self._transport, "GET", f"{self._path}/commands")).body)
+        return read_answers(CommandInfo, (ask(self._transport, "GET", f"{self._path}/commands")).body)
 
     def command(self, command_id: str) -> CommandInfo:
         reply = ask(self._transport, "GET", f"{self._path}/commands/{encode_path(command_id)}")
-        return CommandInfo.model_validate_json(reply.body)
+        return read_answer(CommandInfo, reply.body)
 
     def output(
         self,
@@ -654,7 +686,7 @@ class SyncSandbox:
 
     def refresh(self) -> SandboxInfo:
         """Ask for the state now, and keep it as `info`."""
-        self.info = SandboxInfo.model_validate_json((ask(self._transport, "GET", self._path)).body)
+        self.info = read_answer(SandboxInfo, (ask(self._transport, "GET", self._path)).body)
         return self.info
 
     def contract(self) -> JsonObject:
@@ -662,19 +694,19 @@ class SyncSandbox:
 
     def report(self) -> IsolationReport:
         """Measure the walls now."""
-        return IsolationReport.model_validate_json((ask(self._transport, "GET", f"{self._path}/report")).body)
+        return read_answer(IsolationReport, (ask(self._transport, "GET", f"{self._path}/report")).body)
 
     def allowed(self) -> list[AllowedOperation]:
-        return _ALLOWED.validate_json((ask(self._transport, "GET", f"{self._path}/allowed")).body)
+        return read_answers(AllowedOperation, (ask(self._transport, "GET", f"{self._path}/allowed")).body)
 
     def contacts(self) -> list[Contact]:
-        return _CONTACTS.validate_json((ask(self._transport, "GET", f"{self._path}/contacts")).body)
+        return read_answers(Contact, (ask(self._transport, "GET", f"{self._path}/contacts")).body)
 
     def processes(self) -> list[ProcessInfo]:
-        return _PROCESSES.validate_json((ask(self._transport, "GET", f"{self._path}/processes")).body)
+        return read_answers(ProcessInfo, (ask(self._transport, "GET", f"{self._path}/processes")).body)
 
     def runtimes(self) -> list[Runtime]:
-        return _RUNTIMES.validate_json((ask(self._transport, "GET", f"{self._path}/runtimes")).body)
+        return read_answers(Runtime, (ask(self._transport, "GET", f"{self._path}/runtimes")).body)
 
     def terminate(self) -> None:
         """End the sandbox and everything in it. Idempotent."""
@@ -690,39 +722,49 @@ def _events(
     payload: object = None,
     headers: Mapping[str, str] | None = None,
 ) -> Generator[CommandEvent | ToolResult, None, None]:
-    stream = transport.open(method, path, query=query, payload=payload, headers=headers)
+    accept = {"Accept": f"{FRAMES}, application/x-ndjson"}
+    stream = transport.open(method, path, query=query, payload=payload, headers={**(headers or {}), **accept})
     if stream.status >= 400:
         raise error_of(Reply(stream.status, stream.headers, stream.read()))
     complete = False
-    with closing(stream.lines()) as lines:
-        for line in lines:
-            event = _event_of(line)
-            complete = isinstance(event, Ended | ToolResult)
-            yield event
+    if stream.headers.get("content-type") == FRAMES:
+        with closing(stream.frames()) as frames:
+            for head, body in frames:
+                event = _event_of(head, body)
+                complete = isinstance(event, Ended | ToolResult)
+                yield event
+    else:  # a server that knows no frames
+        with closing(stream.lines()) as lines:
+            for line in lines:
+                event = _event_of(line)
+                complete = isinstance(event, Ended | ToolResult)
+                yield event
     if not complete:
         raise HostUnreachable("the events of the command stopped before its end")
 
 
-def _event_of(line: bytes) -> CommandEvent | ToolResult:
+def _event_of(line: bytes, body: bytes | None = None) -> CommandEvent | ToolResult:
+    if body is not None and line.startswith(b'{"event":"output"'):
+        return read_part(OutputChunk, {**json.loads(line), "data": body})
     if line.startswith(b'{"event":"output"'):
-        return OutputChunk.model_validate_json(line)
+        return read_answer(OutputChunk, line)
     if line.startswith(b'{"event":"started"'):
-        return Started.model_validate_json(line)
+        return read_answer(Started, line)
     if line.startswith(b'{"event":"ended"'):
-        return Ended.model_validate_json(line)
-    content = _OBJECT.validate_json(line)
+        return read_answer(Ended, line)
+    content = json.loads(line)
     if content.get("event") == "result":
-        return ToolResult.model_validate(content["result"])
+        return read_part(ToolResult, content["result"])
     raise from_wire(content.get("error") or {})
 
 
 def _result_of(reply: Reply) -> ToolResult:
     if reply.status < 400:
-        return ToolResult.model_validate_json(reply.body)
+        return read_answer(ToolResult, reply.body)
     error = error_of(reply)
     content = reply.json() if reply.headers.get("content-type") == "application/json" else {}
     if isinstance(content, dict) and content.get("result"):
-        return ToolResult.model_validate(content["result"])
+        return read_part(ToolResult, content["result"])
     raise error
 
 
@@ -757,11 +799,6 @@ def _command_arguments(
 SandboxItems = list[SyncSandbox]
 AgentItems = list[AgentInfo]
 TokenItems = list[TokenInfo]
-_SANDBOXES = TypeAdapter(list[SandboxInfo])
-_AGENTS = TypeAdapter(list[AgentInfo])
-_TOKENS = TypeAdapter(list[TokenInfo])
-_TOOLS = TypeAdapter(list[ToolInfo])
-_ENTRIES = TypeAdapter(list[LedgerEntry])
 
 
 class SyncColdframe:
@@ -798,7 +835,7 @@ class SyncColdframe:
         return ask_json(self._transport, "GET", "/v1/health")
 
     def tools(self) -> list[ToolInfo]:
-        return _TOOLS.validate_json((ask(self._transport, "GET", "/v1/tools")).body)
+        return read_answers(ToolInfo, (ask(self._transport, "GET", "/v1/tools")).body)
 
     def receipt(self, receipt_id: str) -> JsonObject:
         """What one call really did, with digests to check it by."""
@@ -806,7 +843,7 @@ class SyncColdframe:
 
     def doctor(self) -> IsolationReport:
         """Build a throw-away box on the server's machine and report what holds."""
-        return IsolationReport.model_validate_json((ask(self._transport, "GET", "/v1/doctor")).body)
+        return read_answer(IsolationReport, (ask(self._transport, "GET", "/v1/doctor")).body)
 
 
 class Sandboxes:
@@ -820,25 +857,31 @@ class Sandboxes:
         background: bool = False,
         limits: Limits | None = None,
         spec: SandboxSpec | None = None,
+        idempotency_key: str | None = None,
     ) -> "SyncSandbox":
         """Create a sandbox on the workspace of *agent_id*, on a temporary one with *background*, or by a whole *spec*.
 
+        With the *idempotency_key* of an earlier call the sandbox of that call is returned; without one, only a call
+        that is repeated over a broken connection is known again.
+
         Raises:
+            Conflict: the key was used for another call.
             IsolationUnavailable: a wall cannot be raised on that machine; nothing was started.
         """
         if spec is None:
             spec = SandboxSpec(agent_id=agent_id, background=background, limits=limits or Limits())
         payload = spec.model_dump(mode="json", exclude_unset=True)
-        reply = ask(self._transport, "POST", "/v1/sandboxes", payload=payload)
-        return SyncSandbox(self._transport, SandboxInfo.model_validate_json(reply.body))
+        headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
+        reply = ask(self._transport, "POST", "/v1/sandboxes", payload=payload, headers=headers)
+        return SyncSandbox(self._transport, read_answer(SandboxInfo, reply.body))
 
     def get(self, sandbox_id: str) -> "SyncSandbox":
         reply = ask(self._transport, "GET", f"/v1/sandboxes/{encode_path(sandbox_id)}")
-        return SyncSandbox(self._transport, SandboxInfo.model_validate_json(reply.body))
+        return SyncSandbox(self._transport, read_answer(SandboxInfo, reply.body))
 
     def list(self) -> "SandboxItems":
         reply = ask(self._transport, "GET", "/v1/sandboxes")
-        return [SyncSandbox(self._transport, info) for info in _SANDBOXES.validate_json(reply.body)]
+        return [SyncSandbox(self._transport, info) for info in read_answers(SandboxInfo, reply.body)]
 
 
 class Agents:
@@ -847,14 +890,14 @@ class Agents:
 
     def create(self, agent_id: str) -> AgentInfo:
         reply = ask(self._transport, "POST", "/v1/agents", payload={"agent_id": agent_id})
-        return AgentInfo.model_validate_json(reply.body)
+        return read_answer(AgentInfo, reply.body)
 
     def get(self, agent_id: str) -> AgentInfo:
         reply = ask(self._transport, "GET", f"/v1/agents/{encode_path(agent_id)}")
-        return AgentInfo.model_validate_json(reply.body)
+        return read_answer(AgentInfo, reply.body)
 
     def list(self) -> AgentItems:
-        return _AGENTS.validate_json((ask(self._transport, "GET", "/v1/agents")).body)
+        return read_answers(AgentInfo, (ask(self._transport, "GET", "/v1/agents")).body)
 
     def delete(self, agent_id: str) -> None:
         """Delete the agent and its workspace. What the ledger says of it stays."""
@@ -864,7 +907,7 @@ class Agents:
         """Set the label of a workspace, also downward. Owner and admin only, and recorded with *reason*."""
         payload = {"label": label, "reason": reason}
         reply = ask(self._transport, "PUT", f"/v1/agents/{encode_path(agent_id)}/label", payload=payload)
-        return AgentInfo.model_validate_json(reply.body)
+        return read_answer(AgentInfo, reply.body)
 
     def clean_scratch(self, agent_id: str) -> None:
         """Empty the `scratch` directory of the workspace and touch nothing else."""
@@ -877,12 +920,12 @@ class SessionList:
 
     def get(self, session_id: str) -> SessionInfo:
         reply = ask(self._transport, "GET", f"/v1/sessions/{encode_path(session_id)}")
-        return SessionInfo.model_validate_json(reply.body)
+        return read_answer(SessionInfo, reply.body)
 
     def reset(self, session_id: str) -> SessionInfo:
         """Archive the session and open a new one at PUBLIC. Owner only; the label of the workspace stays."""
         reply = ask(self._transport, "POST", f"/v1/sessions/{encode_path(session_id)}/reset")
-        return SessionInfo.model_validate_json(reply.body)
+        return read_answer(SessionInfo, reply.body)
 
 
 class LedgerView:
@@ -908,10 +951,10 @@ class LedgerView:
             "sandbox_id": sandbox_id,
             "agent_id": agent_id,
         }
-        return _ENTRIES.validate_json((ask(self._transport, "GET", "/v1/ledger/entries", query=query)).body)
+        return read_answers(LedgerEntry, (ask(self._transport, "GET", "/v1/ledger/entries", query=query)).body)
 
     def verify(self) -> LedgerVerdict:
-        return LedgerVerdict.model_validate_json((ask(self._transport, "GET", "/v1/ledger/verify")).body)
+        return read_answer(LedgerVerdict, (ask(self._transport, "GET", "/v1/ledger/verify")).body)
 
     def export(self) -> Generator[bytes, None, None]:
         """The whole ledger as JSON lines."""
@@ -928,7 +971,7 @@ class Policy:
         self._transport = transport
 
     def show(self) -> LiveRules:
-        return LiveRules.model_validate_json((ask(self._transport, "GET", "/v1/policy")).body)
+        return read_answer(LiveRules, (ask(self._transport, "GET", "/v1/policy")).body)
 
     def load(self, text: str) -> LiveRules:
         """Put a rule file into force.
@@ -937,7 +980,7 @@ class Policy:
             RulesInvalid: with the line; the old set stays.
         """
         reply = ask(self._transport, "PUT", "/v1/policy", body=text.encode())
-        return LiveRules.model_validate_json(reply.body)
+        return read_answer(LiveRules, reply.body)
 
     def check(self, sandbox_id: str, tool: str, arguments: Mapping[str, Any]) -> JsonObject:
         """The decision that a call would get now. Nothing is run or recorded as run."""
@@ -959,10 +1002,10 @@ class TokenList:
         """Make a token. Its secret is given this once and kept nowhere."""
         payload = {"role": role, "name": name, "agent_id": agent_id, "expires_at": expires_at}
         answer = ask_json(self._transport, "POST", "/v1/tokens", payload=payload)
-        return str(answer["secret"]), TokenInfo.model_validate(answer["token"])
+        return str(answer["secret"]), read_part(TokenInfo, answer["token"])
 
     def list(self) -> TokenItems:
-        return _TOKENS.validate_json((ask(self._transport, "GET", "/v1/tokens")).body)
+        return read_answers(TokenInfo, (ask(self._transport, "GET", "/v1/tokens")).body)
 
     def revoke(self, token_id: str) -> None:
         ask(self._transport, "DELETE", f"/v1/tokens/{encode_path(token_id)}")

@@ -19,7 +19,7 @@ def json_response(content: object, status: int = 200) -> Response:
 
 def encode_json(content: object) -> bytes:
     if isinstance(content, Model):
-        return content.model_dump_json().encode()
+        return content.__pydantic_serializer__.to_json(content)  # the bytes that `model_dump_json` makes a text of
     return json.dumps(content, default=_plain, separators=(",", ":")).encode()
 
 

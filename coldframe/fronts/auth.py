@@ -11,7 +11,6 @@ import uuid
 from collections.abc import Iterable
 from typing import Any, Protocol
 
-from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from coldframe.contract.caller import Caller
@@ -69,22 +68,31 @@ class Door:
                 _log.warning("an answer broke off: %s %s", known.code, known.message)
 
     def _admit(self, scope: Scope) -> None:
-        headers = Headers(scope=scope)
-        host = headers.get("host", "")
-        if _host_name(host) not in self._hosts:
+        host = origin = authorization = None
+        for name, value in scope["headers"]:  # the first of each name counts
+            if name == b"host":
+                host = value if host is None else host
+            elif name == b"origin":
+                origin = value if origin is None else origin
+            elif name == b"authorization":
+                authorization = value if authorization is None else authorization
+        name_of_host = (host or b"").decode("latin-1")
+        if _host_name(name_of_host) not in self._hosts:
             raise Refused(
-                f"`{host[:100]}` is not a name of this server",
+                f"`{name_of_host[:100]}` is not a name of this server",
                 hint="use 127.0.0.1 or localhost, or add the name to the setting `allowed_hosts`",
             )
-        origin = headers.get("origin")
-        if origin is not None and origin != f"{scope.get('scheme', 'http')}://{host}":
-            raise Refused(f"requests from the origin `{origin[:100]}` are not accepted", hint="call from a program")
+        if origin is not None and origin.decode("latin-1") != f"{scope.get('scheme', 'http')}://{name_of_host}":
+            raise Refused(
+                f"requests from the origin `{origin.decode('latin-1')[:100]}` are not accepted",
+                hint="call from a program",
+            )
         if scope["path"] in OPEN_PATHS:
             return
-        scope.setdefault("state", {})["caller"] = self._caller(headers)
+        scope.setdefault("state", {})["caller"] = self._caller((authorization or b"").decode("latin-1"))
 
-    def _caller(self, headers: Headers) -> Caller:
-        scheme, _, secret = headers.get("authorization", "").partition(" ")
+    def _caller(self, authorization: str) -> Caller:
+        scheme, _, secret = authorization.partition(" ")
         if scheme.lower() != "bearer" or not secret.strip():
             raise Unauthenticated("this needs a token")
         return self._authenticate(secret.strip(), surface="rest")

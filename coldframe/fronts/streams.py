@@ -1,25 +1,31 @@
 """Bodies in and events out, both with constant memory.
 
-An event stream is newline-delimited JSON. Its first event is awaited before the status goes out, so a
-refusal is an ordinary error answer; a fault after that is the last line, `{"event": "error", …}`.
+An event stream is newline-delimited JSON, or frames to whoever accepts those: the length of a JSON head and of a
+body, four bytes each and big endian, the head, and the body, which is the bytes of an output event as they are.
+Base64 in JSON costs more than everything else that is done to a byte of output. The first event is awaited
+before the status goes out, so a refusal is an ordinary error answer; a fault after that is the last event,
+`{"event": "error", …}`.
 A consumer that is slow slows only itself: nothing is produced before it has taken the last piece.
 """
 
 import json
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator
+import struct
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from typing import Any, cast
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from coldframe.contract.command import CommandEvent
+from coldframe.contract.command import CommandEvent, OutputChunk
 from coldframe.contract.errors import ColdframeError, Internal, InvalidArgument, TooLarge
 from coldframe.contract.tool import ToolResult
 from coldframe.fronts.answers import NO_SNIFF, encode_json, result_response
 
 NDJSON = "application/x-ndjson"
+FRAMES = "application/x-coldframe-frames"
+_LENGTHS = struct.Struct(">II")
 JSON_BODY_CAP_BYTES = 128 * 1024 * 1024
 """Largest JSON body of a tool call: a file of READ_CAP_BYTES in base64, and some. Larger files go through the file routes."""
 SMALL_BODY_CAP_BYTES = 4 * 1024 * 1024
@@ -65,37 +71,54 @@ async def read_object(request: Request, cap_bytes: int = JSON_BODY_CAP_BYTES) ->
     return content
 
 
-async def event_response(events: AsyncIterator[Event]) -> Response:
-    """The events as lines, or an error answer if the first thing that comes is one."""
+def wants_events(request: Request) -> bool:
+    accept = request.headers.get("accept", "")
+    return NDJSON in accept or FRAMES in accept
+
+
+async def event_response(request: Request, events: AsyncIterator[Event]) -> Response:
+    """The events one by one, or an error answer if the first thing that comes is one."""
+    framed = FRAMES in request.headers.get("accept", "")
+    media_type, encode = (FRAMES, encode_frame) if framed else (NDJSON, encode_line)
     source = cast("AsyncGenerator[Event, None]", events)
     try:
         first = await anext(source)
     except StopAsyncIteration:
-        return Response(b"", media_type=NDJSON, headers=NO_SNIFF)
+        return Response(b"", media_type=media_type, headers=NO_SNIFF)
     if isinstance(first, ToolResult) and first.error is not None:
         await source.aclose()
         return result_response(first)
-    return StreamingResponse(_lines(first, source), media_type=NDJSON, headers=NO_SNIFF)
+    return StreamingResponse(_encoded(first, source, encode), media_type=media_type, headers=NO_SNIFF)
 
 
-async def _lines(first: Event, rest: AsyncGenerator[Event, None]) -> AsyncIterator[bytes]:
+async def _encoded(
+    first: Event, rest: AsyncGenerator[Event, None], encode: Callable[[Event | ColdframeError], bytes]
+) -> AsyncIterator[bytes]:
     async with aclosing(rest):
         try:
-            yield encode_event(first)
+            yield encode(first)
             async for event in rest:
-                yield encode_event(event)
+                yield encode(event)
         except ColdframeError as error:
-            yield encode_json({"event": "error", "error": error.to_wire()}) + b"\n"
+            yield encode(error)
         except Exception:  # noqa: BLE001  the edge of a request
             _log.exception("a stream of events failed")
-            yield (
-                encode_json({"event": "error", "error": Internal("the server met a fault of its own").to_wire()})
-                + b"\n"
-            )
+            yield encode(Internal("the server met a fault of its own"))
 
 
-def encode_event(event: Event) -> bytes:
-    """One line. Bytes are base64 in the URL-safe alphabet, as everywhere in this API's events."""
+def encode_line(event: Event | ColdframeError) -> bytes:
+    """One line. Bytes are base64 in the URL-safe alphabet, as everywhere in this API's JSON."""
     if isinstance(event, ToolResult):
-        return b'{"event":"result","result":' + event.model_dump_json().encode() + b"}\n"
-    return event.model_dump_json().encode() + b"\n"
+        return b'{"event":"result","result":' + encode_json(event) + b"}\n"
+    if isinstance(event, ColdframeError):
+        return encode_json({"event": "error", "error": event.to_wire()}) + b"\n"
+    return encode_json(event) + b"\n"
+
+
+def encode_frame(event: Event | ColdframeError) -> bytes:
+    """One frame."""
+    if isinstance(event, OutputChunk):
+        head = f'{{"event":"output","seq":{event.seq},"stream":"{event.stream}"}}'.encode()
+        return b"".join((_LENGTHS.pack(len(head), len(event.data)), head, event.data))
+    head = encode_line(event)
+    return _LENGTHS.pack(len(head), 0) + head

@@ -1,6 +1,6 @@
 """The live handle on one sandbox; implements Box and BoxLife over the link to its keeper."""
 
-from collections.abc import AsyncIterable, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
 from typing import Any, TypeVar, get_args
 
 from pydantic import ValidationError
@@ -22,16 +22,14 @@ class KeeperBox:
         self.sandbox_id = sandbox_id
         self._link = Link(directory)
 
-    async def run(self, spec: CommandSpec) -> AsyncIterator[CommandEvent]:
+    def run(self, spec: CommandSpec) -> AsyncIterator[CommandEvent]:
         head = spec.model_dump(mode="json", exclude={"stdin"})
-        async for event in self._events({"op": "run", **head}, spec.stdin):
-            yield event
+        return self._events({"op": "run", **head}, spec.stdin)
 
-    async def follow(self, command_id: str, *, after_seq: int = -1) -> AsyncIterator[CommandEvent]:
-        async for event in self._events({"op": "follow", "command_id": command_id, "after_seq": after_seq}, b""):
-            yield event
+    def follow(self, command_id: str, *, after_seq: int = -1) -> AsyncIterator[CommandEvent]:
+        return self._events({"op": "follow", "command_id": command_id, "after_seq": after_seq}, b"")
 
-    async def _events(self, head: dict[str, Any], body: bytes) -> AsyncIterator[CommandEvent]:
+    async def _events(self, head: dict[str, Any], body: bytes) -> AsyncGenerator[CommandEvent, None]:
         async with self._link.connection() as connection:
             await connection.send(head, body)
             while True:
@@ -76,8 +74,9 @@ class KeeperBox:
 
 async def _send_chunks(connection: Connection, content: AsyncIterable[bytes]) -> None:
     async for part in content:
+        whole = memoryview(part)
         for start in range(0, len(part), UPLOAD_CHUNK_BYTES):
-            await connection.send({"op": "chunk"}, part[start : start + UPLOAD_CHUNK_BYTES])
+            await connection.send({"op": "chunk"}, whole[start : start + UPLOAD_CHUNK_BYTES])
 
 
 def answer_model(request: type[Request[A]]) -> type[A]:
@@ -95,8 +94,7 @@ def _parsed(model: type[A], value: object, body: bytes) -> A:
     """A keeper's word, checked field by field: it comes from the edge of a hostile place."""
     try:
         if isinstance(value, dict) and "content" in model.model_fields:
-            value = {**value, "content": b""}
-            return model.model_validate(value).model_copy(update={"content": body})
+            value = {**value, "content": body}
         return model.model_validate(value)
     except ValidationError as error:
         raise GuestLost("the keeper of this sandbox gave a malformed answer", fields=error.error_count()) from error
@@ -106,7 +104,7 @@ def parse_event(head: dict[str, Any], body: bytes) -> CommandEvent:
     """One frame of a command's life, checked."""
     kind = head.get("event")
     if kind == "output":
-        return _parsed(OutputChunk, {**head, "data": b""}, b"").model_copy(update={"data": body})
+        return _parsed(OutputChunk, {**head, "data": body}, b"")
     if kind == "started":
         return _parsed(Started, head, b"")
     if kind == "ended":

@@ -3,7 +3,8 @@
 Regular expressions are RE2: linear in the text whatever the pattern, with a cap on the size of the compiled program.
 """
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from typing import AnyStr, NamedTuple
 
 import re2
@@ -23,14 +24,30 @@ Test = Callable[[Facts], bool | None]
 """True, False, or None if the field is missing."""
 
 
+class Clue(NamedTuple):
+    """Something of a text that is looked up in less time than a pattern is tried. The first that is given counts."""
+
+    prefix: str = ""
+    suffix: str = ""
+    part: str = ""
+    pattern: str = ""
+    """Found by RE2."""
+    steps: int = 0
+    """Length of the pattern's program."""
+
+
 class Condition(NamedTuple):
     """One compiled condition. Two of equal `key` ask the same."""
 
     field: str
     key: tuple[object, ...]
     test: Test
-    equals: tuple[str, ...] | None = None
-    """The texts that a plain condition is about; rules are found by those of `tool`."""
+    values: tuple[object, ...] | None = None
+    """All values of the field that the test holds for, if it is a list of them."""
+    clue: Clue | None = None
+    """Is true of every text that the test holds for."""
+    entries: tuple[Entry, ...] | None = None
+    """One of these matches wherever the test holds."""
 
 
 class ConditionInvalid(Exception):
@@ -53,22 +70,23 @@ def _compile_equals(field: str, spec: FieldSpec, values: list[object]) -> Condit
     key = (field, "is", frozenset((type(value).__name__, value) for value in map(_hashable, values)))
     if spec.kind == "program":
         entries = tuple(_entry(value) for value in values)
-        return Condition(field, key, lambda facts: _any_program(entries, facts))
+        return Condition(field, key, lambda facts: _any_program(entries, facts), entries=entries)
     if spec.kind == "output":
         raise ConditionInvalid("`output` takes `contains` or `matches`")
     if spec.kind == "label":
         labels = frozenset(_label(value) for value in values)
-        return Condition(field, key, _on(spec, lambda value: value in labels))
+        return Condition(field, key, _on(spec, lambda value: value in labels), tuple(labels))
     if spec.kind in ("number", "flag"):
         wanted_type = bool if spec.kind == "flag" else int
         if any(type(value) is not wanted_type for value in values):
             raise ConditionInvalid(f"`{field}` takes {'true or false' if wanted_type is bool else 'whole numbers'}")
         wanted = frozenset(values)
-        return Condition(field, key, _on(spec, lambda value: value in wanted))
+        return Condition(field, key, _on(spec, lambda value: value in wanted), tuple(wanted))
     texts = tuple(_text(field, spec, value) for value in values)
     chosen = frozenset(texts)
     if spec.kind == "texts":
-        return Condition(field, key, _on(spec, lambda value: isinstance(value, tuple) and not chosen.isdisjoint(value)))
+        shared = _on(spec, lambda value: isinstance(value, tuple) and not chosen.isdisjoint(value))
+        return Condition(field, key, shared, texts)
     return Condition(field, key, _on(spec, lambda value: value in chosen), texts)
 
 
@@ -89,17 +107,18 @@ def _compile_operator(field: str, spec: FieldSpec, raw: dict[object, object]) ->
         if spec.kind == "output":
             needle = operand.encode("utf-8", "surrogatepass")
             return Condition(field, key, lambda facts: needle in facts.output)
-        return Condition(field, key, _each(spec, lambda text: operand in text))
+        return Condition(field, key, _each(spec, lambda text: operand in text), clue=Clue(part=operand))
     if spec.kind == "output":
         if operator == "glob":
             raise ConditionInvalid("`output` takes `contains` or `matches`")
         search = compile_pattern(field, operand.encode("utf-8", "surrogatepass")).search
         return Condition(field, key, lambda facts: search(facts.output) is not None)
     if operator == "glob":
-        found = compile_pattern(field, _regex_of_glob(operand)).fullmatch
+        found, clue = compile_pattern(field, _regex_of_glob(operand)).fullmatch, _clue_of_glob(operand)
     else:
-        found = compile_pattern(field, operand).search
-    return Condition(field, key, _each(spec, lambda text: found(_valid(text)) is not None))
+        compiled = compile_pattern(field, operand)
+        found, clue = compiled.search, _clue_of_regex(operand, compiled.programsize)
+    return Condition(field, key, _each(spec, lambda text: found(_valid(text)) is not None), clue=clue)
 
 
 def compile_pattern(field: str, pattern: AnyStr) -> "re2._Regexp[AnyStr]":
@@ -117,22 +136,49 @@ def compile_pattern(field: str, pattern: AnyStr) -> "re2._Regexp[AnyStr]":
 
 def _regex_of_glob(glob: str) -> str:
     """`*` and `?` as in a shell, but across slashes too; `[…]` is a set. Own translation: that of fnmatch is no RE2."""
-    out: list[str] = []
+    return "(?s)" + "".join(re2.escape(sign) if literal else sign for literal, sign in _parts_of_glob(glob))
+
+
+def _parts_of_glob(glob: str) -> Iterator[tuple[bool, str]]:
+    """The literal characters of a glob, and what stands for several as a regular expression."""
     at = 0
     while at < len(glob):
         sign = glob[at]
         at += 1
         if sign == "*":
-            out.append(".*")
+            yield False, ".*"
         elif sign == "?":
-            out.append(".")
+            yield False, "."
         elif sign == "[" and (close := glob.find("]", at + 1 + (glob[at : at + 1] == "!"))) > 0:
             inside = glob[at:close].replace("\\", "\\\\").replace("[", "\\[").replace("^", "\\^")
-            out.append(f"[^{inside[1:]}]" if inside.startswith("!") else f"[{inside}]")
+            yield False, f"[^{inside[1:]}]" if inside.startswith("!") else f"[{inside}]"
             at = close + 1
         else:
-            out.append(re2.escape(sign))
-    return "(?s)" + "".join(out)
+            yield True, sign
+
+
+def _clue_of_glob(glob: str) -> Clue | None:
+    runs = [""]
+    for literal, sign in _parts_of_glob(glob):
+        if literal:
+            runs[-1] += sign
+        else:
+            runs.append("")
+    longest = max(runs, key=len)
+    return Clue(prefix=runs[0], suffix=runs[-1], part=longest) if longest else None
+
+
+_BEGINNING = re.compile(r"\^([A-Za-z0-9_/ :-]+)(.?)")
+
+
+def _clue_of_regex(pattern: str, steps: int) -> Clue:
+    """The literal beginning, where the pattern plainly has one: no alternative, no flag; else the pattern itself."""
+    found = _BEGINNING.match(pattern)
+    if found is not None and "|" not in pattern and "(?" not in pattern:
+        prefix = found[1][:-1] if found[2] in ("*", "?", "{") and found[2] else found[1]
+        if prefix:
+            return Clue(prefix=prefix)
+    return Clue(pattern=pattern, steps=steps)
 
 
 def _valid(text: str) -> str:

@@ -67,11 +67,11 @@ def check_settings(facts: Facts, rules: RuleSet) -> Iterator[RuleVerdict]:
     if settings.strict_parsing:
         yield from _check_strict(reading, call.cwd or "")
     for program in reading.programs:
-        for entry in rules.deny_commands:
+        for entry in rules.deny_commands.about(program):
             verdict = match(entry, program)
             if verdict or (verdict is None and settings.strict_parsing):
                 yield _deny("settings:deny_commands", f"`{program.name}` is on the deny list as `{entry.text}`")
-    if rules.allow_programs:
+    if rules.allow_programs.entries:
         yield from _check_allowed(reading, rules)
 
 
@@ -111,7 +111,7 @@ def _check_allowed(reading: CommandReading, rules: RuleSet) -> Iterator[RuleVerd
         because = "; ".join(reading.opaque_because[:3]) or f"no shell text from byte {reading.position} on"
         yield _deny("settings:allow_programs", f"only listed programs may start, and this cannot be read: {because}")
     for program in reading.programs:
-        if program.word in BUILTINS or any(allows(entry, program) for entry in rules.allow_programs):
+        if program.word in BUILTINS or any(allows(one, program) for one in rules.allow_programs.about(program)):
             continue
         yield _deny("settings:allow_programs", f"`{program.word}` is not among the allowed programs")
 

@@ -37,7 +37,7 @@ def decide_call(context: CallContext, rules: RuleSet, *, tools: Collection[str] 
     try:
         facts = Facts(context, _reading(context))
         verdicts = [*check_floor(facts, tools), *check_settings(facts, rules)]
-        for rule in rules.candidates(Hook.PRE_TOOL_CALL, context.tool):
+        for rule in rules.possible(Hook.PRE_TOOL_CALL, facts):
             verdicts.extend(_judge(rule, facts))
         return _join(Hook.PRE_TOOL_CALL, verdicts, rules, context)
     except Exception:  # noqa: BLE001 - the edge of judgement: what cannot be judged is refused
@@ -49,7 +49,7 @@ def decide_result(context: ResultContext, output: bytes, rules: RuleSet) -> Deci
     try:
         facts = Facts(context.call, _reading(context.call), context, output)
         verdicts: list[RuleVerdict] = []
-        for rule in rules.candidates(Hook.POST_TOOL_RESPONSE, context.call.tool):
+        for rule in rules.possible(Hook.POST_TOOL_RESPONSE, facts):
             verdicts.extend(_judge(rule, facts))
         return _join(Hook.POST_TOOL_RESPONSE, verdicts, rules, context)
     except Exception:  # noqa: BLE001 - the edge of judgement: what cannot be judged is refused
@@ -61,16 +61,15 @@ def reads_output(rules: RuleSet) -> bool:
 
     So it is with any rule of POST_TOOL_RESPONSE that can refuse or ask: each may look at how the call ended.
     """
-    return any(
-        rule.hook is Hook.POST_TOOL_RESPONSE and (rule.reads_output or rule.outcome in (Outcome.DENY, Outcome.ASK))
-        for rule in rules.rules
-    )
+    return rules.holds_output
 
 
 def context_sha256(context: Model) -> str:
     """Digest of the canonical JSON of a context: sorted keys, no blanks, ASCII."""
-    text = json.dumps(context.model_dump(), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-    return hashlib.sha256(text.encode("ascii")).hexdigest()
+    return hashlib.sha256(_CANONICAL.encode(context.model_dump()).encode("ascii")).hexdigest()
+
+
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 
 
 def _reading(call: CallContext) -> CommandReading | None:

@@ -9,7 +9,12 @@ from coldframe.contract.policy import Label
 
 def join(*labels: Label) -> Label:
     """The highest of the labels; PUBLIC of none. Never lower than any argument."""
-    return max((parse(label) for label in labels), key=_rank, default=Label.PUBLIC)
+    highest, rank = Label.PUBLIC, 0
+    for label in labels:
+        known = parse(label)
+        if known.rank > rank:
+            highest, rank = known, known.rank
+    return highest
 
 
 def parse(value: object) -> Label:
@@ -27,7 +32,3 @@ def may_flow(source: Label, target: Label) -> bool:
     """Whether data of `source` may go to a place that is cleared up to `target`. An unknown target is PUBLIC."""
     cleared = target if isinstance(target, Label) else Label.PUBLIC
     return parse(source).rank <= cleared.rank
-
-
-def _rank(label: Label) -> int:
-    return label.rank

@@ -37,6 +37,33 @@ def parse_entry(text: str) -> Entry | None:
     return Entry(text, call.word, options, operands)
 
 
+def literal_of(entry: Entry) -> str | None:
+    """The only program word (if it holds a slash) or name that the entry can match; None for a pattern."""
+    return None if any(sign in entry.word for sign in "*?[") else entry.word
+
+
+class EntryList:
+    """Entries found by the program they are about; asking costs the same for one and for thousands."""
+
+    __slots__ = ("_by_word", "_patterns", "entries")
+
+    def __init__(self, entries: Sequence[Entry]) -> None:
+        self.entries = tuple(entries)
+        self._by_word: dict[str, list[tuple[int, Entry]]] = {}
+        self._patterns: list[tuple[int, Entry]] = []
+        for place, entry in enumerate(self.entries):
+            word = literal_of(entry)
+            (self._patterns if word is None else self._by_word.setdefault(word, [])).append((place, entry))
+
+    def about(self, call: ProgramCall) -> list[Entry]:
+        """Entries that may match, in their order: all but those that name another program."""
+        words = dict.fromkeys((call.name, call.word))
+        found = [pair for word in words for pair in self._by_word.get(word, ())]
+        if not found and not self._patterns:
+            return []
+        return [entry for _, entry in sorted((*found, *self._patterns), key=lambda pair: pair[0])]
+
+
 def match(entry: Entry, call: ProgramCall) -> bool | None:
     """Whether the call is what the entry means; None if that is only known at run time."""
     if "/" in entry.word:

@@ -21,7 +21,7 @@ closed table of fields and operators can be checked at load, indexed, and explai
 """
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from pydantic import ValidationError
@@ -30,13 +30,15 @@ from coldframe.contract.errors import RulesInvalid
 from coldframe.contract.policy import AgentLimits, ExecSettings, Hook, Label, Outcome
 from coldframe.policy.conditions import Condition, ConditionInvalid, compile_condition
 from coldframe.policy.document import Tree, read_document
-from coldframe.policy.fields import SCHEMA
-from coldframe.policy.matching import Entry, parse_entry
+from coldframe.policy.fields import SCHEMA, Facts
+from coldframe.policy.index import RuleIndex
+from coldframe.policy.matching import Entry, EntryList, parse_entry
 
 MAX_RULES = 10_000
 RUNTIMES = ("deno",)
 """What `runtimes` can restrict a sandbox to: runtimes whose programs and libraries a box can be built from alone."""
 EVERYBODY = "*"
+MAX_TOOLS_KEPT = 64
 
 _RESERVED = ("floor:", "denylist:", "settings:", "default")
 """Beginnings of rule ids that belong to the product."""
@@ -65,17 +67,21 @@ class Rule(NamedTuple):
         return any(condition.field == "output" for condition in self.conditions)
 
 
-class _Index(NamedTuple):
-    """Rules of one hook in file order, found by tool."""
-
-    by_tool: dict[str, tuple[tuple[int, Rule], ...]]
-    any_tool: tuple[tuple[int, Rule], ...]
-
-
 class RuleSet:
     """A checked set. Immutable; equal texts have equal `sha256` and decide alike."""
 
-    __slots__ = ("_index", "allow_programs", "deny_commands", "rules", "settings", "sha256", "text")
+    __slots__ = (
+        "_by_hook",
+        "_indexes",
+        "_of_tools",
+        "allow_programs",
+        "deny_commands",
+        "holds_output",
+        "rules",
+        "settings",
+        "sha256",
+        "text",
+    )
 
     def __init__(self, text: str, settings: ExecSettings, rules: tuple[Rule, ...]) -> None:
         put = object.__setattr__
@@ -85,15 +91,33 @@ class RuleSet:
         put(self, "rules", rules)
         put(self, "deny_commands", _entries(settings.deny_commands))
         put(self, "allow_programs", _entries(settings.allow_programs))
-        put(self, "_index", {hook: _build_index(rules, hook) for hook in Hook})
+        by_hook = {hook: tuple(rule for rule in rules if rule.hook is hook) for hook in Hook}
+        put(self, "_by_hook", by_hook)
+        put(
+            self,
+            "_indexes",
+            {hook: RuleIndex(hook, [each.conditions for each in own]) for hook, own in by_hook.items()},
+        )
+        put(self, "_of_tools", {})
+        after = by_hook[Hook.POST_TOOL_RESPONSE]
+        put(
+            self,
+            "holds_output",
+            any(rule.reads_output or rule.outcome in (Outcome.DENY, Outcome.ASK) for rule in after),
+        )
 
     text: str
     sha256: str
     settings: ExecSettings
     rules: tuple[Rule, ...]
-    deny_commands: tuple[Entry, ...]
-    allow_programs: tuple[Entry, ...]
-    _index: dict[Hook, _Index]
+    deny_commands: EntryList
+    allow_programs: EntryList
+    holds_output: bool
+    """Whether some rule about results may refuse or ask, or looks at output."""
+    _by_hook: dict[Hook, tuple[Rule, ...]]
+    _indexes: dict[Hook, RuleIndex]
+    _of_tools: dict[tuple[Hook, str], tuple[Rule, ...]]
+    """Answers of `candidates`, kept for the tools that are asked for."""
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a rule set is immutable: `{name}`")
@@ -125,13 +149,20 @@ class RuleSet:
                 return one
         return None
 
-    def candidates(self, hook: Hook, tool: str) -> Iterable[Rule]:
+    def candidates(self, hook: Hook, tool: str) -> Sequence[Rule]:
         """Rules of the hook whose `tool` condition, if any, names this tool; in file order."""
-        index = self._index[hook]
-        own = index.by_tool.get(tool, ())
-        if not own:
-            return [rule for _, rule in index.any_tool]
-        return [rule for _, rule in sorted((*own, *index.any_tool), key=lambda pair: pair[0])]
+        found = self._of_tools.get((hook, tool))
+        if found is None:
+            found = tuple(rule for rule in self._by_hook[hook] if _concerns(rule, tool))
+            if len(self._of_tools) < MAX_TOOLS_KEPT:
+                self._of_tools[hook, tool] = found
+        return found
+
+    def possible(self, hook: Hook, facts: Facts) -> Iterator[Rule]:
+        """Every rule of the hook that may match, in file order: all but those with a condition that is surely false."""
+        own = self._by_hook[hook]
+        for place in self._indexes[hook].possible(facts):
+            yield own[place]
 
 
 def load_rules(text: str) -> RuleSet:
@@ -148,11 +179,14 @@ def load_rules(text: str) -> RuleSet:
     return RuleSet(text, settings, rules)
 
 
-def _entries(texts: Iterable[str]) -> tuple[Entry, ...]:
-    entries = tuple(parse_entry(text) for text in texts)
-    if any(entry is None for entry in entries):
-        raise RulesInvalid("an entry of a list of commands is not one program with arguments", line=1)
-    return tuple(entry for entry in entries if entry is not None)
+def _entries(texts: Iterable[str]) -> EntryList:
+    entries: list[Entry] = []
+    for text in texts:
+        entry = parse_entry(text)
+        if entry is None:
+            raise RulesInvalid("an entry of a list of commands is not one program with arguments", line=1)
+        entries.append(entry)
+    return EntryList(entries)
 
 
 def _load_settings(node: Tree | None) -> ExecSettings:
@@ -329,19 +363,8 @@ def _load_conditions(node: Tree | None, hook: Hook) -> tuple[Condition, ...]:
     return tuple(conditions)
 
 
-def _build_index(rules: tuple[Rule, ...], hook: Hook) -> _Index:
-    by_tool: dict[str, list[tuple[int, Rule]]] = {}
-    any_tool: list[tuple[int, Rule]] = []
-    for place, rule in enumerate(rules):
-        if rule.hook is not hook:
-            continue
-        named = next((each.equals for each in rule.conditions if each.field == "tool" and each.equals), None)
-        if named is None:
-            any_tool.append((place, rule))
-        else:
-            for tool in dict.fromkeys(named):
-                by_tool.setdefault(tool, []).append((place, rule))
-    return _Index({tool: tuple(found) for tool, found in by_tool.items()}, tuple(any_tool))
+def _concerns(rule: Rule, tool: str) -> bool:
+    return all(each.values is None or tool in each.values for each in rule.conditions if each.field == "tool")
 
 
 DEFAULT_RULES = load_rules("version: 1\n")

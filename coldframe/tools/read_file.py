@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StrictInt
 
 from coldframe.contract.errors import InvalidArgument
-from coldframe.contract.files import ReadFile
+from coldframe.contract.files import ReadAnswer, ReadFile
 from coldframe.tools.registry import (
     Answer,
     Arguments,
@@ -73,6 +73,25 @@ def decode_range(data: bytes, *, to_end: bool) -> tuple[str, int] | None:
     return text, len(data) - len(decoder.getstate()[0])
 
 
+def _beside(found: ReadAnswer) -> ReadFileAnswer:
+    """The answer to a caller that takes the bytes beside it, and passes them on as bytes: nobody asks if they are text."""
+    end = found.offset + len(found.content)
+    return ReadFileAnswer(
+        path=shown_path(found.path),
+        content=None,
+        content_base64=None,
+        binary=True,
+        encoding="base64",
+        offset=found.offset,
+        bytes=len(found.content),
+        next_offset=end if end < found.total_bytes else None,
+        total_bytes=found.total_bytes,
+        complete=found.complete,
+        version=found.version,
+        mode=found.mode,
+    )
+
+
 @tool(arguments=ReadFileArguments, answer=ReadFileAnswer, writes=False)
 async def read_file(call: ToolCall[ReadFileArguments]) -> Ran:
     """Read a file of the workspace. Text comes back exactly as it is stored; binary content as base64 with
@@ -87,6 +106,9 @@ async def read_file(call: ToolCall[ReadFileArguments]) -> Ran:
         )
     )
     data = found.content
+    if call.deliver is not None:
+        call.deliver(data)
+        return Ran(_beside(found), output=lambda: data, output_bytes=len(data))
     end = found.offset + len(data)
     decoded = decode_range(data, to_end=end >= found.total_bytes)
     binary = decoded is None

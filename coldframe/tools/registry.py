@@ -154,6 +154,8 @@ class ToolCall(Generic[Args]):
     """Content that is streamed in beside the arguments; None if they hold it."""
     answer_early: Callable[[Answer], None]
     """Lets the caller go with this answer while the tool works on, for a command in the background."""
+    deliver: Callable[[bytes], None] | None = None
+    """Takes the content of a file as it is, beside an answer without it; None if the answer holds it."""
 
 
 class Ran(NamedTuple):

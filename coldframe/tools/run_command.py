@@ -18,7 +18,6 @@ from coldframe.contract.command import (
     CommandResult,
     CommandSpec,
     Contact,
-    Ended,
     FileChanges,
     Leftover,
     LimitHit,
@@ -350,7 +349,8 @@ async def run_command(call: ToolCall[RunCommandArguments]) -> Ran:
             )
         )
     pid = None
-    async for event in events:
+    result: CommandResult | None = None
+    async for event in events:  # to its end: a generator that is left early costs a task of its own to close
         call.emit(event)
         if isinstance(event, Started):
             pid = event.pid
@@ -358,7 +358,9 @@ async def run_command(call: ToolCall[RunCommandArguments]) -> Ran:
                 call.answer_early(_running(arguments, event))
         elif isinstance(event, OutputChunk):
             output.add(event.stream, event.data)
-        elif isinstance(event, Ended):
-            answer = answer_of(arguments, event.result, output, pid)
-            return Ran(answer, partial(_judged, output, answer), sum(output.total.values()), event.result)
+        else:
+            result = event.result
+    if result is not None:
+        answer = answer_of(arguments, result, output, pid)
+        return Ran(answer, partial(_judged, output, answer), sum(output.total.values()), result)
     raise GuestLost(f"command `{call.command_id}` ended without a result", command_id=call.command_id)

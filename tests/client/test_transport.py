@@ -1,7 +1,9 @@
 """The SDK's HTTP: connections are reused, a dead one is replaced only where that is safe, and faults are typed."""
 
 import asyncio
+import json
 import socket
+import struct
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
@@ -9,8 +11,11 @@ from contextlib import contextmanager
 import pytest
 
 from coldframe.client import sync
+from coldframe.client.answers import read_answers
+from coldframe.client.http1 import LAST_CHUNK, chunk_of
 from coldframe.client.transport import Transport, encode_path, encode_query
-from coldframe.contract.errors import ColdframeError, HostUnreachable, InvalidArgument, Unavailable
+from coldframe.contract.command import Contact
+from coldframe.contract.errors import ColdframeError, GuestLost, HostUnreachable, InvalidArgument, Unavailable
 
 Answer = Callable[[socket.socket, bytes], bool]
 """Handles one request; returns whether the connection stays open."""
@@ -146,6 +151,87 @@ def test_an_answer_that_breaks_off_is_an_error_and_not_a_short_answer() -> None:
 
     with serving(half) as server:
         asyncio.run(run(server.url))
+
+
+def framed(*frames: tuple[bytes, bytes]) -> bytes:
+    return b"".join(struct.pack(">II", len(head), len(body)) + head + body for head, body in frames)
+
+
+@pytest.mark.parametrize("piece", [1, 3, 1000])
+def test_frames_are_the_same_in_whatever_pieces_they_come(piece: int) -> None:
+    frames = [(b"{}", b""), (b'{"a": 1}', b"body" * 20), (b"x", b"\r\n")]
+    data = framed(*frames)
+
+    def chunked(connection: socket.socket, request: bytes) -> bool:
+        connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        for start in range(0, len(data), piece):
+            connection.sendall(chunk_of(data[start : start + piece]))
+        connection.sendall(LAST_CHUNK)
+        return True
+
+    with serving(chunked) as server:
+        transport = sync.Transport(server.url, None)
+        assert list(transport.open("GET", "/x").frames()) == frames
+        transport.close()
+
+
+def test_a_frame_that_breaks_off_is_an_error() -> None:
+    def half(connection: socket.socket, request: bytes) -> bool:
+        data = framed((b"{}", b"body"))[:-1]
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(data) + data)
+        return True
+
+    with serving(half) as server:
+        transport = sync.Transport(server.url, None)
+        with pytest.raises(HostUnreachable):
+            list(transport.open("GET", "/x").frames())
+        transport.close()
+
+
+def answering(content: object, content_type: str = "application/json") -> Answer:
+    def answer(connection: socket.socket, request: bytes) -> bool:
+        body = content if isinstance(content, bytes) else json.dumps(content).encode()
+        head = f"HTTP/1.1 200 OK\r\nContent-Type: {content_type}\r\nContent-Length: {len(body)}\r\n\r\n"
+        connection.sendall(head.encode() + body)
+        return True
+
+    return answer
+
+
+def test_what_a_newer_server_says_beside_the_known_is_passed_over() -> None:
+    agent = {
+        "agent_id": "a",
+        "created_at": "2026-01-01T00:00:00Z",
+        "workspace_label": "PUBLIC",
+        "mood": "new",
+    }
+    contact = {"protocol": "tcp", "address": "10.0.0.1", "port": 1, "first_at": "2026-01-01T00:00:00Z", "colour": 3}
+    contact["last_at"] = contact["first_at"]
+    known = {name: value for name, value in agent.items() if name != "mood"}
+    with serving(answering(agent), answering([agent]), answering([contact])) as server:
+        client = sync.SyncColdframe(server.url, "t")
+        assert client.agents.get("a").model_dump(mode="json", exclude_unset=True) == known
+        assert [one.agent_id for one in client.agents.list()] == ["a"]
+        reply = client._transport.request("GET", "/contacts")
+        assert read_answers(Contact, reply.body)[0].port == 1
+        client.close()
+
+
+def test_a_server_that_knows_no_frames_is_understood_line_by_line() -> None:
+    lines = (
+        b'{"event":"started","command_id":"c","pid":1,"at":"2026-01-01T00:00:00Z","new":1}\n'
+        b'{"event":"output","seq":0,"stream":"stdout","data":"aGk="}\n'
+        b'{"event":"error","error":{"code":"GUEST_LOST","message":"gone"}}\n'
+    )
+    with serving(answering(lines, "application/x-ndjson")) as server:
+        transport = sync.Transport(server.url, None)
+        events = sync._events(transport, "GET", "/x")
+        assert next(events).event == "started"  # type: ignore[union-attr]
+        assert next(events).data == b"hi"  # type: ignore[union-attr]
+        with pytest.raises(GuestLost):
+            next(events)
+        transport.close()
+    assert b"application/x-coldframe-frames, application/x-ndjson" in server.requests[0]
 
 
 def test_no_server_is_unavailable_and_says_how_to_start_one() -> None:

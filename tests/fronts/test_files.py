@@ -1,6 +1,7 @@
 """Files travel as raw bytes, of any size, whole or not at all."""
 
 import hashlib
+import json
 import socket
 from collections.abc import Iterator
 
@@ -8,10 +9,11 @@ import pytest
 
 from coldframe.client.sync import SyncSandbox
 from coldframe.contract.errors import FileMissing, HostUnreachable, InvalidArgument, IsDirectory, OutsideWorkspace
+from coldframe.fronts.rest.files import WINDOW_BYTES
 from tests.fronts.served import Served
 
 
-@pytest.mark.parametrize("size", [0, 1, 4 * 1024 * 1024, 4 * 1024 * 1024 + 1, 13_000_000])
+@pytest.mark.parametrize("size", [0, 1, WINDOW_BYTES, WINDOW_BYTES + 1, 13_000_000])
 def test_what_goes_up_comes_down(sandbox: SyncSandbox, size: int) -> None:
     block = hashlib.sha256(str(size).encode()).digest() * 1024
 
@@ -53,8 +55,9 @@ def test_download_tells_size_version_and_label_and_is_no_page(served: Served, sa
 
 
 def test_every_part_of_a_download_is_in_the_ledger(served: Served, sandbox: SyncSandbox) -> None:
-    sandbox.upload("big", b"x" * 9_000_000)
-    assert sum(map(len, sandbox.download("big"))) == 9_000_000
+    size = 2 * WINDOW_BYTES + 1
+    sandbox.upload("big", b"x" * size)
+    assert sum(map(len, sandbox.download("big"))) == size
     with served.sync_client() as client:
         kinds = [entry.body["tool"] for entry in client.ledger.entries(kinds=["call.started"], sandbox_id=sandbox.id)]
     assert kinds == ["write_file", "read_file", "read_file", "read_file"]
@@ -104,3 +107,23 @@ def test_a_file_that_changes_during_a_download_breaks_it_off(sandbox: SyncSandbo
     with pytest.raises(HostUnreachable):
         for _ in parts:
             pass
+
+
+def test_what_a_rule_about_output_withholds_is_not_downloaded(served: Served, sandbox: SyncSandbox) -> None:
+    marker = b"TOP-SECRET"
+    sandbox.upload("first", marker + b"x" * 100)
+    sandbox.upload("second", b"x" * WINDOW_BYTES + marker)
+    rule = "{id: marker, hook: POST_TOOL_RESPONSE, then: deny, when: {output: {contains: TOP-SECRET}}}"
+    with served.sync_client() as client:
+        client.policy.load(f"version: 1\nrules: [{rule}]\n")
+        try:
+            status, _, body = served.request("GET", f"/v1/sandboxes/{sandbox.id}/files/first")
+            assert (status, json.loads(body)["error"]["code"]) == (403, "DENIED_BY_RULE")
+            assert marker not in body
+            got = b""
+            with pytest.raises(HostUnreachable):
+                for part in sandbox.download("second"):
+                    got += part
+            assert got == b"x" * WINDOW_BYTES
+        finally:
+            client.policy.load("version: 1\n")

@@ -1,7 +1,9 @@
 """Output goes out while it is made, byte for byte, and any follower gets all of it."""
 
 import json
+import struct
 import threading
+from typing import Any
 
 import pytest
 
@@ -80,6 +82,31 @@ def test_each_line_of_a_stream_is_one_json_object(served: Served, sandbox: SyncS
     assert answer_headers["content-type"].startswith("application/x-ndjson")
     events = [json.loads(line)["event"] for line in body.splitlines()]
     assert (events[0], events[-2:]) == ("started", ["ended", "result"])
+
+
+def test_whoever_accepts_frames_gets_output_as_bytes(served: Served, sandbox: SyncSandbox) -> None:
+    headers = {"Accept": "application/x-coldframe-frames", "Content-Type": "application/json"}
+    path = f"/v1/sandboxes/{sandbox.id}/tools/run_command"
+    command = json.dumps({"command": "printf 'a\\0\\377'"}).encode()
+    _, answer_headers, body = served.request("POST", path, body=command, headers=headers)
+    assert answer_headers["content-type"] == "application/x-coldframe-frames"
+    events = frames_of(body)
+    assert [head["event"] for head, _ in events] == ["started", "output", "ended", "result"]
+    assert events[1] == ({"event": "output", "seq": 0, "stream": "stdout"}, b"a\0\xff")
+    command_id = events[0][0]["command_id"]
+    _, _, followed = served.request("GET", f"/v1/sandboxes/{sandbox.id}/commands/{command_id}/events", headers=headers)
+    assert [head["event"] for head, _ in frames_of(followed)] == ["started", "output", "ended"]
+    refused = served.request("POST", path, body=b'{"command": "sudo id"}', headers=headers)
+    assert (refused[0], refused[1]["content-type"]) == (403, "application/json")
+
+
+def frames_of(body: bytes) -> list[tuple[dict[str, Any], bytes]]:
+    found = []
+    while body:
+        head, data = struct.unpack(">II", body[:8])
+        found.append((json.loads(body[8 : 8 + head]), body[8 + head : 8 + head + data]))
+        body = body[8 + head + data :]
+    return found
 
 
 def test_a_signal_ends_a_running_command(sandbox: SyncSandbox) -> None:

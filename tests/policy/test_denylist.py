@@ -28,7 +28,7 @@ def _call(command: str) -> CallContext:
     )
 
 
-@pytest.mark.req("T1.94")
+@pytest.mark.req("T1.94", "T1.95")
 @pytest.mark.parametrize(("entry", "command"), list(denied()))
 def test_a_listed_command_is_refused_under_the_id_of_its_entry(entry: str, command: str) -> None:
     decision = decide_call(_call(command), DEFAULT_RULES)
@@ -70,18 +70,22 @@ def test_an_argv_list_is_judged_without_a_shell() -> None:
 
 
 @pytest.mark.req("T1.97")
-@pytest.mark.parametrize("command", ["echo 'open", "if true; then ls", "ls )", "echo \x00"])
-def test_unparsable_text_passes_by_default_and_is_refused_with_its_position_in_strict_mode(command: str) -> None:
+@pytest.mark.parametrize(
+    ("command", "position"),
+    [("echo 'open", 5), ("if true; then ls", 16), ("ls )", 3), ("ls\nls )", 6), ("echo é; ls )", 12)],
+)
+def test_unparsable_text_passes_by_default_and_is_refused_with_its_position_in_strict_mode(
+    command: str, position: int
+) -> None:
     assert decide_call(_call(command), DEFAULT_RULES).outcome is Outcome.ALLOW
     decision = decide_call(_call(command), _STRICT)
-    position = read_shell(command).position
     assert (decision.outcome, decision.rule_id) == (Outcome.DENY, "settings:strict_parsing")
-    assert position is None or f"byte {position}" in decision.reason
+    assert f"from byte {position} on" in decision.reason
 
 
 @pytest.mark.req("T1.97")
 @pytest.mark.parametrize(
-    "command", ["$x", "echo cm0K | base64 -d | sh", "python3 -c 1", 'rm -rf "$x"', 'dd if=a of="$x"']
+    "command", ["$x", "echo \x00", "echo cm0K | base64 -d | sh", "python3 -c 1", 'rm -rf "$x"', 'dd if=a of="$x"']
 )
 def test_what_text_cannot_decide_is_refused_in_strict_mode_only(command: str) -> None:
     assert decide_call(_call(command), DEFAULT_RULES).outcome is Outcome.ALLOW

@@ -7,7 +7,7 @@ from coldframe.control.judgement import offered_tools
 from coldframe.fronts.answers import json_response, result_response
 from coldframe.fronts.rest.request import caller_of, control_of, session_of
 from coldframe.fronts.rest.schema import EVENTS, JSON_LIST, JSON_RESULT, PLAIN_JSON, RawRoute
-from coldframe.fronts.streams import NDJSON, event_response, read_object
+from coldframe.fronts.streams import event_response, read_object, wants_events
 
 
 async def call_tool(request: Request) -> Response:
@@ -16,11 +16,12 @@ async def call_tool(request: Request) -> Response:
     sandbox_id, tool = request.path_params["sandbox_id"], request.path_params["tool"]
     arguments = await read_object(request)
     key = request.headers.get("idempotency-key")
-    if NDJSON in request.headers.get("accept", "") and tool == "run_command":
+    if tool == "run_command" and wants_events(request):
         return await event_response(
+            request,
             control.gate.stream(
                 caller, sandbox_id, tool, arguments, session_id=session_of(request), idempotency_key=key
-            )
+            ),
         )
     return result_response(
         await control.gate.call(

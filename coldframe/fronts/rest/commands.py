@@ -62,7 +62,7 @@ async def follow_command(request: Request) -> Response:
     events = control_of(request).outputs.follow(
         caller_of(request), sandbox_id, command_id, after_seq=-1 if after_seq is None else after_seq
     )
-    return await event_response(_to_end(events, command_id))
+    return await event_response(request, _to_end(events, command_id))
 
 
 async def _to_end(events: AsyncIterator[CommandEvent], command_id: str) -> AsyncIterator[Event]:

@@ -4,7 +4,7 @@ A download is a sequence of `read_file` calls bound to one version of the file, 
 if the file changes meanwhile, the connection breaks instead of ending as if all were well.
 """
 
-import base64
+import asyncio
 from collections.abc import AsyncIterator
 
 from starlette.convertors import Convertor, register_url_convertor
@@ -40,8 +40,8 @@ class AnyPath(Convertor[str]):
 
 
 register_url_convertor("anything", AnyPath())
-WINDOW_BYTES = 4 * 1024 * 1024
-"""Bytes held in memory at once by a download."""
+WINDOW_BYTES = 2 * 1024 * 1024
+"""Bytes of one read of a download, which holds two of them in memory."""
 _CONTENT = NO_SNIFF | {"Content-Security-Policy": "sandbox; default-src 'none'"}
 
 
@@ -51,7 +51,7 @@ async def download_file(request: Request) -> Response:
     offset = number_of(request, "offset", 0) or 0
     length = number_of(request, "length", None)
     first_length = WINDOW_BYTES if length is None else min(length, WINDOW_BYTES)
-    first = await _read(request, path, offset, first_length, request.headers.get("if-match"))
+    first, data = await _read(request, path, offset, first_length, request.headers.get("if-match"))
     if first.error is not None:
         return result_response(first)
     value = first.value
@@ -68,41 +68,51 @@ async def download_file(request: Request) -> Response:
         "Coldframe-Call": first.call_id,
     }
     return StreamingResponse(
-        _windows(request, path, first, offset, wanted), headers=headers, media_type="application/octet-stream"
+        _windows(request, path, data, version, offset, wanted), headers=headers, media_type="application/octet-stream"
     )
 
 
-async def _windows(request: Request, path: str, first: ToolResult, offset: int, wanted: int) -> AsyncIterator[bytes]:
-    data, version = _bytes_of(first), str(first.value["version"])
-    while True:
-        yield data
-        wanted -= len(data)
-        offset += len(data)
-        if wanted <= 0:
-            return
-        more = await _read(request, path, offset, min(wanted, WINDOW_BYTES), version)
-        if more.error is not None:
-            raise from_wire(more.error)
-        data = _bytes_of(more)
-        if not data:
-            raise Conflict(f"`{path}` became shorter during the download")
+async def _windows(
+    request: Request, path: str, data: bytes, version: str, offset: int, wanted: int
+) -> AsyncIterator[bytes]:
+    """One window after the other; the next is read while the one before goes out."""
+    ahead: asyncio.Task[tuple[ToolResult, bytes]] | None = None
+    try:
+        while True:
+            wanted -= len(data)
+            offset += len(data)
+            if wanted > 0:
+                ahead = asyncio.create_task(_read(request, path, offset, min(wanted, WINDOW_BYTES), version))
+            yield data
+            if ahead is None:
+                return
+            more, data = await ahead
+            ahead = None
+            if more.error is not None:
+                raise from_wire(more.error)
+            if not data:
+                raise Conflict(f"`{path}` became shorter during the download")
+    finally:
+        if ahead is not None:
+            ahead.cancel()
+            await asyncio.gather(ahead, return_exceptions=True)
 
 
-async def _read(request: Request, path: str, offset: int, length: int, version: str | None) -> ToolResult:
+async def _read(request: Request, path: str, offset: int, length: int, version: str | None) -> tuple[ToolResult, bytes]:
+    """The result of one recorded read, and the bytes that it let out."""
     arguments: dict[str, object] = {"path": path, "offset": offset, "length": length, "encoding": "base64"}
     if version is not None:
         arguments["if_version"] = version.strip('"')
-    return await control_of(request).gate.call(
+    delivered: list[bytes] = []
+    result = await control_of(request).gate.call(
         caller_of(request),
         request.path_params["sandbox_id"],
         "read_file",
         arguments,
         session_id=session_of(request),
+        deliver=delivered.append,
     )
-
-
-def _bytes_of(result: ToolResult) -> bytes:
-    return base64.b64decode(result.value["content_base64"] or "")
+    return result, b"".join(delivered) if result.error is None else b""
 
 
 async def upload_file(request: Request) -> Response:

@@ -1,6 +1,8 @@
 """Sandboxes and their sessions."""
 
-from fastapi import APIRouter, Request
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Request
 
 from coldframe.contract.command import Contact
 from coldframe.contract.document import ContractDocument
@@ -11,14 +13,21 @@ from coldframe.contract.tool import AllowedOperation
 from coldframe.fronts.rest.request import OneCaller, TheControl
 
 router = APIRouter(prefix="/v1")
+KEY = "With the same key the same sandbox is answered, and only one is made."
 
 
 @router.post("/sandboxes")
-async def create_sandbox(request: Request, spec: SandboxSpec, caller: OneCaller, control: TheControl) -> SandboxInfo:
+async def create_sandbox(
+    request: Request,
+    spec: SandboxSpec,
+    caller: OneCaller,
+    control: TheControl,
+    idempotency_key: Annotated[str | None, Header(description=KEY)] = None,
+) -> SandboxInfo:
     """Create a sandbox and measure its walls; nothing is left behind if one is missing."""
     if request.app.state.on_missing == "refuse":  # the operator's word; a caller may be stricter, never laxer
         spec = spec.model_copy(update={"on_missing": "refuse"})
-    return await control.sandboxes.create(caller, spec)
+    return await control.sandboxes.create(caller, spec, idempotency_key=idempotency_key)
 
 
 @router.get("/sandboxes")

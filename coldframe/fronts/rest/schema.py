@@ -157,7 +157,17 @@ EVENTS: dict[str, Any] = {
                 {"type": "object", "properties": {"event": {"const": "error"}, "error": {"type": "object"}}},
             ],
         }
-    }
+    },
+    "application/x-coldframe-frames": {
+        "schema": {
+            "type": "string",
+            "format": "binary",
+            "description": (
+                "The same events as frames: length of head and of body as four bytes each, big endian; the event as"
+                " JSON; and the body, which is the `data` of an output event as it is."
+            ),
+        }
+    },
 }
 PLAIN_JSON: dict[str, Any] = {"application/json": {"schema": {"type": "object"}}}
 JSON_LIST: dict[str, Any] = {"application/json": {"schema": {"type": "array", "items": {"type": "object"}}}}

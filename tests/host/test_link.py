@@ -1,0 +1,227 @@
+"""Promise: what a keeper says arrives whole and in order, costs a bounded amount of memory, and is never mixed up."""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coldframe.contract.errors import NotFound
+from coldframe.guest.frames import MAX_BODY_BYTES, PREFIX, encode
+from coldframe.host.link import SOCKET_NAME, WAITING_BYTES, Connection, Link, LinkLost
+
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]]
+
+
+class Transport(asyncio.Transport):
+    """Stands in for the event loop's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reading = True
+        self.paused_and_resumed = False
+        self.aborted = False
+        self.written: list[Any] = []
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.paused_and_resumed = not self.reading
+        self.reading = True
+
+    def abort(self) -> None:
+        self.aborted = True
+
+    def write(self, data: Any) -> None:
+        self.written.append(data)
+
+
+def feed(connection: Connection, data: bytes) -> None:
+    while data:
+        buffer = connection.get_buffer(-1)
+        piece, data = data[: len(buffer)], data[len(buffer) :]
+        buffer[: len(piece)] = piece
+        connection.buffer_updated(len(piece))
+
+
+def connected() -> tuple[Connection, Transport]:
+    connection, transport = Connection(), Transport()
+    connection.connection_made(transport)
+    return connection, transport
+
+
+@pytest.mark.parametrize("piece", [1, 7, 9, 100, 1_000_000])
+def test_frames_arrive_whole_in_whatever_pieces_they_come(piece: int) -> None:
+    sent: list[tuple[dict[str, Any], bytes]] = [
+        ({"a": 1}, b""),
+        ({}, b"x" * 300),
+        ({"b": "\udcff"}, b"\0\xff"),
+        ({"c": []}, b"y" * 700_000),
+    ]
+
+    async def steps() -> None:
+        connection, _ = connected()
+        data = b"".join(encode(head, body) for head, body in sent)
+        for start in range(0, len(data), piece):
+            if piece < 100 and start > 1000:
+                feed(connection, data[start:])
+                break
+            feed(connection, data[start : start + piece])
+        assert [await connection.receive() for _ in sent] == sent
+        assert connection.usable
+
+    asyncio.run(steps())
+
+
+@pytest.mark.parametrize(
+    "data",
+    [PREFIX.pack(2**32 - 1, 0), PREFIX.pack(2, MAX_BODY_BYTES + 1), PREFIX.pack(1, 0) + b"x", encode({}) + b"\xff" * 8],
+)
+def test_whoever_does_not_speak_the_protocol_is_lost(data: bytes) -> None:
+    async def steps() -> None:
+        connection, _ = connected()
+        feed(connection, data)
+        with pytest.raises(LinkLost):
+            await connection.receive()
+            await connection.receive()
+        assert not connection.usable or data.startswith(PREFIX.pack(1, 0))
+
+    asyncio.run(steps())
+
+
+@pytest.mark.parametrize("body", [b"", b"x" * 10_000])
+def test_what_nobody_asks_for_is_not_read_on_and_on(body: bytes) -> None:
+    async def steps() -> None:
+        connection, transport = connected()
+        frame, count = encode({}, body), 0
+        while transport.reading and count * len(frame) <= WAITING_BYTES:
+            feed(connection, frame)
+            count += 1
+        assert not transport.reading
+        for _ in range(count):
+            assert (await connection.receive())[1] == body
+        waiting = asyncio.ensure_future(connection.receive())
+        await asyncio.sleep(0)
+        assert transport.paused_and_resumed
+        feed(connection, frame)
+        assert (await waiting)[1] == body
+
+    asyncio.run(steps())
+
+
+def test_a_sender_waits_for_a_far_side_that_does_not_read() -> None:
+    async def steps() -> None:
+        connection, _ = connected()
+        connection.pause_writing()
+        sending = asyncio.ensure_future(connection.send({}))
+        await asyncio.sleep(0)
+        assert not sending.done()
+        connection.resume_writing()
+        await sending
+        connection.pause_writing()
+        sending = asyncio.ensure_future(connection.send({}))
+        await asyncio.sleep(0)
+        connection.connection_lost(None)
+        with pytest.raises(LinkLost):
+            await sending
+
+    asyncio.run(steps())
+
+
+def with_a_keeper(folder: Path, serve: Serve, steps: Callable[[Link], Awaitable[None]]) -> int:
+    """Run *steps* against a socket that *serve* answers; return how many connections were made."""
+    answering: list[asyncio.Task[None]] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        answering.append(asyncio.ensure_future(serve(reader, writer)))
+        await answering[-1]
+        writer.close()
+        await writer.wait_closed()
+
+    async def whole() -> None:
+        server = await asyncio.start_unix_server(answer, os.path.join(folder, SOCKET_NAME))
+        link = Link(str(folder))
+        try:
+            async with asyncio.timeout(20):
+                await steps(link)
+        finally:
+            link.close()
+            server.close()
+            await server.wait_closed()
+            others = asyncio.all_tasks() - {asyncio.current_task()}
+            if others:
+                await asyncio.wait(others, timeout=20)
+            await asyncio.sleep(0)
+
+    asyncio.run(whole())
+    return len(answering)
+
+
+async def take_request(reader: asyncio.StreamReader) -> bool:
+    try:
+        head, body = PREFIX.unpack(await reader.readexactly(PREFIX.size))
+        await reader.readexactly(head + body)
+    except asyncio.IncompleteReadError:
+        return False
+    return True
+
+
+def test_one_connection_serves_request_after_request(tmp_path: Path) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await take_request(reader):
+            writer.write(encode({"answer": {"n": 1}}, b"body"))
+
+    async def steps(link: Link) -> None:
+        for _ in range(3):
+            assert await link.request({"op": "x"}, b"y" * 100_000) == ({"n": 1}, b"body")
+
+    assert with_a_keeper(tmp_path, serve, steps) == 1
+
+
+def test_a_connection_that_says_more_than_was_asked_is_not_used_again(tmp_path: Path) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await take_request(reader):
+            writer.write(encode({"answer": {"n": 1}}) + encode({"answer": {"forged": True}}))
+
+    async def steps(link: Link) -> None:
+        for _ in range(3):
+            assert (await link.request({"op": "x"}))[0] == {"n": 1}
+
+    assert with_a_keeper(tmp_path, serve, steps) == 3
+
+
+def test_a_connection_that_was_closed_while_it_was_idle_is_replaced(tmp_path: Path) -> None:
+    closed = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await take_request(reader)
+        writer.write(encode({"answer": {}}))
+        await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+        closed.set()
+
+    async def steps(link: Link) -> None:
+        for _ in range(2):
+            await link.request({})
+            await closed.wait()
+            closed.clear()
+            while any(one.usable for one in link._idle):  # noqa: ASYNC110  until the loop has seen it
+                await asyncio.sleep(0)
+
+    assert with_a_keeper(tmp_path, serve, steps) == 2
+
+
+def test_an_error_of_the_keeper_is_raised_as_what_it_is(tmp_path: Path) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await take_request(reader):
+            writer.write(encode({"error": NotFound("nothing there").to_wire()}))
+
+    async def steps(link: Link) -> None:
+        with pytest.raises(NotFound):
+            await link.request({})
+
+    with_a_keeper(tmp_path, serve, steps)
