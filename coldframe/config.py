@@ -31,6 +31,8 @@ class Settings(Model):
     """Whom the server runs as if started by root: a name or a number. None for the system user `coldframe`, else uid 61000."""
     on_missing: Literal["refuse", "degrade"] = "degrade"
     """For sandboxes that do not say: what to do where this machine can keep a limit by best effort only."""
+    workspace_disk: Literal["directory", "image"] = "directory"
+    """What a new workspace is: a directory, or (root only) an ext4 image of its own, whose limit the kernel keeps hard."""
     allowed_hosts: tuple[str, ...] = ()
     """Names besides localhost and the bind address that a `Host` header may carry."""
     log_level: Literal["debug", "info", "warning", "error"] = "warning"
@@ -48,6 +50,10 @@ class Settings(Model):
         if value in ("root", "0"):
             raise ValueError("the server never runs as root; name another user")
         return value
+
+    @property
+    def own_disks(self) -> bool:
+        return self.workspace_disk == "image"
 
     @property
     def control_dir(self) -> str:

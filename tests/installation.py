@@ -225,13 +225,21 @@ class Installation:
 
 
 def _mentions(pid: int, mark: bytes) -> bool:
-    for name in ("cmdline", "environ", "mountinfo"):  # a box's mounts name the workspace on the host
+    for name in ("cmdline", "environ"):
         try:
             with open(f"/proc/{pid}/{name}", "rb") as file:
                 if mark in file.read():
                     return True
         except OSError:
             continue
+    try:
+        with open(f"/proc/{pid}/mountinfo", "rb") as file:
+            # What a box has mounted names the workspace on the host. Not where it is mounted: a disk of a workspace
+            # is in the table of every process of the machine, and whoever is named here gets killed.
+            if any(mark in line.split()[3] for line in file):
+                return True
+    except OSError:
+        pass
     try:
         for number in os.listdir(f"/proc/{pid}/fd"):
             try:

@@ -10,7 +10,13 @@ from coldframe.contract.errors import InvalidArgument
 
 @pytest.fixture(autouse=True)
 def data_dir(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    for name in ("COLDFRAME_CONFIG", "COLDFRAME_PORT", "COLDFRAME_BIND", "COLDFRAME_SERVER_USER"):
+    for name in (
+        "COLDFRAME_CONFIG",
+        "COLDFRAME_PORT",
+        "COLDFRAME_BIND",
+        "COLDFRAME_SERVER_USER",
+        "COLDFRAME_WORKSPACE_DISK",
+    ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("COLDFRAME_DATA_DIR", str(tmp_path))
     return tmp_path
@@ -19,6 +25,16 @@ def data_dir(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 def test_the_defaults_listen_on_loopback_only() -> None:
     settings = load_settings()
     assert (settings.bind, settings.port, settings.on_missing) == ("127.0.0.1", DEFAULT_PORT, "degrade")
+
+
+def test_disks_are_asked_for_by_setting_and_a_word_for_something_else_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert not load_settings().own_disks
+    monkeypatch.setenv("COLDFRAME_WORKSPACE_DISK", "image")
+    assert load_settings().own_disks
+    with pytest.raises(InvalidArgument, match="workspace_disk"):
+        load_settings(workspace_disk="quota")
 
 
 def test_command_line_wins_over_environment_and_that_over_the_file(

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coldframe.cli.output import Chosen, note, show, show_json
+from coldframe.cli.output import EXIT_UNAVAILABLE, Chosen, note, show, show_json
 
 if TYPE_CHECKING:
     from coldframe.assembly import Running
@@ -17,12 +17,20 @@ def up(
     port: Annotated[int | None, typer.Option(help="Port to listen on; 0 for a free one. [COLDFRAME_PORT]")] = None,
     bind: Annotated[str | None, typer.Option(help="Address to listen on. [COLDFRAME_BIND]")] = None,
     data_dir: Annotated[str | None, typer.Option(help="Data directory. [COLDFRAME_DATA_DIR]")] = None,
+    workspace_disk: Annotated[
+        str | None,
+        typer.Option(
+            metavar="directory|image",
+            help="What a new workspace is: a directory, or a disk image with a hard limit (as root). "
+            "[COLDFRAME_WORKSPACE_DISK]",
+        ),
+    ] = None,
 ) -> int:
     """Start the installation: host daemon and server. Ends with Ctrl-C; sandboxes go on and are found again."""
     from coldframe.assembly import serve
     from coldframe.config import load_settings
 
-    settings = load_settings(data_dir=data_dir or Chosen.data_dir, port=port, bind=bind)
+    settings = load_settings(data_dir=data_dir or Chosen.data_dir, port=port, bind=bind, workspace_disk=workspace_disk)
     note(f"starting in {settings.data_dir}")
 
     def started(running: "Running") -> None:
@@ -41,7 +49,10 @@ def up(
 
 
 def doctor() -> int:
-    """Build a throw-away box and report what holds on this machine. Needs no running server."""
+    """Build a throw-away box, measure its walls and try the promises in it. Needs no running server.
+
+    Ends with 5 if a required wall is missing, a promise did not hold, or no box can be built, each with its remedy.
+    """
     import asyncio
 
     from coldframe.cli.connection import connect_if_running, settings
@@ -54,7 +65,8 @@ def doctor() -> int:
         from coldframe.host.machine import Machine
 
         async def measure() -> "IsolationReport":
-            machine = Machine(settings().data_dir, embedded=True)
+            chosen = settings()
+            machine = Machine(chosen.data_dir, embedded=True, own_disks=chosen.own_disks)
             try:
                 return await machine.doctor()
             finally:
@@ -62,7 +74,8 @@ def doctor() -> int:
 
         report = asyncio.run(measure())
     show_report(report)
-    return 5 if any(one.required and one.state != "enforced" for one in report.properties) else 0
+    weak = any(one.required and one.state != "enforced" for one in report.properties)
+    return EXIT_UNAVAILABLE if weak or not all(one.held for one in report.trials) else 0
 
 
 def show_report(report: "IsolationReport") -> None:
@@ -73,10 +86,21 @@ def show_report(report: "IsolationReport") -> None:
     lines = [f"isolation {report.level}, {report.kernel} kernel {report.kernel_release}, measured {report.measured_at}"]
     for one in report.properties:
         lines.append(f"  {one.state:9} {one.name}: {one.mechanism} ({one.evidence})")
-        lines += [f"            {text}" for text in (one.bound, one.caveat, one.remedy) if text]
+        remedy = f"to do: {one.remedy}" if one.remedy else None
+        lines += [f"            {text}" for text in (one.bound, one.caveat, remedy) if text]
     lines.append("limits")
     for limit in report.limits:
         bound = f", {limit.bound}" if limit.bound else ""
         lines.append(f"  {limit.strength:11} {limit.kind} {limit.limit:g} {limit.unit} by {limit.enforced_by}{bound}")
+        if limit.reason:
+            lines.append(f"              not hard: {limit.reason}")
+    if report.boundary_weakened:
+        lines.append(f"the boundary is weakened by mounts: {', '.join(report.boundary_weakened)}")
+    opened = ", ".join(f"{one.kind} {one.name}" for one in report.interfaces)
+    lines.append(f"open: {opened or 'nothing could be read'}; devices: {', '.join(one.path for one in report.devices)}")
+    if report.trials:
+        lines.append("promises tried from inside")
+    for trial in report.trials:
+        lines.append(f"  {'held' if trial.held else 'BROKEN':6} {trial.name}: {trial.promise} ({trial.seen})")
     lines += ["what this level cannot promise"] + [f"  {sentence}" for sentence in report.sentences]
     show(report, "\n".join(lines))

@@ -20,6 +20,10 @@ def create(
     pids: Annotated[int | None, typer.Option(help="Most processes.")] = None,
     wall_s: Annotated[float | None, typer.Option(help="Longest wall time of a command, in seconds.")] = None,
     on_missing: Annotated[str | None, typer.Option(help="refuse or degrade, where a limit cannot be kept.")] = None,
+    require: Annotated[
+        list[str] | None,
+        typer.Option(help="Refuse unless it holds: a name of the report, or limit:KIND; as often as needed."),
+    ] = None,
 ) -> None:
     """Create a sandbox on the workspace of an agent, or on a temporary one."""
     from pydantic import ValidationError
@@ -34,6 +38,8 @@ def create(
         content["limits"] = {name: value for name, value in caps.items() if value is not None}
     if on_missing is not None:
         content["on_missing"] = on_missing
+    if require:
+        content["requires"] = tuple(require)
     try:
         spec = SandboxSpec.model_validate(content)
     except ValidationError as error:

@@ -69,7 +69,7 @@ class BoxLife(Protocol):
         ...
 
     async def end(self) -> None:
-        """End the box and everything in it. Idempotent; returns when nothing of it is left."""
+        """End the box and everything in it. Idempotent; returns when every process in it is gone, what holds it follows."""
         ...
 
 
@@ -107,7 +107,10 @@ class Host(Protocol):
         ...
 
     async def append_history(self, owner: str, session_id: str | None, lines: bytes) -> None:
-        """Append to the read-only projection `.exec_history`. *owner* is an agent id, or `background` with its session."""
+        """Append to the read-only projection `.exec_history`. *owner* is an agent id, or `background` with its session.
+
+        Lines that are there already, given once more after a crash or a failure, are left out.
+        """
         ...
 
     async def sweep(self, *, keep_boxes: set[str], keep_sessions: set[str]) -> list[str]:

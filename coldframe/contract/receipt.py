@@ -53,6 +53,8 @@ class Receipt(Model):
     cwd: str | None
     runtime: str | None
     arguments_sha256: str
+    degraded: tuple[str, ...] = ()
+    """What held by less than a hard mechanism when it began, as `limit:disk`."""
     inputs: ExecutionInputs | None
     """User, environment and stdin by digest, template, isolation, limits; None for a tool that starts nothing."""
     decision: ReceiptDecision

@@ -67,7 +67,13 @@ class SandboxSpec(Model):
     """Temporary workspace `background/<session-id>/`, gone with the session."""
     template: Literal["host"] = "host"
     profile: Literal["exec"] = "exec"
-    isolation: Literal["namespaces"] = "namespaces"
+    isolation: Literal["namespaces", "gvisor", "microvm"] = "namespaces"
+    """The level. One that the host does not offer is refused, and never replaced by another."""
+    requires: tuple[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*(:[a-z0-9_]+)?$", max_length=64)], ...] = Field(
+        default=(), max_length=64
+    )
+    """Properties without which the sandbox is refused: names of the isolation report (`seccomp`), `limit:KIND` for a
+    hard limit, `level:NAME`, `kernel:NAME`."""
     network: Literal["none"] = "none"
     limits: Limits = Limits()
     runtimes: tuple[Literal["deno"], ...] | None = None

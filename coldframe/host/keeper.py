@@ -5,16 +5,18 @@ daemon can be killed while commands go on. It stays outside the box: the payload
 is lost if it dies is the box, which dies with it.
 
 The steps are told in order, because each depends on the one before: descriptors → the sandbox's own
-user → "here I am" (the machine puts this process into its control group) → bubblewrap → join → last
-mounts → no capabilities, no new privileges, filter, not dumpable → evidence → ready. Only then is the
-socket served, so no command runs before all of it holds.
+user → "here I am" (the machine puts this process into its control group) → bubblewrap (meanwhile the
+machine puts the first process into its groups) → join → last mounts → the first process goes on → no
+capabilities, no new privileges, filter, not dumpable → evidence → ready. Only then is the socket served,
+so no command runs before all of it holds.
 """
 
+import hashlib
 import json
 import os
 import resource
-import signal
 import socket
+import stat
 import sys
 import traceback
 from functools import partial
@@ -54,21 +56,27 @@ class Order(NamedTuple):
     `attach_only:NAME` for directories of control groups."""
 
 
+def prepare() -> None:
+    """In the zygote: work out what every keeper needs, so that each is forked with it."""
+    namespaces.prepare()
+    for profile in ("default", "no-native"):
+        seccomp.build_filter(profile)
+
+
 def become_keeper(order: Order, files: dict[str, int]) -> None:
     """Build and serve; the process ends here.
 
-    On `answer` it says `{"keeper": pid}` and waits for a byte, then `{"ready": evidence, "init": pid}`,
-    or `{"failed": text}` at any point.
+    On `answer` it says `{"keeper": pid}` and waits for a byte, then `{"init": pid}` as soon as there is a first process
+    and waits for a byte before that goes on, then `{"ready": evidence}`; or `{"failed": text}` at any point.
     """
     answer = socket.socket(fileno=files["answer"])
     try:
         os.umask(0o022)
         _allow_most_files()
         _tell(answer, {"keeper": os.getpid()})
-        if not answer.recv(1):
-            os._exit(1)
-        setting, init = _build(order, files)
-        _tell(answer, {"ready": setting.evidence(), "init": init})
+        _await_word(answer)
+        setting = _build(order, files, answer)
+        _tell(answer, {"ready": setting.evidence()})
     except (OSError, confine.ConfineError, namespaces.BuildFailed) as error:
         _tell(answer, {"failed": f"{error}"})
         os._exit(1)
@@ -92,6 +100,12 @@ def _tell(answer: socket.socket, message: dict[str, Any]) -> None:
     answer.send(json.dumps(message).encode())
 
 
+def _await_word(answer: socket.socket) -> None:
+    """Wait for the machine; end here if it is gone."""
+    if not answer.recv(1):
+        os._exit(1)
+
+
 def _groups(files: dict[str, int]) -> GroupDescriptors | None:
     kinds: dict[str, list[tuple[str, int]]] = {"per_command": [], "attach_only": []}
     for name, file in files.items():
@@ -103,7 +117,7 @@ def _groups(files: dict[str, int]) -> GroupDescriptors | None:
     return GroupDescriptors(tuple(kinds["per_command"]), tuple(kinds["attach_only"]))
 
 
-def _build(order: Order, files: dict[str, int]) -> tuple[main.Setting, int]:
+def _build(order: Order, files: dict[str, int], answer: socket.socket) -> main.Setting:
     records = os.open(order.records, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     if os.getuid() == 0:
         os.setgroups([])
@@ -117,7 +131,7 @@ def _build(order: Order, files: dict[str, int]) -> tuple[main.Setting, int]:
         memory_mib=order.limits["memory_mib"],
         tools_only=order.runtimes is not None,
     )
-    built = namespaces.build(plan, program=program)
+    built = namespaces.build(plan, begun=lambda pid: _tell(answer, {"init": pid}))
     init = os.pidfd_open(built.init)
     # Asked from outside: nobody inside may look at the first process that closely, and no filtered one changes its own.
     spaces = {name: os.stat(f"/proc/{built.init}/ns/{name}").st_ino for name in confine.NAMESPACES}
@@ -125,23 +139,24 @@ def _build(order: Order, files: dict[str, int]) -> tuple[main.Setting, int]:
 
     def while_privileged() -> None:
         namespaces.finish_mounts()
+        _await_word(answer)  # that the first process is in its groups: it may start others now
         if order.runtimes is not None:
             kept = [f"{namespaces.TOOLS}/{name}" for name in order.runtimes]
             mounted = programs.mount_points()
-            namespaces.let_go(built)  # it starts a program of the machine itself, and the last one
+            namespaces.let_go(built, program)  # it starts a program of the machine itself, and the last one
+            namespaces.await_first()
             programs.leave_only(kept, order.libraries, mounted)
         capture.append(contacts.open_capture())
 
     confine.join_namespaces(built.init, while_privileged=while_privileged)
+    if order.runtimes is None:
+        namespaces.let_go(built, program)
     confine.drop_all_capabilities()
     confine.set_no_new_privs()
     seccomp.load_filter(program)
     confine.set_not_dumpable()
-    if order.runtimes is None:
-        namespaces.let_go(built)
     root = os.open(namespaces.HOME, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     os.chdir("/")
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     environment = {name.encode(): value.encode() for name, value in namespaces.ENVIRONMENT.items()}
     trees = Trees(
         _groups(files),
@@ -150,7 +165,9 @@ def _build(order: Order, files: dict[str, int]) -> tuple[main.Setting, int]:
         root=root,
         program=None if order.runtimes is None else seccomp.build_filter("no-native"),
     )
-    setting = main.Setting(
+    if order.runtimes is None:
+        namespaces.await_first()
+    return main.Setting(
         listener=socket.socket(fileno=files["listener"]),
         lease=files.get("lease", -1),
         records=records,
@@ -162,18 +179,21 @@ def _build(order: Order, files: dict[str, int]) -> tuple[main.Setting, int]:
         quota=trees.quota,
         starts_any_program=order.runtimes is None,
         capture=capture[0],
-        evidence=partial(_evidence, spaces, order.limits, trees.quota),
+        evidence=partial(_evidence, spaces, order, trees.quota, hashlib.sha256(program).hexdigest()),
     )
-    return setting, built.init
 
 
-def _evidence(namespaces_of_init: dict[str, int], limits: dict[str, Any], quota: DiskQuota) -> dict[str, Any]:
+def _evidence(namespaces_of_init: dict[str, int], order: Order, quota: DiskQuota, filter_sha256: str) -> dict[str, Any]:
     """What only somebody inside can read, gathered now, beside the namespaces that the box was joined by."""
     processes = {}
+    most_processes = []
     for name in os.listdir("/proc"):
         if name.isdigit():
             try:
                 processes[name] = _text(f"/proc/{name}/status")
+                # The first process never forks, and ours that have started no program yet are told by their owner.
+                if name != "1" and os.stat(f"/proc/{name}/status").st_uid == os.getuid():
+                    most_processes.append(_most_processes(_text(f"/proc/{name}/limits")))
             except OSError:
                 continue
     return {
@@ -181,9 +201,36 @@ def _evidence(namespaces_of_init: dict[str, int], limits: dict[str, Any], quota:
         "processes": processes,
         "mountinfo": _text("/proc/1/mountinfo"),
         "net_dev": _text("/proc/1/net/dev"),
-        "limits": dict(limits),
+        "limits": dict(order.limits),
+        "looks_at_memory": not order.memory_enforced,
+        "most_processes": max(most_processes, default=None),
         "disk_used_bytes": quota.used,
+        "filter_sha256": filter_sha256,
+        "devices": _devices("/dev"),
     }
+
+
+def _most_processes(limits: str) -> int:
+    words = limits.partition("Max processes")[2].split()
+    return int(words[0]) if words and words[0].isdigit() else sys.maxsize
+
+
+def _devices(folder: str) -> list[tuple[str, str, int, int]]:
+    """Device nodes below it. A box cannot make any, but it can make folders in the memory file systems there."""
+    found = []
+    folders = [folder]
+    for path in folders:
+        if os.path.ismount(path) and path not in (folder, f"{folder}/pts"):
+            continue  # `nodev`, and anything may lie there
+        with os.scandir(path) as entries:
+            for entry in entries:
+                status = entry.stat(follow_symlinks=False)
+                if stat.S_ISDIR(status.st_mode):
+                    folders.append(entry.path)
+                elif stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode):
+                    kind = "character" if stat.S_ISCHR(status.st_mode) else "block"
+                    found.append((entry.path, kind, os.major(status.st_rdev), os.minor(status.st_rdev)))
+    return found
 
 
 def _text(path: str) -> str:

@@ -9,12 +9,13 @@ On disk, below the data directory:
     host/installation        id of this installation
     workspace/AGENT/         durable workspace, owned by the sandbox user of that agent
     background/SESSION/      temporary one
-    boxes/SANDBOX/           keeper.sock, keeper.json, records/ (see guest/main.py)
+    boxes/SANDBOX/           keeper.sock, keeper.json (ending.json while it is removed), records/ (see guest/main.py)
 """
 
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import resource
 import secrets
@@ -22,20 +23,19 @@ import select
 import shutil
 import signal
 import socket
-import stat
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Coroutine, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
 from coldframe.contract.command import CommandEvent, CommandResult, Contact, Ended, OutputChunk, Started
 from coldframe.contract.errors import (
+    Fact,
     GuestLost,
-    Internal,
     InvalidArgument,
     IsolationUnavailable,
     NotFound,
@@ -43,26 +43,33 @@ from coldframe.contract.errors import (
 )
 from coldframe.contract.isolation import IsolationReport
 from coldframe.contract.ports import Box, BoxLife, BoxStatus
-from coldframe.contract.sandbox import Limits, SandboxSpec, checked_agent_id
+from coldframe.contract.sandbox import Limits, SandboxSpec
+from coldframe.guest.records import Record, read_record
 from coldframe.guest.transcript import STREAMS, StoredTranscript
-from coldframe.host import report
+from coldframe.host import report, trials
 from coldframe.host.box import KeeperBox
-from coldframe.host.cgroups import BoxGroups, Controllers, GroupLimits, detect_controllers, remove_groups
+from coldframe.host.cgroups import (
+    BoxGroups,
+    Controllers,
+    GroupLimits,
+    detect_controllers,
+    is_delegated_by_namespace,
+    remove_groups,
+)
 from coldframe.host.confine import ConfineError
-from coldframe.host.isolation import programs
+from coldframe.host.isolation import namespaces, programs
 from coldframe.host.link import SOCKET_NAME
-from coldframe.host.removal import remove_tree
+from coldframe.host.remedies import diagnose
+from coldframe.host.removal import remove_directory, remove_tree
+from coldframe.host.workspaces import HISTORY, PARTS, Workspaces
 
-WORKSPACE_PARTS = ("scratch", "integrations", "skills")
-HISTORY = ".exec_history"
-FIRST_UID = 2_000_000
-"""Sandbox users of a root installation: one per workspace, far above people, services and subordinate ids."""
-UID_COUNT = 60_000
 BUILD_TIMEOUT_S = 30.0
 END_TIMEOUT_S = 10.0
 ZYGOTE_END_S = 2.0
-RECORD_BYTES = 64 * 1024 * 1024
-"""Largest record of a command that is read back: its leftovers, contacts and file changes are bounded."""
+KEPT, ENDING = "keeper.json", "ending.json"
+"""The mark of a box, and its name from when the box is gone until all that belonged to it is."""
+BWRAP_NAME = os.path.basename(namespaces.BWRAP)
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -88,6 +95,15 @@ class KeeperMark:
         return process_start(self.pid) == self.started
 
 
+class _Ending(NamedTuple):
+    """A box that is being ended."""
+
+    owner: str | None
+    dead: "asyncio.Future[None]"
+    """Every process in it is gone."""
+    whole: "asyncio.Task[None]"
+
+
 def process_start(pid: int) -> str | None:
     """Start time of a live process in clock ticks since boot; None if there is none (or a zombie)."""
     try:
@@ -102,15 +118,24 @@ class Machine:
     """Implements Host in this process. As root it gives each workspace an unprivileged user of its own.
 
     *embedded* boxes end when this process does; others go on and are found again after a restart.
-    *server_uid* is the user that may connect to keepers, if it is not this one.
+    *server_uid* is the user that may connect to keepers, if it is not this one. *own_disks* gives each new
+    workspace a disk of its own, and refuses what cannot have one.
     """
 
-    def __init__(self, data_dir: str, *, embedded: bool = False, server_uid: int | None = None) -> None:
+    def __init__(
+        self,
+        data_dir: str,
+        *,
+        embedded: bool = False,
+        server_uid: int | None = None,
+        own_disks: bool = False,
+    ) -> None:
         self._data = os.path.abspath(data_dir)
         self._embedded = embedded
         self._root = os.getuid() == 0
         self._server_uid = server_uid
         self._lives: dict[str, KeeperLife] = {}
+        self._endings: dict[str, _Ending] = {}
         self._lease_read, self._lease_write = os.pipe2(os.O_CLOEXEC)
         self._zygote: subprocess.Popen[bytes] | None = None
         self._zygote_socket: socket.socket | None = None
@@ -126,8 +151,11 @@ class Machine:
             for name in ("workspace", "background", "boxes"):
                 os.chmod(os.path.join(self._data, name), 0o711)
             self._check_traversable()
+        self.workspaces = Workspaces(self._data, own_disks=own_disks)
         self.installation = self._installation_id()
         self._controllers: Controllers = detect_controllers(self.installation)
+        self._groups_hold_namespaces = is_delegated_by_namespace()
+        self._finish_former_endings()
 
     def _check_traversable(self) -> None:
         """bubblewrap resolves paths as the sandbox user, so each folder above must let it pass."""
@@ -154,78 +182,45 @@ class Machine:
 
     # -- workspaces ----------------------------------------------------------------------------
 
-    def _workspace(self, agent_id: str) -> str:
-        return os.path.join(self._data, "workspace", checked_agent_id(agent_id))
-
-    def _background(self, session_id: str) -> str:
-        if not session_id.replace("_", "").replace("-", "").isalnum():
-            raise InvalidArgument("malformed session id")
-        return os.path.join(self._data, "background", session_id)
-
     async def create_workspace(self, agent_id: str) -> None:
-        self._make_workspace(self._workspace(agent_id), parts=WORKSPACE_PARTS)
+        await asyncio.to_thread(self.workspaces.make, self.workspaces.of_agent(agent_id))
 
-    def _make_workspace(self, path: str, *, parts: tuple[str, ...]) -> None:
-        """Make it whole or not at all: under another name first."""
-        if os.path.isdir(path):
-            return
-        draft = f"{path}.new-{secrets.token_hex(4)}"
-        uid = self._free_uid() if self._root else os.getuid()
-        os.mkdir(draft, 0o700)
-        for part in parts:
-            os.mkdir(os.path.join(draft, part), 0o755)
-        history = os.path.join(draft, HISTORY)
-        os.close(os.open(history, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644))
-        if self._root:
-            for name in ("", *parts):
-                os.chown(os.path.join(draft, name), uid, uid)
-        os.rename(draft, path)
+    async def _make_workspace(self, path: str, spec: SandboxSpec) -> None:
+        """Whole, even if the caller leaves meanwhile; a temporary one goes again then."""
+        parts = () if spec.background else PARTS
 
-    def _free_uid(self) -> int:
-        taken = set()
-        for parent in ("workspace", "background"):
-            with os.scandir(os.path.join(self._data, parent)) as entries:
-                taken |= {entry.stat(follow_symlinks=False).st_uid for entry in entries}
-        for uid in range(FIRST_UID, FIRST_UID + UID_COUNT):
-            if uid not in taken:
-                return uid
-        raise IsolationUnavailable(
-            "all sandbox users of this installation are taken", hint="delete agents that are not needed"
-        )
+        def make() -> None:
+            self.workspaces.make(path, parts=parts, disk_mib=spec.limits.disk_mib, in_use=in_use)
+
+        def in_use() -> bool:
+            return any(mark.owner == spec.agent_id and mark.alive() for _, mark in self._marks())
+
+        if self.workspaces.have_disks and spec.agent_id is not None:
+            await self._finish_endings(spec.agent_id)  # a disk that has to grow may not be in use
+        making = asyncio.ensure_future(asyncio.to_thread(make))
+        try:
+            await asyncio.shield(making)
+        except asyncio.CancelledError:
+            await asyncio.wait({making})
+            if spec.background:
+                await asyncio.to_thread(self.workspaces.remove, path)
+            raise
 
     async def delete_workspace(self, agent_id: str) -> None:
-        path = self._workspace(agent_id)
+        path = self.workspaces.of_agent(agent_id)
         if agent_id in self._building:
             raise WrongState("a sandbox is being built on the workspace", hint="terminate it first")
+        await self._finish_endings(agent_id)
         for mark_id, mark in self._marks():
             if mark.owner == agent_id and mark.alive():
                 raise WrongState(f"sandbox `{mark_id}` still uses the workspace", hint="terminate it first")
-        await asyncio.to_thread(self._remove_directory, path)
-
-    def _remove_directory(self, path: str) -> None:
-        """Out of sight in one step, then removed for good. A tree of any depth and mode goes."""
-        if not os.path.isdir(path):
-            return
-        grave = f"{path}.gone-{secrets.token_hex(4)}"
-        os.rename(path, grave)
-        remove_tree(grave)
+        await asyncio.to_thread(self.workspaces.remove, path)
 
     async def append_history(self, owner: str, session_id: str | None, lines: bytes) -> None:
-        path = self._background(session_id or "") if owner == "background" else self._workspace(owner)
-        flags = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        try:
-            file = os.open(os.path.join(path, HISTORY), flags)
-        except FileNotFoundError:
-            return  # the workspace was deleted meanwhile; the ledger has the entry
-        try:
-            status = os.fstat(file)
-            if not stat.S_ISREG(status.st_mode) or status.st_uid != os.getuid():  # its directory is the box's
-                raise Internal("the history of the workspace is not the file that was made for it")
-            rest = memoryview(lines)
-            while rest:
-                rest = rest[os.write(file, rest) :]
-        finally:
-            os.close(file)
+        if self.workspaces.have_disks:
+            await asyncio.to_thread(self.workspaces.append_history, owner, session_id, lines)
+        else:
+            self.workspaces.append_history(owner, session_id, lines)
 
     # -- boxes ---------------------------------------------------------------------------------
 
@@ -235,6 +230,7 @@ class Machine:
         return os.path.join(self._data, "boxes", sandbox_id)
 
     async def create(self, sandbox_id: str, spec: SandboxSpec, *, session_id: str) -> IsolationReport:
+        report.refuse_unoffered(spec.isolation, spec.requires)
         held = {sandbox_id, spec.agent_id or session_id} - self._building
         self._building |= held
         try:
@@ -242,15 +238,16 @@ class Machine:
         finally:
             self._building -= held
 
-    async def _create(self, sandbox_id: str, spec: SandboxSpec, session_id: str) -> IsolationReport:
+    async def _create(
+        self, sandbox_id: str, spec: SandboxSpec, session_id: str, *, is_refused_with_walls_missing: bool = True
+    ) -> IsolationReport:
         if spec.background:
-            workspace = self._background(session_id)
-            self._make_workspace(workspace, parts=())
+            workspace = self.workspaces.of_session(session_id)
         elif spec.agent_id is None:
             raise InvalidArgument("a sandbox needs an agent, or `background`")
         else:
-            workspace = self._workspace(spec.agent_id)
-            self._make_workspace(workspace, parts=WORKSPACE_PARTS)
+            workspace = self.workspaces.of_agent(spec.agent_id)
+        await self._make_workspace(workspace, spec)
         owner = os.stat(workspace)
         directory = self._directory(sandbox_id)
         try:
@@ -258,7 +255,13 @@ class Machine:
         except FileExistsError:
             raise WrongState(f"there is a box `{sandbox_id}` already") from None
         try:
-            return await self._build(sandbox_id, spec, session_id, workspace, (owner.st_uid, owner.st_gid))
+            measured = await self._build(sandbox_id, spec, session_id, workspace, (owner.st_uid, owner.st_gid))
+            if is_refused_with_walls_missing:
+                report.refuse_unless_enforced(measured)
+            report.refuse_unless_met(measured, spec.requires)
+            if spec.on_missing == "refuse":
+                report.refuse_unless_hard(measured)
+            return measured
         except BaseException:
             await asyncio.shield(self._discard(sandbox_id, workspace if spec.background else None))
             raise
@@ -292,11 +295,7 @@ class Machine:
         finally:
             listener.close()
         if "ready" not in answer:
-            raise IsolationUnavailable(
-                f"the sandbox could not be built: {answer.get('failed', 'no answer')}",
-                property="box",
-                reason=str(answer.get("failed")),
-            )
+            raise _not_built(str(answer.get("failed", "no answer")))
         mark = KeeperMark(
             pid=answer["keeper"],
             started=process_start(answer["keeper"]) or "",
@@ -310,15 +309,12 @@ class Machine:
             groups=BoxGroups(self._controllers, self.installation, sandbox_id).paths,
             runtimes=None if spec.runtimes is None else list(spec.runtimes),
         )
-        path = os.path.join(directory, "keeper.json")
+        path = os.path.join(directory, KEPT)
         with open(f"{path}.new", "w", encoding="utf-8") as target:
             json.dump(mark.__dict__, target)
         os.rename(f"{path}.new", path)
         life = self._new_life(sandbox_id, mark)
         measured = life.measure(answer["ready"])
-        report.refuse_unless_enforced(measured)
-        if spec.on_missing == "refuse":
-            report.refuse_unless_hard(measured)
         self._lives[sandbox_id] = life
         return measured
 
@@ -344,7 +340,7 @@ class Machine:
         mine.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
         theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 << 20)
         descriptors: list[tuple[str, int]] = []
-        keeper = -1
+        keeper = init = -1
         try:
             groups.create(
                 GroupLimits(limits.memory_mib << 20, limits.pids, limits.cpus),
@@ -361,22 +357,30 @@ class Machine:
             theirs.close()
             hello = _heard(mine)
             keeper = os.pidfd_open(hello["keeper"])
-            groups.enter(hello["keeper"])
-            mine.send(b".")
-            answer = {**hello, **_heard(mine)}
-            groups.settle(answer["init"])
-            return answer
+            if self._groups_hold_namespaces:
+                groups.enter(hello["keeper"])
+                mine.send(b".")
+            else:  # beside its work: the kernel takes 10 ms for a move, unless there was one just before
+                mine.send(b".")
+                groups.enter(hello["keeper"])
+            begun = _heard(mine)
+            with contextlib.suppress(ProcessLookupError):  # the keeper says why
+                init = os.pidfd_open(begun["init"])
+            _settle(groups, begun["init"], mine)
+            return {**hello, **begun, **_heard(mine)}
         except (OSError, ConfineError, KeyError, ValueError) as error:
-            if keeper >= 0:
-                _kill(keeper)
+            for process in (keeper, init):  # bubblewrap's child is bound to the life of the keeper only at its end
+                if process >= 0:
+                    _kill(process)
+            if self._zygote is not None:
+                _kill_strays(self._zygote.pid)
             return {"failed": f"{error}"}
         finally:
             mine.close()
             theirs.close()
-            if keeper >= 0:
-                os.close(keeper)
-            for _, file in descriptors:
-                os.close(file)
+            for file in (keeper, init, *(file for _, file in descriptors)):
+                if file >= 0:
+                    os.close(file)
 
     def _send_order(self, message: bytes, files: list[int]) -> None:
         """Hand it to the zygote; a zygote that died meanwhile is started again, once."""
@@ -426,17 +430,17 @@ class Machine:
         directory = self._directory(sandbox_id)
         mark = self._mark(sandbox_id)
         if mark is not None:
-            await self._end_keeper(sandbox_id, mark)
+            await self._end_keeper(mark)
         with contextlib.suppress(ConfineError):  # what told the failure counts; the next sweep has another try
             await asyncio.to_thread(self._groups_of(sandbox_id, mark).remove)
-        await asyncio.to_thread(self._remove_directory, directory)
+        await asyncio.to_thread(remove_directory, directory)
         if background is not None:
-            await asyncio.to_thread(self._remove_directory, background)
+            await asyncio.to_thread(self.workspaces.remove, background)
         self._lives.pop(sandbox_id, None)
 
-    def _mark(self, sandbox_id: str) -> KeeperMark | None:
+    def _mark(self, sandbox_id: str, file: str = KEPT) -> KeeperMark | None:
         try:
-            with open(os.path.join(self._directory(sandbox_id), "keeper.json"), encoding="utf-8") as source:
+            with open(os.path.join(self._directory(sandbox_id), file), encoding="utf-8") as source:
                 return KeeperMark(**json.load(source))
         except (OSError, ValueError, TypeError):
             return None
@@ -452,7 +456,7 @@ class Machine:
     def _life(self, sandbox_id: str) -> "KeeperLife":
         life = self._lives.get(sandbox_id)
         mark = life.mark if life else self._mark(sandbox_id)
-        if mark is None:
+        if mark is None or sandbox_id in self._endings:
             raise NotFound(f"no box `{sandbox_id}` on this machine")
         if not mark.alive():
             self._lives.pop(sandbox_id, None)
@@ -480,6 +484,7 @@ class Machine:
                 owner=mark.owner,
             )
             for name, mark in self._marks()
+            if name not in self._endings
         ]
 
     async def stored(self, sandbox_id: str, command_id: str, *, after_seq: int = -1) -> AsyncIterator[CommandEvent]:
@@ -487,11 +492,11 @@ class Machine:
 
     async def _stored(self, records: str, command_id: str, after_seq: int) -> AsyncIterator[CommandEvent]:
         """Records belong to the sandbox user, so they are opened without following links and parsed as hostile."""
-        start = _read_record(records, f"{command_id}.start")
-        if start is None:
+        record = _read_record(records, command_id)
+        if record is None or record.start is None:
             raise NotFound(f"no record of command `{command_id}`")
         try:
-            at = datetime.fromisoformat(str(start.get("at")))
+            at = datetime.fromisoformat(str(record.start.get("at")))
         except ValueError:
             raise GuestLost(f"the record of command `{command_id}` is damaged") from None
         yield Started(command_id=command_id, pid=None, at=at, attached=True)
@@ -508,66 +513,94 @@ class Machine:
                     number += 1
             finally:
                 transcript.close()
-        end = _read_record(records, f"{command_id}.end")
-        if end is not None:
+        record = _read_record(records, command_id)
+        if record is not None and record.end is not None:
             try:
-                result = CommandResult.model_validate(end.get("result"))
+                result = CommandResult.model_validate(record.end.get("result"))
             except ValidationError:
                 raise GuestLost(f"the record of command `{command_id}` is damaged") from None
             yield Ended(result=result)
 
     async def end_box(self, sandbox_id: str) -> None:
-        """End a box and remove all of it but its records, and the temporary workspace of a background box."""
-        mark = self._mark(sandbox_id)
-        if mark is None:
-            return
-        await self._end_keeper(sandbox_id, mark)
-        await asyncio.to_thread(self._groups_of(sandbox_id, mark).remove)
-        self._remove_traces(sandbox_id)
-        if mark.owner is None:
-            await asyncio.to_thread(self._remove_directory, self._background(mark.session_id))
-        life = self._lives.pop(sandbox_id, None)
-        if life is not None:
-            life.box.close()
+        """End a box and remove all of it but its records, and the temporary workspace of a background box.
+
+        Returns when every process in it is gone, for this process is as good as not there from then on, and when the
+        temporary workspace is. The kernel takes up to 30 ms more to let the keeper go (its mounts, its packet socket),
+        and the groups after it: that goes on by itself, `close` and `sweep` wait for it, and after a crash the next
+        start or sweep finishes it.
+        """
+        if sandbox_id not in self._endings:
+            mark = self._mark(sandbox_id) or self._mark(sandbox_id, ENDING)
+            if mark is None:
+                return
+            dead = asyncio.get_running_loop().create_future()
+            task = asyncio.ensure_future(self._end(sandbox_id, mark, dead))
+            self._endings[sandbox_id] = _Ending(mark.owner, dead, task)
+            task.add_done_callback(lambda _: self._endings.pop(sandbox_id))
+        ending = self._endings[sandbox_id]
+        await asyncio.wait(
+            {ending.dead, ending.whole} if ending.owner is not None else {ending.whole},
+            return_when=asyncio.FIRST_COMPLETED,
+        )
+        if ending.whole.done():
+            await ending.whole
+
+    async def _end(self, sandbox_id: str, mark: KeeperMark, dead: "asyncio.Future[None]") -> None:
+        try:
+            life = self._lives.pop(sandbox_id, None)
+            if life is not None:
+                life.box.close()
+            await _end_process(mark.init, mark.init_started, at_once=True)
+            directory = self._directory(sandbox_id)
+            with contextlib.suppress(FileNotFoundError):
+                os.rename(os.path.join(directory, KEPT), os.path.join(directory, ENDING))
+                os.unlink(os.path.join(directory, SOCKET_NAME))
+            dead.set_result(None)
+            await self._end_keeper(mark)
+            await asyncio.to_thread(self._groups_of(sandbox_id, mark).remove)
+            if mark.owner is None:
+                await asyncio.to_thread(self.workspaces.remove, self.workspaces.of_session(mark.session_id))
+            self._remove_traces(sandbox_id)
+        except (OSError, ConfineError) as error:
+            if not dead.done() or mark.owner is None:
+                raise
+            _log.warning(
+                "what is left of sandbox `%s` could not be removed, a sweep tries again: %s", sandbox_id, error
+            )
+
+    def _half_ended(self) -> list[str]:
+        """Boxes whose end was answered and not finished."""
+        boxes = os.path.join(self._data, "boxes")
+        names = [name for name in os.listdir(boxes) if ".gone-" not in name]
+        return sorted(name for name in names if os.path.exists(os.path.join(boxes, name, ENDING)))
+
+    def _finish_former_endings(self) -> None:
+        """At a start: nobody else will come back to what the process before was about to remove."""
+        for name in self._half_ended():
+            mark = self._mark(name, ENDING)
+            if mark is not None:
+                for pid, started in ((mark.init, mark.init_started), (mark.pid, mark.started)):
+                    _kill_if_same(pid, started)
+                with contextlib.suppress(ConfineError):  # a sweep tries again
+                    self._groups_of(name, mark).remove()
+                    self._remove_traces(name)
+
+    async def _finish_endings(self, owner: str | None = None) -> None:
+        """Wait for those of one agent's boxes, or for all."""
+        wholes = {one.whole for one in self._endings.values() if owner is None or one.owner == owner}
+        if wholes:
+            await asyncio.wait(wholes)
 
     def _remove_traces(self, sandbox_id: str) -> None:
         """Remove what tells of a live box, and keep its records."""
-        for name in (SOCKET_NAME, "keeper.json", "keeper.json.new"):
+        for name in (SOCKET_NAME, KEPT, f"{KEPT}.new", ENDING):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(os.path.join(self._directory(sandbox_id), name))
 
-    async def _end_keeper(self, sandbox_id: str, mark: KeeperMark) -> None:
-        """Ask, then insist. Returns when keeper and box are gone: the box dies with its keeper, but not at once."""
-        if mark.alive():
-            with contextlib.suppress(ProcessLookupError):
-                await self._end_live_keeper(sandbox_id, mark)
-        with contextlib.suppress(ProcessLookupError):
-            init = os.pidfd_open(mark.init)
-            try:
-                if process_start(mark.init) == mark.init_started and not await _ended(init, END_TIMEOUT_S):
-                    signal.pidfd_send_signal(init, signal.SIGKILL)
-                    await _ended(init, END_TIMEOUT_S)
-            finally:
-                os.close(init)
-
-    async def _end_live_keeper(self, sandbox_id: str, mark: KeeperMark) -> None:
-        keeper = os.pidfd_open(mark.pid)
-        try:
-            if not mark.alive():
-                return
-            life = self._lives.get(sandbox_id)
-            box = life.box if life else KeeperBox(sandbox_id, self._directory(sandbox_id))
-            try:
-                await asyncio.wait_for(box.end(), 2.0)
-            except (GuestLost, TimeoutError):
-                signal.pidfd_send_signal(keeper, signal.SIGKILL)
-            finally:
-                box.close()
-            if not await _ended(keeper, END_TIMEOUT_S):
-                signal.pidfd_send_signal(keeper, signal.SIGKILL)
-                await _ended(keeper, END_TIMEOUT_S)
-        finally:
-            os.close(keeper)
+    async def _end_keeper(self, mark: KeeperMark) -> None:
+        """Returns when box and keeper are gone. The keeper ends with its box, once it has written what it has to."""
+        await _end_process(mark.init, mark.init_started, at_once=True)
+        await _end_process(mark.pid, mark.started, at_once=False)
 
     async def _end_unmarked(self, sandbox_id: str) -> bool:
         """End the keeper of a box whose daemon was killed before it could write who keeps it; True if there was one."""
@@ -583,6 +616,11 @@ class Machine:
 
     async def sweep(self, *, keep_boxes: set[str], keep_sessions: set[str]) -> list[str]:
         removed = []
+        await self._finish_endings()
+        for name in self._half_ended():
+            await self.end_box(name)
+            removed.append(f"box {name}")
+        await self._finish_endings()
         boxes = os.path.join(self._data, "boxes")
         for name in sorted(os.listdir(boxes)):
             if ".gone-" in name:
@@ -595,22 +633,17 @@ class Machine:
                     removed.append(f"box {name}")
                 self._remove_traces(name)
         for name, mark in self._marks():
-            if name not in keep_boxes:
+            if name not in keep_boxes | self._building:
                 await self.end_box(name)
                 removed.append(f"box {name}")
             elif not mark.alive():
-                await self._end_keeper(name, mark)
+                await self._end_keeper(mark)
                 await asyncio.to_thread(self._groups_of(name, mark).remove)
-        for name in sorted(os.listdir(os.path.join(self._data, "background"))):
-            if name not in keep_sessions | self._building:
-                path = os.path.join(self._data, "background", name)
-                await asyncio.to_thread(remove_tree, path)
-                removed.append(f"background/{name}")
-        workspaces = os.path.join(self._data, "workspace")
-        for name in sorted(os.listdir(workspaces)):
-            if ".gone-" in name or ".new-" in name:
-                await asyncio.to_thread(remove_tree, os.path.join(workspaces, name))
-                removed.append(f"workspace/{name}")
+        await self._finish_endings()
+        for name in self.workspaces.strays(keep_sessions=keep_sessions | self._building):
+            await asyncio.to_thread(self.workspaces.remove_stray, name)
+            removed.append(name)
+        await asyncio.to_thread(self.workspaces.mount_all)
         alive = {name for name, mark in self._marks() if mark.alive()} | self._building
         gone = await asyncio.to_thread(remove_groups, self._controllers, self.installation, keep=alive)
         removed += [f"groups of {name}" for name in gone]
@@ -623,18 +656,29 @@ class Machine:
         return groups
 
     async def doctor(self) -> IsolationReport:
+        """Build a throw-away box, measure it and try the promises in it. A missing wall is told and not raised.
+
+        Raises:
+            IsolationUnavailable: no box can be built at all; with property, reason and remedy.
+        """
         name = f"doctor-{secrets.token_hex(4)}"
-        spec = SandboxSpec(background=True)
-        measured = await self.create(name, spec, session_id=name)
-        await self.end_box(name)
-        await asyncio.to_thread(self._remove_directory, self._directory(name))
-        return measured
+        spec = SandboxSpec(background=True, limits=trials.LIMITS)
+        self._building |= {name}
+        try:
+            measured = await self._create(name, spec, name, is_refused_with_walls_missing=False)
+            tried = await trials.try_promises(self._lives[name].box)
+        finally:
+            await self.end_box(name)
+            await asyncio.to_thread(remove_directory, self._directory(name))
+            self._building -= {name}
+        return measured.model_copy(update={"trials": tried})
 
     async def close(self) -> None:
         """Let go of this process's part. Boxes go on, unless they are embedded: those end."""
         if self._embedded:
             for sandbox_id in list(self._lives):
                 await self.end_box(sandbox_id)
+        await self._finish_endings()
         for life in self._lives.values():
             life.box.close()
         self._lives.clear()
@@ -674,6 +718,24 @@ class KeeperLife:
 
     async def end(self) -> None:
         await self._machine.end_box(self._sandbox_id)
+
+
+def _not_built(failure: str) -> IsolationUnavailable:
+    found = diagnose(failure)
+    missing: dict[str, Fact] = {
+        "property": found.name,
+        "enforced": False,
+        "reason": found.reason,
+        "remedy": found.remedy,
+    }
+    return IsolationUnavailable(
+        f"the sandbox could not be built: {failure}",
+        hint=found.remedy + (f" ({found.caveat})" if found.caveat else ""),
+        property=found.name,
+        reason=found.reason,
+        remedy=found.remedy,
+        missing=[missing],
+    )
 
 
 def offered_tools() -> dict[str, str]:
@@ -719,33 +781,74 @@ def _open_record(records: str, name: str) -> int | None:
         return None
 
 
-def _read_record(records: str, name: str) -> dict[str, Any] | None:
-    file = _open_record(records, name)
-    if file is None:
-        return None
-    with os.fdopen(file, "rb") as source:
-        if not stat.S_ISREG(os.fstat(file).st_mode):
-            return None
-        try:
-            body = json.loads(source.read(RECORD_BYTES))
-        except (ValueError, RecursionError):
-            return None
-    return body if isinstance(body, dict) else None
+def _read_record(records: str, command_id: str) -> Record | None:
+    if "/" in command_id:
+        raise InvalidArgument("malformed command id")
+    return read_record(records, command_id)
+
+
+class _KeeperEnded(ValueError):
+    """A keeper that is being built ended without a word."""
 
 
 def _heard(answer: socket.socket) -> dict[str, Any]:
     """One message of a keeper that is being built.
 
     Raises:
-        ValueError: it ended without a word.
+        ValueError: it failed, in its words; _KeeperEnded if it has none.
     """
-    message = answer.recv(16 << 20)
+    try:
+        message = answer.recv(16 << 20)
+    except ConnectionResetError:  # told once; what it said before is still there
+        message = answer.recv(16 << 20)
     if not message:
-        raise ValueError("the keeper ended while it built the box")
+        raise _KeeperEnded("the keeper ended while it built the box")
     heard = json.loads(message)
     if "failed" in heard:
         raise ValueError(heard["failed"])
     return dict(heard)
+
+
+def _settle(groups: BoxGroups, init: int, keeper: socket.socket) -> None:
+    """Put the first process into its groups and say so. If that is gone, what the keeper says next is the reason."""
+    try:
+        groups.settle(init)
+    except ConfineError:
+        with contextlib.suppress(ConnectionError):
+            keeper.shutdown(socket.SHUT_WR)
+        with contextlib.suppress(_KeeperEnded):
+            _heard(keeper)
+        raise
+    with contextlib.suppress(ConnectionError):
+        keeper.send(b".")
+
+
+def _kill_if_same(pid: int, started: str) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        process = os.pidfd_open(pid)
+        try:
+            if process_start(pid) == started:
+                _kill(process)
+        finally:
+            os.close(process)
+
+
+async def _end_process(pid: int, started: str, *, at_once: bool) -> None:
+    """Return when it is gone: killed now, or END_TIMEOUT_S from now if it does not end by itself."""
+    try:
+        process = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        if process_start(pid) != started:
+            return
+        if at_once or not await _ended(process, END_TIMEOUT_S):
+            signal.pidfd_send_signal(process, signal.SIGKILL)
+            await _ended(process, END_TIMEOUT_S)
+    except ProcessLookupError:
+        return
+    finally:
+        os.close(process)
 
 
 async def _ended(process: int, timeout_s: float) -> bool:
@@ -771,6 +874,32 @@ def _kill(process: int) -> None:
     gone = select.poll()  # select() takes no descriptor past 1023
     gone.register(process, select.POLLIN)
     gone.poll(END_TIMEOUT_S * 1000)
+
+
+def _kill_strays(zygote: int) -> None:
+    """Kill what bubblewrap left of boxes whose keepers died while it was at work.
+
+    Its own process dies with the keeper, but the first process of the box may wait for it in vain; a killed keeper's
+    children go to the zygote, whose own are keepers.
+    """
+    found = True
+    while found:
+        found = False
+        for entry in os.listdir("/proc"):
+            if entry.isdecimal():
+                try:
+                    with open(f"/proc/{entry}/stat", encoding="ascii", errors="replace") as source:
+                        name, _, rest = source.read().partition("(")[2].rpartition(")")
+                    state, parent = rest.split()[:2]
+                    if name == BWRAP_NAME and int(parent) == zygote and state not in "ZX":
+                        process = os.pidfd_open(int(entry))
+                        try:
+                            _kill(process)
+                        finally:
+                            os.close(process)
+                        found = True
+                except (FileNotFoundError, ProcessLookupError):
+                    continue
 
 
 async def _unbroken(ordering: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ meanwhile, the walk ends instead of going on in what lies above the tree.
 
 import errno
 import os
+import secrets
 import stat
 
 
@@ -44,6 +45,15 @@ def remove_tree(path: str) -> None:
             os.close(here)
     finally:
         os.close(parent)
+
+
+def remove_directory(path: str) -> None:
+    """Out of sight in one step, then removed for good."""
+    if not os.path.isdir(path):
+        return
+    grave = f"{path}.gone-{secrets.token_hex(4)}"
+    os.rename(path, grave)
+    remove_tree(grave)
 
 
 def _identity(directory: int) -> tuple[int, int]:

@@ -10,24 +10,27 @@ the property, the reason and the remedy; limits never refuse, they say `hard` or
 """
 
 import contextlib
+import ctypes
 import os
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from functools import cache
+from typing import Any, NamedTuple, NoReturn
 
 from pydantic import ValidationError
 
 from coldframe.contract.errors import IsolationUnavailable
-from coldframe.contract.isolation import IsolationReport, LimitReport, MountInfo, Property
+from coldframe.contract.isolation import FirstProcess, IsolationReport, LimitReport, MountInfo, Property
 from coldframe.contract.sandbox import Limits
-from coldframe.guest.command import LEFTOVERS_CHECK_S, USAGE_CHECK_NEAR_S, USAGE_CHECK_S
+from coldframe.guest.command import USAGE_CHECK_NEAR_S, USAGE_CHECK_S
+from coldframe.host import openings
 from coldframe.host.cgroups import BoxGroups
 from coldframe.host.confine import NAMESPACES, ConfineError
-from coldframe.host.isolation.namespaces import TOOLS
-from coldframe.host.quota import REST_FACTOR
+from coldframe.host.disk_report import disk_sentence, judge_disk
+from coldframe.host.isolation.namespaces import LEVEL, TOOLS
 
+_FIXED = (f"level:{LEVEL}", "kernel:shared")
 CAPABILITY_SETS = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
 SENTENCES = (
     "the kernel is shared with the host: a hole in one of its allowed system calls is a way out of this level",
@@ -40,12 +43,9 @@ _REMEDY_NAMESPACES = (
     "`userns` permission), then create the sandbox again"
 )
 _REMEDY_BUG = "report this with the server log; no setting of yours turns this wall off"
-_DISK_BOUND = (
-    f"what can be written in {USAGE_CHECK_S:g} s ({LEFTOVERS_CHECK_S:g} s by processes that outlive their command) and in "
-    f"{REST_FACTOR} times the time of adding the workspace up, about 4 µs for each file in it"
-)
-_VIRTUAL_INTERFACE = re.compile(r"^\s*([^\s:]+):", re.MULTILINE)
-_ESCAPE = re.compile(r"\\([0-7]{3})")
+OWN_PROCESSES = 8
+"""What RLIMIT_NPROC leaves room for beside a command's own."""
+_LANDLOCK_CREATE_RULESET, _LANDLOCK_VERSION = 444, 1
 
 
 class _Seen(NamedTuple):
@@ -72,7 +72,9 @@ class _View:
     namespaces: Mapping[str, int]
     """Of the first process."""
     own: Mapping[str, int]
-    interfaces: tuple[str, ...] | None
+    first: FirstProcess
+    tables: Mapping[str, str]
+    """Of its network namespace."""
     mounts: tuple[MountInfo, ...]
     source: str
 
@@ -88,21 +90,33 @@ def measure(
 ) -> IsolationReport:
     """Read everything about the box whose first process is `init` and judge it. Pids are the caller's.
 
-    `evidence` is what the keeper sent: `processes` (pid inside -> status text), `mountinfo`, `net_dev`, and
-    `namespaces` (name -> inode), each optional. Limits are reported only if they are given, and the wall `programs`
-    only for a box that was restricted to `runtimes`. Never raises for what it cannot read. About 0.2 ms and 0.1 ms more per process.
+    `evidence` is what the keeper sent: `processes` (pid inside -> status text), `mountinfo`, `net_dev`, `devices`,
+    `filter_sha256` and `namespaces` (name -> inode), each optional. Limits are reported only if they are given, and the
+    wall `programs` only for a box that was restricted to `runtimes`. Never raises for what it cannot read. About 0.3 ms
+    and 0.1 ms more per process.
     """
     view = _look(init, keeper, evidence)
+    found, left_out = openings.interfaces(view.tables, guest_link="unix socket of the keeper, mode 0600")
+    now = datetime.now(UTC)
+    judged = tuple(_judge_limits(limits, groups, init, evidence, now)) if limits is not None else ()
+    disk = next((one for one in judged if one.kind == "disk"), None)
     return IsolationReport(
         level="namespaces",
         kernel="shared",
         kernel_release=os.uname().release,
-        measured_at=datetime.now(UTC),
+        measured_at=now,
         properties=(*_judge(view), *([_judge_programs(view, runtimes)] if runtimes is not None else [])),
-        limits=tuple(_judge_limits(limits, groups, init, evidence)) if limits is not None else (),
+        limits=judged,
         mounts=view.mounts,
         namespaces=dict(view.namespaces),
-        sentences=(*SENTENCES, _kill_sentence(groups), _disk_sentence(limits)),
+        sentences=(*SENTENCES, _kill_sentence(groups), disk_sentence(disk)),
+        first_process=view.first,
+        landlock_abi=_landlock_abi(),
+        devices=tuple(openings.devices(evidence.get("devices"))),
+        interfaces=found,
+        interfaces_left_out=left_out,
+        boundary_weakened=tuple(one.target for one in view.mounts if one.source == "other" and one.target != "/"),
+        processes=len(view.processes),
     )
 
 
@@ -118,7 +132,9 @@ def refuse_unless_enforced(report: IsolationReport) -> None:
         property=first.name,
         reason=first.evidence,
         remedy=first.remedy,
-        missing=[{"property": one.name, "reason": one.evidence, "remedy": one.remedy} for one in missing],
+        missing=[
+            {"property": one.name, "enforced": False, "reason": one.evidence, "remedy": one.remedy} for one in missing
+        ],
     )
 
 
@@ -128,11 +144,48 @@ def refuse_unless_hard(report: IsolationReport) -> None:
     if soft:
         raise IsolationUnavailable(
             f"limits that this host cannot keep hard: {', '.join(one.kind for one in soft)}",
-            hint="accept best effort with `on_missing: degrade`, or give the host daemon control groups and quotas",
+            hint="accept best effort with `on_missing: degrade`, or give the host daemon control groups and, for `disk`, "
+            '`workspace_disk = "image"`',
             property=f"limit:{soft[0].kind}",
-            reason=soft[0].enforced_by,
-            missing=[{"property": f"limit:{one.kind}", "reason": one.enforced_by, "bound": one.bound} for one in soft],
+            reason=soft[0].reason or soft[0].enforced_by,
+            missing=[
+                {"property": f"limit:{one.kind}", "reason": one.reason or one.enforced_by, "bound": one.bound}
+                for one in soft
+            ],
         )
+
+
+def refuse_unless_met(report: IsolationReport, requires: Sequence[str]) -> None:
+    """Raise IsolationUnavailable if a property that was asked for does not hold; facts name each one."""
+    held = {f"level:{report.level}", f"kernel:{report.kernel}"}
+    held |= {one.name for one in report.properties if one.state == "enforced"}
+    held |= {f"limit:{one.kind}" for one in report.limits if one.strength == "hard"}
+    reasons = {one.name: one.evidence for one in report.properties}
+    reasons |= {f"limit:{one.kind}": one.reason or one.enforced_by for one in report.limits}
+    missing = [name for name in requires if name not in held]
+    if missing:
+        _refuse(missing, lambda name: reasons.get(name, f"the level `{report.level}` has no such property"))
+
+
+def refuse_unoffered(level: str, requires: Sequence[str]) -> None:
+    """Raise IsolationUnavailable, before anything is built, for a level that is not here or what no box of it has."""
+    if level != LEVEL:
+        _refuse([f"level:{level}"], lambda _: f"this host offers the level `{LEVEL}` alone")
+    absent = [name for name in requires if name.partition(":")[0] in ("level", "kernel") and name not in _FIXED]
+    if absent:
+        _refuse(absent, lambda _: f"this host offers the level `{LEVEL}` alone, with the kernel of the host")
+
+
+def _refuse(missing: Sequence[str], reason: Callable[[str], str]) -> NoReturn:
+    remedy = "leave the property out if the code to be run can do without it, or use a host that offers it"
+    raise IsolationUnavailable(
+        f"not available here: {', '.join(f'`{name}`' for name in missing)}; no lower level was put in its place",
+        hint=remedy,
+        property=missing[0],
+        reason=reason(missing[0]),
+        remedy=remedy,
+        missing=[{"property": one, "enforced": False, "reason": reason(one), "remedy": remedy} for one in missing],
+    )
 
 
 # -- reading ---------------------------------------------------------------------------------------
@@ -142,7 +195,9 @@ def _look(init: int, keeper: int, evidence: Mapping[str, Any]) -> _View:
     processes: tuple[_Seen, ...] = ()
     first: tuple[_Seen, ...] = ()
     namespaces: dict[str, int] = {}
-    mountinfo, net_dev = "", ""
+    mountinfo = ""
+    tables: dict[str, str] = {}
+    maps: dict[str, str] = {}
     source = "read from the host"
     with contextlib.suppress(OSError):
         # one descriptor for all, so that a pid used again cannot answer for the box
@@ -151,8 +206,10 @@ def _look(init: int, keeper: int, evidence: Mapping[str, Any]) -> _View:
             first = (_Seen("the first process", _fields(_read(proc, "status")), None, True),)
             with contextlib.suppress(OSError):
                 mountinfo = _read(proc, "mountinfo")
-            with contextlib.suppress(OSError):
-                net_dev = _read(proc, "net/dev")
+            tables = openings.network_tables(lambda name: _read(proc, f"net/{name}"))
+            for name in ("uid_map", "gid_map"):
+                with contextlib.suppress(OSError):
+                    maps[name] = _read(proc, name)
             namespaces = _namespaces_of(proc, "") or {}
             processes = tuple(_processes_of(proc))
         finally:
@@ -160,8 +217,8 @@ def _look(init: int, keeper: int, evidence: Mapping[str, Any]) -> _View:
     whole = bool(processes)
     if not whole:
         source = "told by the keeper"
-        texts = evidence.get("processes")
-        told = texts if isinstance(texts, Mapping) else {}
+        statuses = evidence.get("processes")
+        told = statuses if isinstance(statuses, Mapping) else {}
         processes = (*first, *(_Seen(str(pid), _fields(str(text)), None, False) for pid, text in told.items()))
         whole = bool(told)
         inodes = evidence.get("namespaces")
@@ -174,10 +231,41 @@ def _look(init: int, keeper: int, evidence: Mapping[str, Any]) -> _View:
         keeper_dumpable=_is_dumpable(keeper),
         namespaces=namespaces,
         own=_namespaces_of(None, "/proc/self/") or {},
-        interfaces=_interfaces(net_dev or str(evidence.get("net_dev") or "")),
-        mounts=tuple(_mounts(mountinfo or str(evidence.get("mountinfo") or ""))),
+        first=_first_process(first[0].status if first else {}, maps, evidence.get("filter_sha256")),
+        tables={**tables, "dev": tables.get("dev") or str(evidence.get("net_dev") or "")},
+        mounts=tuple(openings.mounts(mountinfo or str(evidence.get("mountinfo") or ""))),
         source=source,
     )
+
+
+def _first_process(status: Mapping[str, str], maps: Mapping[str, str], digest: object) -> FirstProcess:
+    def number(key: str) -> int | None:
+        text = status.get(key, "")
+        return int(text) if text.isdecimal() else None
+
+    privileges = number("NoNewPrivs")
+    return FirstProcess(
+        seccomp_mode=number("Seccomp"),
+        seccomp_filters=number("Seccomp_filters"),
+        filter_sha256=digest if isinstance(digest, str) else None,
+        no_new_privileges=None if privileges is None else privileges == 1,
+        capabilities={key: status[key] for key in CAPABILITY_SETS if key in status},
+        uid_map=_id_map(maps.get("uid_map", "")),
+        gid_map=_id_map(maps.get("gid_map", "")),
+    )
+
+
+def _id_map(text: str) -> tuple[tuple[int, int, int], ...]:
+    rows = [[int(word) for word in line.split()] for line in text.splitlines()]
+    return tuple((row[0], row[1], row[2]) for row in rows if len(row) == 3)
+
+
+@cache
+def _landlock_abi() -> int | None:
+    version = ctypes.CDLL(None, use_errno=True).syscall(
+        ctypes.c_long(_LANDLOCK_CREATE_RULESET), None, ctypes.c_size_t(0), ctypes.c_uint(_LANDLOCK_VERSION)
+    )
+    return int(version) if version > 0 else None
 
 
 def _processes_of(init_proc: int) -> Iterator[_Seen]:
@@ -227,27 +315,6 @@ def _read(directory: int, name: str) -> str:
 
 def _fields(status: str) -> dict[str, str]:
     return {key: value.strip() for key, found, value in (line.partition(":") for line in status.splitlines()) if found}
-
-
-def _interfaces(net_dev: str) -> tuple[str, ...] | None:
-    return tuple(sorted(_VIRTUAL_INTERFACE.findall(net_dev))) if net_dev else None
-
-
-def _mounts(mountinfo: str) -> Iterator[MountInfo]:
-    for line in mountinfo.splitlines():
-        left, _, right = line.partition(" - ")
-        fields, source = left.split(), right.split()
-        if len(fields) < 6 or len(source) < 3:
-            continue
-        options = fields[5].split(",")
-        yield MountInfo(
-            target=_ESCAPE.sub(lambda found: chr(int(found[1], 8)), fields[4]).encode("utf-8", "replace").decode(),
-            filesystem=source[0],
-            writable="rw" in options and "rw" in source[2].split(","),
-            nosuid="nosuid" in options,
-            nodev="nodev" in options,
-            noexec="noexec" in options,
-        )
 
 
 # -- judging ---------------------------------------------------------------------------------------
@@ -307,8 +374,9 @@ def _judge(view: _View) -> Iterator[Property]:
         [] if view.keeper_dumpable is False else ["the keeper is dumpable, or it could not be read"],
         "/proc of the keeper belongs to root",
     )
-    only_lo = view.interfaces == ("lo",)
-    shown = "could not be read" if view.interfaces is None else ", ".join(view.interfaces)
+    names = openings.interface_names(view.tables.get("dev", ""))
+    only_lo = names == ("lo",)
+    shown = "could not be read" if names is None else ", ".join(names)
     yield Property(
         name="network",
         state="enforced" if only_lo else "absent",
@@ -416,6 +484,22 @@ def _is_zero(value: str | None) -> bool:
 
 
 def _judge_limits(
+    built: Limits, groups: BoxGroups | None, init: int, evidence: Mapping[str, Any], now: datetime
+) -> Iterator[LimitReport]:
+    for one in _limits_by_kind(built, groups, init, evidence):
+        missing = None if one.strength == "hard" else one.reason or _missing(one.kind, groups)
+        yield one.model_copy(update={"verified_at": now, "supported": missing is None, "reason": missing})
+
+
+def _missing(kind: str, groups: BoxGroups | None) -> str:
+    """Why a limit is not hard, in words."""
+    controller = {"memory": "memory", "cpu": "cpu_time", "cpus": "cpu"}.get(kind, kind)
+    if groups is None or groups.controllers.where(controller) == "none":
+        return f"the host daemon has no control group with the controller for `{kind}` that it may write"
+    return "the limit could not be read back from the control group, or the box is not in it"
+
+
+def _limits_by_kind(
     built: Limits, groups: BoxGroups | None, init: int, evidence: Mapping[str, Any]
 ) -> Iterator[LimitReport]:
     read, held = _read_groups(groups, init)
@@ -428,7 +512,7 @@ def _judge_limits(
     yield LimitReport(
         kind="wall", limit=limits.wall_s, unit="s", strength="hard", enforced_by="timer of the keeper"
     )  # fmt: skip
-    counted = where("cpu_time") != "none"
+    counted = where("cpu_time") != "none" and held
     yield LimitReport(
         kind="cpu",
         limit=limits.cpu_s,
@@ -439,26 +523,35 @@ def _judge_limits(
         if counted
         else "each process may use the limit; the sum is looked at every " + looking,
     )
+    looked = evidence.get("looks_at_memory") is not False
     memory_held = held and read.get("memory_bytes") == built.memory_mib << 20
     by_command = ", and lower for each command" if limits.memory_mib < built.memory_mib else ""
     yield LimitReport(
         kind="memory",
         limit=limits.memory_mib,
         unit="MiB",
-        strength="hard" if memory_held else "best_effort",
+        strength="hard" if memory_held else "best_effort" if looked else "unsupported",
         enforced_by=f"{where('memory')}, read back{by_command}"
         if memory_held
-        else "looking at resident memory and ending commands",
-        bound=None if memory_held else f"what can be touched in {looking}",
+        else "looking at resident memory and ending commands"
+        if looked
+        else "nothing on this host",
+        bound=None if memory_held or not looked else f"what can be touched in {looking}",
     )
     pids_held = held and read.get("pids") == limits.pids
+    most = evidence.get("most_processes")
+    pids_kept = pids_held or not isinstance(most, int) or most <= limits.pids + OWN_PROCESSES
     yield LimitReport(
         kind="pids",
         limit=limits.pids,
         unit="processes",
-        strength="hard",
-        enforced_by=f"{where('pids')}, read back" if pids_held else "RLIMIT_NPROC, counted per user namespace",
-        bound=None if pids_held else "8 more, for the box's own processes",
+        strength="hard" if pids_kept else "unsupported",
+        enforced_by=f"{where('pids')}, read back"
+        if pids_held
+        else "RLIMIT_NPROC, counted per user namespace"
+        if pids_kept
+        else "nothing on this host",
+        bound=None if pids_held or not pids_kept else f"{OWN_PROCESSES} more, for the box's own processes",
     )
     if limits.cpus:
         cpus_held = held and abs(read.get("cpus", 0) - limits.cpus) < 0.01
@@ -475,17 +568,7 @@ def _judge_limits(
         ("output", limits.output_mib, "MiB per command", "the keeper, which reads every byte"),
     ):
         yield LimitReport(kind=kind, limit=limit, unit=unit, strength="hard", enforced_by=name)
-    told = "disk_used_bytes" in evidence
-    yield LimitReport(
-        kind="disk",
-        limit=limits.disk_mib,
-        unit="MiB",
-        strength="best_effort" if told else "unsupported",
-        enforced_by="the keeper, which looks at the free space and adds up the workspace when it has fallen"
-        if told
-        else "nothing on this host",
-        bound=f"{_DISK_BOUND}; a single file ends at {min(limits.file_mib, limits.disk_mib)} MiB",
-    )
+    yield judge_disk(limits, init, told="disk_used_bytes" in evidence)
 
 
 def _in_force(built: Limits, told: object) -> Limits:
@@ -519,8 +602,3 @@ def _kill_sentence(groups: BoxGroups | None) -> str:
     if exact:
         return "ending one command is exact: every process of it is in a control group of its own"
     return "ending one command is best effort: its processes carry a mark that they can change; ending the whole box is exact"
-
-
-def _disk_sentence(limits: Limits | None) -> str:
-    single = f"; a single file ends at {min(limits.file_mib, limits.disk_mib)} MiB" if limits is not None else ""
-    return f"the disk limit is kept by looking, so a workspace can overrun it by {_DISK_BOUND}{single}"

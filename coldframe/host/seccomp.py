@@ -23,6 +23,7 @@ import errno
 import platform
 import struct
 from collections.abc import Callable
+from functools import cache
 
 from coldframe.host.confine import ConfineError, prctl
 from coldframe.host.syscalls import SYSCALLS
@@ -110,6 +111,7 @@ class _Program:
         return b"".join(out)
 
 
+@cache
 def build_filter(profile: str = "default", machine: str = "") -> bytes:
     """The program of `profile` for `machine` (default: this one), as the kernel and ``bwrap --seccomp`` take it.
 

@@ -13,7 +13,7 @@ import os
 import signal
 import socket
 
-from coldframe.host import keeper
+from coldframe.host import confine, keeper
 
 MAX_ORDER_BYTES = 65536
 MAX_FILES = 16
@@ -22,6 +22,8 @@ MAX_FILES = 16
 def main() -> None:
     """Serve the socket that is descriptor 3."""
     channel = socket.socket(fileno=3)
+    keeper.prepare()
+    confine.set_subreaper()  # what a keeper killed at its work leaves half built comes here, where it is found
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Keepers are reaped by the kernel: nobody waits for them here, their end is seen on their sockets.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)

@@ -40,10 +40,11 @@ BOX_HOLDERS = {
 STARTS_PROGRAMS = {  # file -> what it starts
     "coldframe.host.zygote": "keepers",
     "coldframe.host.machine": "the zygote",
+    "coldframe.host.disk_images": "mkfs.ext4, e2fsck and resize2fs, on images that no box ever writes directly",
     "coldframe.host.isolation.namespaces": "bwrap",
     "coldframe.guest.spawn": "commands, inside the box",
     "coldframe.guest.runtimes": "`--version` of the runtimes, inside the box",
-    "coldframe.guest.main": "children that search under a deadline, inside the box",
+    "coldframe.guest.connection": "children that search under a deadline, inside the box",
     "coldframe.assembly": "the host daemon beside the server",
 }
 STARTERS = {

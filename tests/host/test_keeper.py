@@ -9,15 +9,20 @@ from typing import Any
 import pytest
 
 from coldframe.contract.command import CommandSpec, Ended, Started
+from coldframe.contract.files import WriteFile
 from coldframe.contract.ports import Box
 from coldframe.contract.sandbox import Limits
+from coldframe.guest.commands import KEPT_COMMANDS
 from coldframe.guest.frames import MAX_HEAD_BYTES, PREFIX, decode_head, encode
-from coldframe.guest.main import KEPT_COMMANDS
-from coldframe.host.link import connect
+from coldframe.host.groups import MOST_READY
+from coldframe.host.link import KEPT_CONNECTIONS, connect
 from coldframe.host.machine import Machine
-from tests.host.machines import as_root_and_ordinary, needs_bubblewrap, new_box, on_a_machine, run, until
+from tests.host.machines import Outcome, as_root_and_ordinary, needs_bubblewrap, new_box, on_a_machine, run, until
 
 pytestmark = needs_bubblewrap
+
+GROUP_FILES = 6
+"""What a control group that is kept ready holds open at most."""
 
 
 class Raw:
@@ -162,7 +167,7 @@ def test_a_command_inherits_no_descriptor_and_no_neighbour_shows_the_keepers_own
 def test_many_followers_of_one_command_all_get_all_and_may_leave_at_any_time() -> None:
     async def steps(machine: Machine, box: Box) -> None:
         running = asyncio.create_task(run(box, "until [ -e go ]; do sleep 0.02; done; seq 20000", command_id="c"))
-        await until(lambda: _has(machine, "c.start"), "it runs")
+        await until(lambda: _has(machine, "c.record"), "it runs")
 
         async def follow() -> int:
             return sum([len(event.data) async for event in box.follow("c") if hasattr(event, "data")])
@@ -187,21 +192,108 @@ def test_what_ended_long_ago_costs_no_descriptor_and_is_read_from_its_record() -
         assert mark is not None
 
         def held() -> int:
+            if os.geteuid() != 0:
+                return 0  # a keeper shows its descriptors to root alone
             return len(os.listdir(f"/proc/{mark.pid}/fd"))
 
         await run(box, "echo first", command_id="first")
+        before = held()
         for _ in range(0, KEPT_COMMANDS + 40, 20):  # each leaves an adopted process for a moment
             await asyncio.gather(*(run(box, "(sleep 0.3; echo late) & echo out") for _ in range(20)))
         await run(box, "sleep 1.5")
         for _ in range(2):
             await run(box, "true")
-        assert held() < KEPT_COMMANDS + 30
+        assert held() <= before + KEPT_COMMANDS + KEPT_CONNECTIONS + MOST_READY * GROUP_FILES
         *_, last = [event async for event in box.follow("first")]
         assert isinstance(last, Ended)
         again = [event async for event in box.run(CommandSpec(command_id="first", shell="echo second"))]
         assert b"".join(event.data for event in again if hasattr(event, "data")) == b"first\n"
 
     on_a_box(steps)
+
+
+def changed(outcome: Outcome) -> list[str]:
+    assert outcome.result.files.recorded
+    return [change.path for change in outcome.result.files.changes]
+
+
+async def quiet(box: Box) -> Outcome:
+    """Run what changes nothing until the keeper has nothing left to digest."""
+    for _ in range(3):
+        outcome = await run(box, argv=("true",))
+        assert changed(outcome) == []
+    return outcome
+
+
+@as_root_and_ordinary
+def test_changes_between_commands_are_in_the_state_before_the_next_and_are_not_its_own(who: str) -> None:
+    async def steps(machine: Machine, box: Box) -> None:
+        other = await new_box(machine, "other")
+        path = Path(machine.workspaces.of_agent("agent"))
+        written = path / "scratch" / "by-the-host"
+
+        async def by_the_host() -> None:
+            written.write_text("x")
+
+        async def by_the_host_again() -> None:
+            written.write_text("y")
+
+        async def by_a_file_verb() -> None:
+            await box.ask(WriteFile(path="by-verb", content=b"x"))
+
+        async def by_another_box() -> None:
+            assert changed(await run(other, "mkdir -p a/b; echo x > a/b/c")) == ["a", "a/b", "a/b/c"]
+
+        async def below_a_new_directory() -> None:
+            assert changed(await run(other, "echo y > a/b/c")) == ["a/b/c"]
+
+        async def by_what_outlived_its_command() -> None:
+            await run(box, "(sleep 0.2; touch late) & true")
+            await until(lambda: _exists(path / "late"), "it wrote")
+
+        before = (await quiet(box)).result.files.tree_sha256_after
+        for step in (
+            by_the_host,
+            by_the_host_again,
+            by_a_file_verb,
+            by_another_box,
+            below_a_new_directory,
+            by_what_outlived_its_command,
+        ):
+            await step()
+            outcome = await run(box, argv=("true",))
+            assert changed(outcome) == []
+            files = outcome.result.files
+            assert files.tree_sha256_before == files.tree_sha256_after != before, step.__name__
+            before = (await quiet(box)).result.files.tree_sha256_after
+            assert before == files.tree_sha256_after
+
+    on_a_box(steps, who=who)
+
+
+def test_what_a_command_changes_is_recorded_however_it_writes() -> None:
+    by_map = "import mmap; f = open('f', 'r+b'); m = mmap.mmap(f.fileno(), 3); m[:3] = b'new'"
+    through_another = "exec 9<>f; (exec >/dev/null 2>&1; sleep 0.5) & "
+
+    async def steps(machine: Machine, box: Box) -> None:
+        await run(box, "echo old > f; mkdir d")
+        for shell, paths in (
+            (f'python3 -c "{by_map}"', ["f"]),
+            ("printf x >> f", ["f"]),
+            ("chmod 600 f", ["f"]),
+            ("touch d/new", ["d/new"]),
+            (through_another + f'python3 -c "{by_map.replace("new", "now")}"', ["f"]),
+            ("cat f; ls -R", []),
+            ("mv d e", ["d", "d/new", "e", "e/new"]),
+        ):
+            await quiet(box)
+            assert changed(await run(box, shell)) == paths, shell
+
+    on_a_box(steps)
+
+
+async def _exists(path: Path) -> bool:
+    return path.exists()
 
 
 async def _has(machine: Machine, name: str) -> bool:

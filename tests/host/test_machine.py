@@ -15,7 +15,9 @@ from coldframe.contract.errors import GuestLost, Internal, InvalidArgument, Isol
 from coldframe.contract.sandbox import SandboxSpec
 from coldframe.host.cgroups import BoxGroups
 from coldframe.host.confine import ConfineError
-from coldframe.host.machine import HISTORY, Machine, process_start
+from coldframe.host.machine import Machine, process_start
+from coldframe.host.removal import remove_directory
+from coldframe.host.workspaces import HISTORY
 from tests.host.machines import as_root_and_ordinary, needs_bubblewrap, new_box, on_a_machine, run, until
 
 pytestmark = needs_bubblewrap
@@ -57,7 +59,7 @@ async def nothing_is_left(machine: Machine) -> None:
 def test_a_box_that_bubblewrap_cannot_build_leaves_nothing(who: str) -> None:
     async def steps(machine: Machine) -> None:
         await machine.create_workspace("agent")
-        os.unlink(os.path.join(machine._workspace("agent"), HISTORY))
+        os.unlink(os.path.join(machine.workspaces.of_agent("agent"), HISTORY))
         with pytest.raises(IsolationUnavailable, match="exec_history"):
             await machine.create("box", SPEC, session_id="s")
         await nothing_is_left(machine)
@@ -100,7 +102,7 @@ def test_a_creation_that_is_broken_off_leaves_nothing(who: str) -> None:
             except asyncio.CancelledError:
                 assert not os.path.exists(machine._directory("box"))
             else:
-                await asyncio.to_thread(machine._remove_directory, machine._directory("box"))
+                await asyncio.to_thread(remove_directory, machine._directory("box"))
 
         async def left() -> bool:
             return not made(machine)["processes"] and not made(machine)["groups"]
@@ -283,7 +285,7 @@ def test_history_is_only_ever_written_to_the_file_that_was_made_for_it(strange: 
     async def steps(machine: Machine) -> None:
         await machine.create_workspace("agent")
         await machine.append_history("agent", None, b"one\n")
-        path = os.path.join(machine._workspace("agent"), HISTORY)
+        path = os.path.join(machine.workspaces.of_agent("agent"), HISTORY)
         assert Path(path).read_bytes() == b"one\n"
         outside = Path(machine._data, "outside")
         outside.write_bytes(b"")
@@ -315,15 +317,20 @@ def test_a_damaged_record_is_told_and_is_no_fault_of_the_host(damage: bytes) -> 
         records = Path(machine._directory("box"), "records")
         whole = [event async for event in await machine.stored("box", "c")]
         assert [type(event).__name__ for event in whole] == ["Started", "OutputChunk", "Ended"]
-        (records / "c.end").write_bytes(damage)
+        record = records / "c.record"
+        start = record.read_bytes().splitlines(keepends=True)[0]
+        record.write_bytes(start + damage + b"\n")
         try:
             rest = [event async for event in await machine.stored("box", "c")]
         except GuestLost:
             pass
         else:
             assert not any(isinstance(event, Ended) for event in rest)
-        (records / "c.start").unlink()
-        os.mkfifo(records / "c.start")
+        record.write_bytes(start[:-1])  # a line without its end is none
+        with pytest.raises(NotFound):
+            _ = [event async for event in await machine.stored("box", "c")]
+        record.unlink()
+        os.mkfifo(record)
         with pytest.raises(NotFound):
             _ = [event async for event in await machine.stored("box", "c")]
 

@@ -16,8 +16,10 @@ reach its reaper.
 
 import json
 import os
+import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Callable
+from functools import cache
 from typing import NamedTuple
 
 from coldframe.host import confine, routes
@@ -29,20 +31,19 @@ TOOLS = "/opt/coldframe/bin"
 FIRST = "/opt/coldframe/sleep"
 SLEEP = "/usr/bin/sleep"
 """What `FIRST` is a copy of."""
-GO_TIMEOUT_S = 10.0
+ENV = "/usr/bin/env"
+BUILD_TIMEOUT_S = GO_TIMEOUT_S = 10.0
+LOOK_S = 0.0002
+"""Between two looks at a process that nobody tells about: what one look costs, ten times over."""
 UID = GID = 1000
 HOSTNAME = "coldframe"
 NAMESERVER = "198.18.0.1"
 """Nobody answers there: look-ups fail at once and are seen. The benchmark range is never routed."""
 PATH = f"{HOME}/.local/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin:{TOOLS}"
 
-INIT = (
-    # It waits for a line before it goes on: from then on nobody may look at it, and the keeper has to join it first.
-    "env --ignore-signal=CHLD true 2>&- && quiet=1; echo ready; read -r _; exec <&- >&- 2>&-; "
-    "trap '' HUP INT TERM QUIT; "
-    f'[ "$quiet" ] && exec env -i --ignore-signal=CHLD {FIRST} infinity; '
-    "while :; do sleep 1000000000 & wait; done"  # an `env` older than coreutils 8.31
-)
+QUIET_INIT = (ENV, "-i", "--ignore-signal=CHLD", FIRST, "infinity")
+OLD_INIT = ("/bin/sh", "-c", "trap '' HUP INT TERM QUIT; while :; do sleep 1000000000 & wait; done")
+"""For an `env` older than coreutils 8.31, which cannot ignore SIGCHLD for another program."""
 
 ENVIRONMENT = {
     "PATH": PATH,
@@ -115,6 +116,9 @@ MOST_TERMINALS = 64
 """Pseudo-terminals of one box: the kernel has about 3,000 for all boxes together, and one payload took them all."""
 
 
+_NO_CAPABILITY, _ASLEEP, _ENDED = b"\nCapEff:\t0000000000000000\n", b"\nState:\tS", b"\nState:\tZ"
+
+
 class Plan(NamedTuple):
     """What to build."""
 
@@ -133,39 +137,36 @@ class Built(NamedTuple):
     """Process id of the box's first process, in the builder's namespace."""
     bwrap: int
     """bubblewrap's own process; it ends when the first process does."""
-    go: int
-    """Write end of a pipe: a line on it lets the first process go on, to where nobody may look at it any more."""
+    word: int
+    """Write end of the pipe on which the first process waits for its filter."""
 
 
 class BuildFailed(Exception):
     """The box could not be built; the text is bubblewrap's own or the step's."""
 
 
-def arguments(plan: Plan, *, info: int, filter_file: int, first: int, data: dict[str, int]) -> list[str]:
+def arguments(plan: Plan, *, info: int, word: int, first: int, data: dict[str, int]) -> list[str]:
     """bubblewrap's command line. Numbers are descriptors that it inherits."""
     line = [BWRAP, "--unshare-all", "--unshare-user", "--disable-userns", "--cap-drop", "ALL"]
     line += ["--uid", str(UID), "--gid", str(GID), "--hostname", HOSTNAME, "--clearenv"]
-    line += ["--new-session", "--die-with-parent", "--as-pid-1", "--info-fd", str(info), "--seccomp", str(filter_file)]
-    line += ["--ro-bind", "/usr", "/usr", *_top_level_links()]
-    for path in ("/etc", "/home", "/opt", "/var"):
-        line += ["--perms", "0755", "--dir", path]
-    for path in HOST_SETTINGS:
-        if os.path.exists(path):
-            line += ["--ro-bind", path, path]
+    line += ["--new-session", "--die-with-parent", "--as-pid-1"]
+    line += ["--info-fd", str(info), "--seccomp", str(word)]
+    line += _of_the_host()
     for path, number in data.items():
-        line += ["--perms", "0444", "--ro-bind-data", str(number), path]
+        line += ["--perms", "0444", "--file", str(number), path]
     line += ["--proc", "/proc", "--dev", "/dev"]
     for path, size in memory_sizes(plan.memory_mib).items():
         line += ["--perms", "0755" if path == "/run" else "1777", "--size", str(size), "--tmpfs", path]
     line += ["--perms", "0755", "--dir", TOOLS]
     if not plan.tools_only:
         line += ["--symlink", "/usr/bin/python3", f"{TOOLS}/python"]
-    line += ["--perms", "0111", "--ro-bind-data", str(first), FIRST]
+    # Files of the root itself and no mounts, each of which would cost a tenth of a millisecond: / ends read-only.
+    line += ["--perms", "0111", "--file", str(first), FIRST]
     for name, path in plan.tools.items():
         line += ["--ro-bind", path, f"{TOOLS}/{name}"]
     line += ["--bind", plan.workspace, HOME, "--ro-bind", plan.history, f"{HOME}/.exec_history"]
     line += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", HOME]
-    return [*line, "/bin/sh", "-c", INIT]
+    return [*line, *(QUIET_INIT if _env_ignores_signals() else OLD_INIT)]
 
 
 def memory_sizes(memory_mib: int) -> dict[str, int]:
@@ -174,19 +175,51 @@ def memory_sizes(memory_mib: int) -> dict[str, int]:
     return {path: int(size_mib * share * (1 << 20)) >> 12 << 12 for path, size_mib in MASKED_SIZES.items()}
 
 
-def _top_level_links() -> Iterable[str]:
+def prepare() -> None:
+    """Find out what stays the same from box to box, so that a process forked after this knows it."""
+    _of_the_host()
+    _first_program()
+    _env_ignores_signals()
+
+
+@cache
+def _of_the_host() -> list[str]:
+    line = ["--ro-bind", "/usr", "/usr"]
     for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32"):
         path = f"/{name}"
         if os.path.islink(path):
-            yield from ("--symlink", os.readlink(path), path)
+            line += ["--symlink", os.readlink(path), path]
         elif os.path.isdir(path):
-            yield from ("--ro-bind", path, path)
+            line += ["--ro-bind", path, path]
+    for path in ("/etc", "/home", "/opt", "/var"):
+        line += ["--perms", "0755", "--dir", path]
+    for path in HOST_SETTINGS:
+        line += ["--ro-bind-try", path, path]
+    return line
 
 
-def build(plan: Plan, *, program: bytes) -> Built:
-    """Start bubblewrap and wait until the box's first process runs.
+@cache
+def _first_program() -> bytes:
+    with open(SLEEP, "rb") as file:
+        return file.read()
 
-    Must run as the sandbox's own user. bubblewrap dies with the calling *thread*, which is the
+
+@cache
+def _env_ignores_signals() -> bool:
+    """Whether the machine's `env` can; it is that of the box as well."""
+    quiet = [(os.POSIX_SPAWN_OPEN, number, "/dev/null", os.O_RDWR, 0) for number in (0, 1, 2)]
+    try:
+        pid = os.posix_spawn(ENV, [ENV, "--ignore-signal=CHLD", "true"], {"PATH": "/usr/bin:/bin"}, file_actions=quiet)
+    except OSError:
+        return False
+    return os.waitpid(pid, 0)[1] == 0
+
+
+def build(plan: Plan, *, begun: Callable[[int], None]) -> Built:
+    """Start bubblewrap and wait until the box stands, with its first process about to start.
+
+    `begun` is told that process's id as soon as there is one, while bubblewrap is still at work in it. It waits for
+    its filter then, the last thing that bubblewrap asks for; if the keeper dies, it ends for want of one. Must run as the sandbox's own user. bubblewrap dies with the calling *thread*, which is the
     keeper's only one, so the box cannot outlive its keeper.
 
     Raises:
@@ -195,73 +228,98 @@ def build(plan: Plan, *, program: bytes) -> Built:
     if os.getuid() == 0:
         raise BuildFailed("refusing to build a box as uid 0")
     info_read, info_write = os.pipe2(os.O_CLOEXEC)
-    ready_read, ready_write = os.pipe2(os.O_CLOEXEC)
-    go_read, go_write = os.pipe2(os.O_CLOEXEC)
+    filter_read, word = os.pipe2(os.O_CLOEXEC)
     complaint = os.memfd_create("complaint", os.MFD_CLOEXEC)
-    filter_file = _data_file("filter", program)
     data = {path: _data_file("setting", text.encode()) for path, text in SETTINGS.items()}
-    with open(SLEEP, "rb") as program_file:
-        first = _data_file("sleep", program_file.read())
-    line = arguments(plan, info=info_write, filter_file=filter_file, first=first, data=data)
-    pid = os.fork()
-    if pid == 0:
-        _become_bwrap(line, (go_read, ready_write, complaint), (info_write, filter_file, first, *data.values()))
-    for file in (info_write, ready_write, go_read, filter_file, first, *data.values()):
+    first = _data_file("sleep", _first_program())
+    line = arguments(plan, info=info_write, word=filter_read, first=first, data=data)
+    handed = (info_write, filter_read, first, *data.values())
+    try:
+        pid = _start_bwrap(line, complaint, handed)
+    except OSError as error:
+        raise BuildFailed(f"{BWRAP}: {error.strerror}") from error
+    for file in handed:
         os.close(file)
     try:
         information = _read_all(info_read)
-        ready = _read_line(ready_read)
-        if ready != b"ready\n":
-            os.close(go_write)
-            os.waitpid(pid, 0)
-            said = os.pread(complaint, 4000, 0).decode("utf-8", "replace").strip()
-            raise BuildFailed(said or "bubblewrap ended without a word")
-        return Built(init=int(json.loads(information)["child-pid"]), bwrap=pid, go=go_write)
+        if information:
+            init = int(json.loads(information)["child-pid"])
+            begun(init)
+            if _stands(init):
+                return Built(init=init, bwrap=pid, word=word)
+        os.close(word)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        said = os.pread(complaint, 4000, 0).decode("utf-8", "replace").strip()
+        raise BuildFailed(said or "bubblewrap ended without a word")
     finally:
-        for file in (info_read, ready_read, complaint):
+        for file in (info_read, complaint):
             os.close(file)
 
 
-def let_go(built: Built) -> None:
-    """From inside, once joined: let the first process go on to where nobody may look at it, and see it there.
+def _stands(init: int) -> bool:
+    """Wait until bubblewrap's child has built the box and waits for its filter; False if it ended, or takes too long.
+
+    It tells nobody, but it can be seen: the last thing before it waits is to give its capabilities away, which it has
+    from its first moment on. Should another bubblewrap do it in another order, then what is joined is no whole box,
+    and is refused when it is measured.
+    """
+    deadline = time.monotonic() + BUILD_TIMEOUT_S
+    try:
+        status = os.open(f"/proc/{init}/status", os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        while time.monotonic() < deadline:
+            text = os.pread(status, 8192, 0)
+            if _NO_CAPABILITY in text and _ASLEEP in text:
+                return True
+            if _ENDED in text:
+                return False
+            time.sleep(LOOK_S)
+    except ProcessLookupError:
+        pass
+    finally:
+        os.close(status)
+    return False
+
+
+def let_go(built: Built, program: bytes) -> None:
+    """Once joined: give the first process its filter, so that it goes on to where nobody may look at it."""
+    os.write(built.word, program)
+    os.close(built.word)
+
+
+def await_first() -> None:
+    """From inside: return when the first process is where nobody may look at it.
 
     Raises:
         BuildFailed: it did not get there in time, so a command could meet it half-way.
     """
-    os.write(built.go, b"\n")
-    os.close(built.go)
     deadline = time.monotonic() + GO_TIMEOUT_S
-    while time.monotonic() < deadline:
-        with open("/proc/1/comm", encoding="utf-8", errors="replace") as source:
-            name = source.read().strip()
-        # An old `env` leaves a shell with a child instead.
-        if name == "sleep" or sum(entry.isdigit() for entry in os.listdir("/proc")) > 1:
-            return
-        time.sleep(0.0005)
+    name = os.open("/proc/1/comm", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        while time.monotonic() < deadline:
+            if _env_ignores_signals():
+                arrived = os.pread(name, 64, 0) == b"sleep\n"
+            else:  # a shell with a child instead
+                arrived = sum(entry.isdigit() for entry in os.listdir("/proc")) > 1
+            if arrived:
+                return
+            time.sleep(LOOK_S)
+    finally:
+        os.close(name)
     raise BuildFailed("the first process of the box did not go on")
 
 
-def _become_bwrap(line: list[str], streams: tuple[int, int, int], inherited: tuple[int, ...]) -> None:
-    """The child's side. Never returns."""
-    try:
-        for number, file in enumerate(streams):
-            os.dup2(file, number)
-        for file in inherited:
-            os.set_inheritable(file, True)
-        highest = max(inherited)
-        for file in range(3, highest + 1):
-            if file not in inherited:
-                try:
-                    os.set_inheritable(file, False)
-                except OSError:
-                    pass
-        confine.close_range(highest + 1)
-        # An empty environment: bubblewrap's own reaper would show ours to the box.
-        os.execve(BWRAP, line, {})
-    except OSError as error:
-        os.write(2, f"{BWRAP}: {error.strerror}".encode())
-    finally:
-        os._exit(127)
+def _start_bwrap(line: list[str], complaint: int, handed: tuple[int, ...]) -> int:
+    """Only `handed` goes along. The environment is empty: bubblewrap's own reaper would show ours to the box."""
+    confine.close_range(3, on_exec=True)
+    for file in handed:
+        os.set_inheritable(file, True)
+    # Not `fork`: the pages of this Python would be copied for a process that runs a few lines of it.
+    actions = [(os.POSIX_SPAWN_OPEN, number, "/dev/null", os.O_RDWR, 0) for number in (0, 1)]
+    return os.posix_spawn(BWRAP, line, {}, file_actions=[*actions, (os.POSIX_SPAWN_DUP2, complaint, 2)])
 
 
 def _data_file(name: str, content: bytes) -> int:
@@ -276,16 +334,6 @@ def _read_all(file: int) -> bytes:
     while part := os.read(file, 65536):
         parts.append(part)
     return b"".join(parts)
-
-
-def _read_line(file: int) -> bytes:
-    line = b""
-    while not line.endswith(b"\n"):
-        part = os.read(file, 64)
-        if not part:
-            break
-        line += part
-    return line
 
 
 def finish_mounts() -> None:

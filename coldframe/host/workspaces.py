@@ -1,0 +1,275 @@
+"""The workspaces of one machine: durable ones of agents, temporary ones of background sessions.
+
+As root each belongs to a sandbox user of its own. The history in it belongs to this process's user, who is
+another one then, so that a box reads it and cannot change it.
+
+A new one is a directory, or a disk of its own mounted at the same place (see `disk_images.py`), as the operator
+chose. One that is there stays what it is; a directory is refused, not used, where disks were asked for.
+"""
+
+import logging
+import os
+import secrets
+import stat
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+from coldframe.contract.errors import Internal, InvalidArgument, IsolationUnavailable
+from coldframe.contract.sandbox import checked_agent_id
+from coldframe.host.disk_images import BASE_MIB, DiskImages
+from coldframe.host.history_tail import unseen
+from coldframe.host.removal import remove_directory, remove_tree
+
+PARTS = ("scratch", "integrations", "skills")
+HISTORY = ".exec_history"
+FIRST_UID = 2_000_000
+"""Sandbox users of a root installation: one per workspace, far above people, services and subordinate ids."""
+UID_COUNT = 60_000
+PARENTS = ("workspace", "background")
+_DRAFT, _GRAVE = ".new-", ".gone-"
+
+_log = logging.getLogger(__name__)
+
+
+class Workspaces:
+    """Everything below `workspace/`, `background/` and `images/` of a data directory, and nothing else.
+
+    May be called from several threads; what is done to one workspace is done one after the other.
+    """
+
+    def __init__(self, data_dir: str, *, own_disks: bool = False) -> None:
+        self._data = data_dir
+        self._root = os.getuid() == 0
+        self.own_disks = own_disks
+        self._images = DiskImages(data_dir)
+        self._guard = threading.Lock()
+        """Of the two below."""
+        self._locks: weakref.WeakValueDictionary[str, threading.RLock] = weakref.WeakValueDictionary()
+        self._making: dict[str, int] = {}
+        """Name of each workspace that is being made, to its sandbox user."""
+
+    def of_agent(self, agent_id: str) -> str:
+        return os.path.join(self._data, "workspace", checked_agent_id(agent_id))
+
+    def of_session(self, session_id: str) -> str:
+        """The temporary workspace of a background session."""
+        if not session_id.replace("_", "").replace("-", "").isalnum():
+            raise InvalidArgument("malformed session id")
+        return os.path.join(self._data, "background", session_id)
+
+    def make(
+        self,
+        path: str,
+        *,
+        parts: tuple[str, ...] = PARTS,
+        disk_mib: int | None = None,
+        in_use: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Make it whole or not at all; one that is there is left as it is, but for a disk that has to grow.
+
+        *disk_mib* is what a sandbox on it may use, None if there is none yet; *in_use* tells of boxes that live on it.
+
+        Raises:
+            IsolationUnavailable: disks were asked for, and this one cannot be had.
+            WrongState: its disk has to grow and is in use.
+        """
+        name = self._name_of(path)
+        with self._alone(name):
+            if self._images.exists(name):
+                self._images.mount(name)
+                self._images.grow(name, disk_mib or BASE_MIB, in_use=in_use)
+                return
+            if self.own_disks:
+                self._images.require(name)
+            if self._images.leftover(name) or self._is_empty_place(path):
+                self._images.remove(name)  # its removal was broken off
+            if os.path.isdir(path):
+                if self.own_disks:
+                    raise self._is_a_directory(name)
+                return
+            with self._user_for(name) as uid:
+                if self.own_disks:
+                    self._images.make(name, disk_mib or BASE_MIB, uid, lambda top: self._fill(top, parts, uid))
+                else:
+                    self._make_directory(path, parts, uid)
+
+    def _make_directory(self, path: str, parts: tuple[str, ...], uid: int) -> None:
+        draft = f"{path}{_DRAFT}{secrets.token_hex(4)}"
+        os.mkdir(draft, 0o700)
+        top = os.open(draft, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            self._fill(top, parts, uid)
+        finally:
+            os.close(top)
+        os.rename(draft, path)
+
+    def _fill(self, top: int, parts: tuple[str, ...], uid: int) -> None:
+        os.fchmod(top, 0o700)
+        for part in parts:
+            os.mkdir(part, 0o755, dir_fd=top)
+        os.close(os.open(HISTORY, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644, dir_fd=top))
+        if self._root:
+            for part in parts:
+                os.chown(part, uid, uid, dir_fd=top)
+            os.fchown(top, uid, uid)
+
+    @contextmanager
+    def _user_for(self, name: str) -> Iterator[int]:
+        """A sandbox user who is nobody else's, also while others are being made."""
+        with self._guard:
+            uid = self._free_uid() if self._root else os.getuid()
+            self._making[name] = uid
+        try:
+            yield uid
+        finally:
+            with self._guard:
+                del self._making[name]
+
+    def _free_uid(self) -> int:
+        taken = set(self._making.values())
+        for parent in PARENTS:
+            with os.scandir(os.path.join(self._data, parent)) as entries:
+                for entry in entries:
+                    with suppress(FileNotFoundError):  # renamed meanwhile: its maker's user is taken above
+                        taken.add(entry.stat(follow_symlinks=False).st_uid)
+        taken |= self._images.users()
+        for uid in range(FIRST_UID, FIRST_UID + UID_COUNT):
+            if uid not in taken:
+                return uid
+        raise IsolationUnavailable(
+            "all sandbox users of this installation are taken", hint="delete agents that are not needed"
+        )
+
+    def _is_empty_place(self, path: str) -> bool:
+        """Where a disk stood: a workspace is never empty."""
+        try:
+            return self._root and os.stat(path).st_uid == 0 and not os.listdir(path)
+        except FileNotFoundError:
+            return False
+
+    def _is_a_directory(self, name: str) -> IsolationUnavailable:
+        reason = "it is a plain directory, made before `workspace_disk` was set to `image`"
+        remedy = (
+            f"end its sandboxes, move `{self._data}/{name}` away, create the sandbox again, and copy the files into "
+            "the new workspace; or set `workspace_disk` to `directory`"
+        )
+        return IsolationUnavailable(
+            f"the workspace `{name}` has no disk of its own: {reason}",
+            hint=remedy,
+            property="workspace_disk",
+            reason=reason,
+            remedy=remedy,
+        )
+
+    def remove(self, path: str) -> None:
+        """Remove one for good, or nothing if there is none. Boxes on it must have ended."""
+        name = self._name_of(path)
+        with self._alone(name):
+            if self._images.exists(name) or self._images.leftover(name) or self._is_empty_place(path):
+                self._images.remove(name)
+            else:
+                remove_directory(path)
+
+    @property
+    def have_disks(self) -> bool:
+        """Whether what is asked here may wait for a disk that is being mounted or grown."""
+        return self._images.any()
+
+    def open_history(self, owner: str, session_id: str | None, flags: int) -> int | None:
+        """A descriptor of the history, checked to be the file that was made for it; None if the workspace is gone.
+
+        Raises:
+            Internal: something else stands in its place. Its directory is the box's.
+            IsolationUnavailable: its disk cannot be mounted.
+        """
+        path = self.of_session(session_id or "") if owner == "background" else self.of_agent(owner)
+        flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        name = self._name_of(path)
+        with self._alone(name):
+            try:
+                file = os.open(os.path.join(path, HISTORY), flags)
+            except FileNotFoundError:
+                if not self._images.exists(name) or self._images.mounted(name):
+                    return None
+                self._images.mount(name)
+                file = os.open(os.path.join(path, HISTORY), flags)
+        status = os.fstat(file)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.getuid():
+            os.close(file)
+            raise Internal("the history of the workspace is not the file that was made for it")
+        return file
+
+    def history_to_keep(self, owner: str, session_id: str | None) -> int | None:
+        """A descriptor to append with for as long as one likes; None where the workspace is gone or has a disk of its own.
+
+        There it would keep the disk from being grown and removed, and whoever is not root finds it full.
+        """
+        path = self.of_session(session_id or "") if owner == "background" else self.of_agent(owner)
+        if self._images.exists(self._name_of(path)):
+            return None
+        return self.open_history(owner, session_id, os.O_WRONLY | os.O_APPEND)
+
+    def append_history(self, owner: str, session_id: str | None, lines: bytes) -> None:
+        file = self.open_history(owner, session_id, os.O_RDWR | os.O_APPEND)
+        if file is None:
+            return  # the workspace was deleted meanwhile; the ledger has the entry
+        try:
+            rest = memoryview(unseen(file, lines))
+            while rest:
+                rest = rest[os.write(file, rest) :]
+        finally:
+            os.close(file)
+
+    def mount_all(self) -> None:
+        """Mount the disks that stand nowhere, as after a restart of the machine. One that cannot be is logged."""
+        for name in self._images.names():
+            if _DRAFT in name or _GRAVE in name:
+                continue
+            with self._alone(name):
+                try:
+                    if self._images.exists(name):
+                        self._images.mount(name)
+                except IsolationUnavailable as error:
+                    _log.warning("%s", error)
+
+    def strays(self, *, keep_sessions: set[str]) -> list[str]:
+        """What was half made or half removed, and the workspaces of other sessions than these: for `remove_stray`."""
+        with self._guard:
+            making = set(self._making)
+        images = self._images.names()
+        standing = {f"{parent}/{name}" for parent in PARENTS for name in os.listdir(os.path.join(self._data, parent))}
+        kept = {f"background/{session_id}" for session_id in keep_sessions}
+        found = {f"images/{name}" for name in images if _is_broken_off(name, making)}
+        for name in standing | {name for name in images if _DRAFT not in name and _GRAVE not in name}:
+            if name.startswith("background/"):
+                stray = name not in kept and name.partition(_DRAFT)[0] not in kept | making
+            else:
+                stray = _is_broken_off(name, making) or self._images.leftover(name)
+            if stray:
+                found.add(name)
+        return sorted(found, reverse=True)
+
+    def remove_stray(self, name: str) -> None:
+        parent, _, rest = name.partition("/")
+        if parent == "images":
+            self._images.remove_draft(rest)
+        elif _DRAFT in name or _GRAVE in name:
+            remove_tree(os.path.join(self._data, name))
+        else:
+            self.remove(os.path.join(self._data, name))
+
+    def _name_of(self, path: str) -> str:
+        return os.path.relpath(path, self._data)
+
+    @contextmanager
+    def _alone(self, name: str) -> Iterator[None]:
+        with self._guard:
+            lock = self._locks.setdefault(name, threading.RLock())  # gone again with its last user
+        with lock:
+            yield
+
+
+def _is_broken_off(name: str, making: set[str]) -> bool:
+    return _GRAVE in name or (_DRAFT in name and name.partition(_DRAFT)[0] not in making)
