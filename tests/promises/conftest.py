@@ -7,6 +7,8 @@ import pytest
 
 from coldframe.client.sync import SyncColdframe, SyncSandbox
 from tests.installation import Installation
+from tests.promises.governed import NO_RULES
+from tests.promises.raw import own_installation
 
 _numbers = itertools.count(1)
 
@@ -26,4 +28,28 @@ def agent_id() -> str:
 @pytest.fixture
 def sandbox(client: SyncColdframe, agent_id: str) -> Iterator[SyncSandbox]:
     with client.sandboxes.create(agent_id=agent_id) as sandbox:
+        yield sandbox
+
+
+@pytest.fixture(scope="session")
+def governed() -> Iterator[Installation]:
+    """Another installation, whose rules the tests change."""
+    with own_installation() as started:
+        yield started
+
+
+@pytest.fixture
+def owner(governed: Installation) -> Iterator[SyncColdframe]:
+    """Its owner. Each test finds it without rules of its own, and it is left so."""
+    with SyncColdframe(governed.url, governed.token) as client:
+        client.policy.load(NO_RULES)
+        yield client
+        client.policy.load(NO_RULES)
+
+
+@pytest.fixture
+def box(owner: SyncColdframe, agent_id: str) -> Iterator[SyncSandbox]:
+    """A sandbox in it, with the file that the calls of `EVERY_TOOL` are about."""
+    with owner.sandboxes.create(agent_id=agent_id) as sandbox:
+        sandbox.write_file("a.txt", "one\n")
         yield sandbox

@@ -40,11 +40,17 @@ def rest(
     token: str | None = None,
     **headers: str,
 ) -> Answer:
-    """One request over a connection of its own. *payload* is sent as JSON; bytes as they are. `Accept_x` is `Accept-x`."""
+    """One request over a connection of its own. *payload* is sent as JSON; bytes, and parts of them, as they are.
+
+    `Accept_x` is `Accept-x`.
+    """
     connection = http.client.HTTPConnection(urlsplit(installation.url).netloc, timeout=TIMEOUT_S)
-    body = payload if payload is None or isinstance(payload, bytes) else json.dumps(payload).encode()
     names = {name.replace("_", "-"): value for name, value in headers.items()}
-    if body is not None and not isinstance(payload, bytes):
+    body: bytes | Iterator[bytes] | None
+    if payload is None or isinstance(payload, (bytes, Iterator)):
+        body = payload
+    else:
+        body = json.dumps(payload).encode()
         names["Content-Type"] = "application/json"
     try:
         connection.request(method, path, body, {"Authorization": f"Bearer {token or installation.token}", **names})

@@ -73,6 +73,42 @@ def test_a_command_that_ends_while_no_server_runs_is_whole_afterwards(own_instal
         assert sandbox.output(started.command_id, "stderr").data == b"end\n"
 
 
+@pytest.mark.req("T1.44", "T1.87")
+def test_a_command_whose_result_was_delivered_just_before_a_kill_is_in_ledger_and_history_once_with_its_numbers(
+    own_installation: Installation,
+) -> None:
+    """The end of a command may wait for its commit; the box has the result, so no kill takes it away."""
+    told = []
+    for number in range(3):
+        with SyncColdframe(own_installation.url, own_installation.token) as client:
+            sandbox = client.sandboxes.create(agent_id=f"told{number}")
+            result = sandbox.run_command(f"echo out{number}; echo err >&2; echo > new{number}; exit {number}")
+            own_installation.kill()
+        told.append((sandbox.id, result))
+        own_installation.start()
+    with SyncColdframe(own_installation.url, own_installation.token) as client:
+        wait_until(lambda: not open_calls(client), "every call has its end in the ledger")
+        assert client.ledger.verify().intact
+        for number, (sandbox_id, result) in enumerate(told):
+            entries = client.ledger.entries(sandbox_id=sandbox_id, kinds=["call.ended"])
+            (ended,) = [entry for entry in entries if entry.body["command_id"] == result.command_id]
+            assert (ended.body["exit_code"], ended.body["ended"]) == (number, "exited")
+            assert (ended.body["stdout"]["bytes"], ended.body["stderr"]["bytes"]) == (5, 4)
+            assert ended.body["duration_us"] == round((result.duration_ms or 0) * 1000)
+            assert [change["path"] for change in ended.body["files"]["changes"]] == [f"new{number}"]
+            history = client.sandboxes.get(sandbox_id).read_file(".exec_history").content or ""
+            (line,) = [one for one in map(json.loads, history.splitlines()) if one["call_id"] == ended.subject]
+            assert (line["sequence"], line["hash"], line["exit_code"]) == (ended.seq, ended.hash, number)
+
+
+def open_calls(client: SyncColdframe) -> set[str]:
+    """Calls without an end."""
+    calls: dict[str, set[str]] = {"call.started": set(), "call.ended": set()}
+    for entry in client.ledger.entries(kinds=list(calls), limit=1000):
+        calls[entry.kind].add(entry.subject)
+    return calls["call.started"] - calls["call.ended"]
+
+
 @pytest.mark.req("TP.11")
 def test_taint_survives_the_crash_of_the_server(own_installation: Installation) -> None:
     rules = (

@@ -14,41 +14,11 @@ from coldframe.contract.policy import Role
 from coldframe.contract.sandbox import Limits, SandboxSpec
 from coldframe.host.machine import offered_tools
 from tests.installation import Installation
-from tests.promises.raw import all_entries, call, own_installation, rest
+from tests.promises.governed import EVERY_TOOL, NO_RULES, head, token_of, tokens_of
+from tests.promises.raw import all_entries, call, rest
 
-NO_RULES = "version: 1\n"
 MIB = 1 << 20
-TOOLS: dict[str, dict[str, object]] = {
-    "write_file": {"path": "a.txt", "content": "one\n"},
-    "read_file": {"path": "a.txt"},
-    "edit_file": {"path": "a.txt", "old": "one", "new": "one"},
-    "list_directory": {"path": ""},
-    "search_files": {"pattern": "one"},
-    "run_command": {"command": "cat a.txt"},
-}
 _others = itertools.count(1)
-
-
-@pytest.fixture(scope="module")
-def governed() -> Iterator[Installation]:
-    """An installation whose rules the tests of this file change."""
-    with own_installation() as started:
-        yield started
-
-
-@pytest.fixture
-def owner(governed: Installation) -> Iterator[SyncColdframe]:
-    with SyncColdframe(governed.url, governed.token) as client:
-        client.policy.load(NO_RULES)
-        yield client
-        client.policy.load(NO_RULES)
-
-
-@pytest.fixture
-def box(owner: SyncColdframe, agent_id: str) -> Iterator[SyncSandbox]:
-    with owner.sandboxes.create(agent_id=agent_id) as sandbox:
-        sandbox.write_file("a.txt", "one\n")
-        yield sandbox
 
 
 @pytest.fixture
@@ -59,15 +29,11 @@ def other(owner: SyncColdframe) -> Iterator[SyncSandbox]:
         yield sandbox
 
 
-def token_of(owner: SyncColdframe, role: Role, agent_id: str | None = None) -> str:
-    return owner.tokens.create(role, f"{role} of a test", agent_id=agent_id)[0]
-
-
 # -- T1.109 ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.req("T1.109")
-@pytest.mark.parametrize("off", [("run_command",), tuple(TOOLS)])
+@pytest.mark.parametrize("off", [("run_command",), tuple(EVERY_TOOL)])
 @pytest.mark.parametrize("by", ["agent id", "role"])
 def test_tools_that_are_off_are_neither_shown_nor_run_for_whom_they_are_off(
     governed: Installation,
@@ -80,25 +46,30 @@ def test_tools_that_are_off_are_neither_shown_nor_run_for_whom_they_are_off(
 ) -> None:
     agents = token_of(owner, Role.AGENT, agent_id)
     members = token_of(owner, Role.MEMBER)
-    names = "['*']" if len(off) == len(TOOLS) else f"[{', '.join(off)}]"
+    names = "['*']" if len(off) == len(EVERY_TOOL) else f"[{', '.join(off)}]"
     whom = agent_id if by == "agent id" else "agent"
     owner.policy.load(f"version: 1\nsettings: {{disabled_tools: {{{whom}: {names}}}}}\n")
     shown = {one["name"] for one in rest(governed, "GET", "/v1/tools", token=agents).json}
-    assert shown == set(TOOLS) - set(off)
+    assert shown == set(EVERY_TOOL) - set(off)
     listed = rest(governed, "GET", f"/v1/sandboxes/{box.id}/allowed", token=agents).json
-    offered = {one["operation"].removeprefix("tool.").partition(":")[0] for one in listed} & set(TOOLS)
-    assert offered == set(TOOLS) - set(off)
-    for tool, arguments in TOOLS.items():
+    offered = {one["operation"].removeprefix("tool.").partition(":")[0] for one in listed} & set(EVERY_TOOL)
+    assert offered == set(EVERY_TOOL) - set(off)
+    since = head(owner)
+    for tool, arguments in EVERY_TOOL.items():
         answer = call(governed, box.id, tool, arguments, token=agents)
         assert answer.code == ("NOT_IN_PROFILE" if tool in off else None), (tool, answer.body)
+    refused = [one.body for one in all_entries(owner, after=since) if one.kind == "call.refused"]
+    assert [(one["tool"], one["code"]) for one in refused] == [
+        (one, "NOT_IN_PROFILE") for one in EVERY_TOOL if one in off
+    ]
     # Somebody of another role, and another agent, go on as before; by agent id its sandboxes are closed to all.
-    assert {one["name"] for one in rest(governed, "GET", "/v1/tools", token=members).json} == set(TOOLS)
-    theirs = call(governed, box.id, "run_command", TOOLS["run_command"], token=members)
+    assert {one["name"] for one in rest(governed, "GET", "/v1/tools", token=members).json} == set(EVERY_TOOL)
+    theirs = call(governed, box.id, "run_command", EVERY_TOOL["run_command"], token=members)
     assert theirs.code == ("NOT_IN_PROFILE" if by == "agent id" else None)
-    for tool, arguments in TOOLS.items():
+    for tool, arguments in EVERY_TOOL.items():
         assert call(governed, other.id, tool, arguments, token=members).code is None
     owner.policy.load(NO_RULES)
-    assert call(governed, box.id, "run_command", TOOLS["run_command"], token=agents).code is None
+    assert call(governed, box.id, "run_command", EVERY_TOOL["run_command"], token=agents).code is None
 
 
 @pytest.mark.req("T1.109")
@@ -187,6 +158,7 @@ def test_limits_of_the_rules_never_raise_those_of_the_sandbox(owner: SyncColdfra
 # -- T1.112 (the threshold), T1.113, T1.114 ----------------------------------------------------------
 
 
+@pytest.mark.req("T1.112")
 def test_above_the_threshold_commands_wait_for_a_person_and_files_do_not(
     owner: SyncColdframe, box: SyncSandbox
 ) -> None:
@@ -205,6 +177,9 @@ def test_above_the_threshold_commands_wait_for_a_person_and_files_do_not(
     assert box.read_file("log").data == b"ran\n"
     refused = [entry for entry in all_entries(owner) if entry.kind == "call.refused"][-1]
     assert refused.body["decision"]["rule_id"] == "settings:ask_above"
+    assert (refused.body["outcome"], refused.body["command"]) == ("pending", "echo ran >> log")
+    lines = [json.loads(line) for line in (box.read_file(".exec_history").content or "").splitlines()]
+    assert [line["command"] for line in lines if line["attempt"] == "pending"] == ["echo ran >> log"]
 
 
 @pytest.mark.req("T1.113")
@@ -257,7 +232,7 @@ SWITCHES = (
 def test_only_owner_and_admin_change_a_switch_and_each_change_is_recorded_with_before_and_after(
     governed: Installation, owner: SyncColdframe, agent_id: str
 ) -> None:
-    tokens = {role: token_of(owner, role, agent_id if role is Role.AGENT else None) for role in Role}
+    tokens = tokens_of(owner, agent_id)
     before = owner.policy.show()
     since = owner.ledger.verify().head_seq
     for switch in SWITCHES:

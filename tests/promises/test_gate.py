@@ -1,13 +1,11 @@
 """One door: whatever way a call comes, it is judged before anything happens and once more before anybody sees a result."""
 
 import base64
-import contextlib
 import json
 import os
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,47 +17,13 @@ from coldframe.contract.ledger import LedgerEntry
 from coldframe.contract.policy import Label, Role
 from coldframe.contract.tool import ToolResult
 from tests.installation import CHECKOUT, Installation, wait_until
+from tests.promises.governed import EVERY_TOOL, NO_RULES, head, nothing_happens, token_of
 from tests.promises.raw import all_entries, call, own_installation, rest
-
-NO_RULES = "version: 1\n"
-EVERY_TOOL: dict[str, dict[str, object]] = {
-    "write_file": {"path": "a.txt", "content": "one\n"},
-    "read_file": {"path": "a.txt"},
-    "edit_file": {"path": "a.txt", "old": "one", "new": "two"},
-    "list_directory": {"path": ""},
-    "search_files": {"pattern": "two"},
-    "run_command": {"command": "cat a.txt"},
-}
-
-
-@pytest.fixture(scope="module")
-def governed() -> Iterator[Installation]:
-    """An installation whose rules the tests of this file change."""
-    with own_installation() as started:
-        yield started
-
-
-@pytest.fixture
-def owner(governed: Installation) -> Iterator[SyncColdframe]:
-    with SyncColdframe(governed.url, governed.token) as client:
-        client.policy.load(NO_RULES)
-        yield client
-
-
-@pytest.fixture
-def box(owner: SyncColdframe, agent_id: str) -> Iterator[SyncSandbox]:
-    """A sandbox of the governed installation."""
-    with owner.sandboxes.create(agent_id=agent_id) as sandbox:
-        yield sandbox
 
 
 @pytest.fixture
 def agent_token(owner: SyncColdframe, box: SyncSandbox, agent_id: str) -> str:
-    return owner.tokens.create(Role.AGENT, "the agent itself", agent_id=agent_id)[0]
-
-
-def head(client: SyncColdframe) -> int:
-    return client.ledger.verify().head_seq
+    return token_of(owner, Role.AGENT, agent_id)
 
 
 def calls(client: SyncColdframe, sandbox: SyncSandbox, after: int = 0) -> list[LedgerEntry]:
@@ -71,28 +35,6 @@ def history(sandbox: SyncSandbox, home: Installation) -> list[dict[str, Any]]:
     done = home.cli("exec", sandbox.id, "--", "cat", ".exec_history")
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
-
-
-@contextlib.contextmanager
-def nothing_happens(sandbox: SyncSandbox, home: Installation) -> Iterator[None]:
-    """The block starts no process in the box and changes no file of the workspace.
-
-    Processes are counted by the numbers that the kernel gives out in the box's own namespace: reading the number
-    twice in a row tells what one reading costs, and around the block it must cost the same.
-    """
-
-    def look() -> tuple[int, str, str]:
-        ran = sandbox.run_command("echo $$; find . -path ./.exec_history -o -printf '%p %i %s %m %T@ %C@\\n' | sort")
-        files = ran.files
-        assert files is not None and ran.stdout is not None
-        number, _, listing = ran.stdout.partition("\n")
-        return int(number), listing, str(files.tree_sha256_after)
-
-    first, second = look(), look()
-    yield
-    third = look()
-    assert third[0] - second[0] == second[0] - first[0], "a process was started"
-    assert third[1:] == second[1:], "a file was changed"
 
 
 # -- every way in leads through it ---------------------------------------------------------------------------------
@@ -269,7 +211,7 @@ def test_the_default_deny_list_stops_every_category_before_anything_happens(
 ) -> None:
     box.write_file("keep.txt", "kept\n")
     commands = [(entry, command) for entry, some in DENIED.items() for command in some]
-    with nothing_happens(box, governed):
+    with nothing_happens(box):
         since = head(owner)
         for entry, command in commands:
             for token in (agent_token, governed.token):
@@ -307,7 +249,7 @@ def test_a_denied_call_has_no_process_no_file_no_taint_and_one_record(
         ("edit_file", {"path": "./secrets//key", "old": "x", "new": "y"}, "DENIED_BY_RULE"),
     ]
     session = box.info.session_id
-    with nothing_happens(box, governed):
+    with nothing_happens(box):
         for tool, arguments, code in refusals:
             since = head(owner)
             answer = call(governed, box.id, tool, arguments)
@@ -388,7 +330,7 @@ def test_ask_answers_pending_and_nothing_runs_however_it_is_asked(
     owner.policy.load(
         "version: 1\nrules:\n  - {id: people-first, hook: PRE_TOOL_CALL, when: {program: tee}, then: ask}\n"
     )
-    with nothing_happens(box, governed):
+    with nothing_happens(box):
         answer = call(governed, box.id, "run_command", {"command": "echo x | tee out"})
         assert (answer.status, answer.code) == (409, "PENDING_APPROVAL")
         with pytest.raises(PendingApproval):
@@ -510,7 +452,7 @@ def test_every_result_of_every_tool_is_labelled_with_a_reason_errors_too(
     assert owner.sessions.get(session).taint is Label.CONFIDENTIAL
     for tool, arguments in EVERY_TOOL.items():
         if tool != "write_file":
-            tainted = call(governed, box.id, tool, arguments if tool != "edit_file" else {**arguments, "old": "two"})
+            tainted = call(governed, box.id, tool, arguments)
             assert (tainted.status, tainted.json["label"]) == (200, "CONFIDENTIAL"), tool
     events = call(
         governed, box.id, "run_command", {"command": "echo x"}, Accept="application/x-ndjson"

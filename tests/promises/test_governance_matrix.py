@@ -1,58 +1,16 @@
 """Who may do what, and which hook stands before what: whole tables, tried on a running installation."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from coldframe.client.sync import SyncColdframe, SyncSandbox
-from coldframe.contract.policy import Hook, Role
+from coldframe.contract.policy import Hook
 from coldframe.policy.fields import SCHEMA
 from tests.fronts.test_permissions import ENDING, MATRIX
 from tests.installation import Installation
-from tests.promises.raw import Answer, all_entries, call, own_installation, rest
-
-NO_RULES = "version: 1\n"
-EVERY_TOOL: dict[str, dict[str, object]] = {
-    "write_file": {"path": "a.txt", "content": "one\n"},
-    "read_file": {"path": "a.txt"},
-    "edit_file": {"path": "a.txt", "old": "one", "new": "one"},
-    "list_directory": {"path": ""},
-    "search_files": {"pattern": "one"},
-    "run_command": {"command": "cat a.txt"},
-}
-
-
-@pytest.fixture(scope="module")
-def governed() -> Iterator[Installation]:
-    """An installation whose rules the tests of this file change."""
-    with own_installation() as started:
-        yield started
-
-
-@pytest.fixture
-def owner(governed: Installation) -> Iterator[SyncColdframe]:
-    with SyncColdframe(governed.url, governed.token) as client:
-        client.policy.load(NO_RULES)
-        yield client
-
-
-@pytest.fixture
-def box(owner: SyncColdframe, agent_id: str) -> Iterator[SyncSandbox]:
-    with owner.sandboxes.create(agent_id=agent_id) as sandbox:
-        sandbox.write_file("a.txt", "one\n")
-        yield sandbox
-
-
-def tokens_of(owner: SyncColdframe, agent_id: str) -> dict[Role, str]:
-    return {
-        role: owner.tokens.create(role, f"{role} of the matrix", agent_id=agent_id if role is Role.AGENT else None)[0]
-        for role in Role
-    }
-
-
-def head(client: SyncColdframe) -> int:
-    return client.ledger.verify().head_seq
+from tests.promises.governed import EVERY_TOOL, NO_RULES, head, tokens_of
+from tests.promises.raw import Answer, all_entries, call, rest
 
 
 @pytest.mark.req("T1.88")

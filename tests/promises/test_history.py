@@ -459,36 +459,83 @@ def test_what_cannot_be_recorded_is_refused(home: Installation) -> None:
 
 
 @pytest.mark.req("TP.16", "TP.03")
-def test_a_result_whose_end_cannot_be_recorded_is_withheld_and_recorded_later(home: Installation) -> None:
+@pytest.mark.parametrize("recorded_by", ["the next call", "the server itself", "the next start"])
+def test_an_end_that_cannot_be_recorded_stops_everything_until_it_is(home: Installation, recorded_by: str) -> None:
+    """The box keeps the result of a command, so its record is not lost with a full disk; and nothing goes on without it."""
     command = "sleep 2; echo what-was-done"  # time enough to fill the disk between its start and its end
     answers: list[Answer] = []
     with SyncColdframe(home.url, home.token) as client:
         sandbox = client.sandboxes.create(agent_id="full")
+        sandbox.write_file("kept", "before\n")
         waiting = threading.Thread(
             target=lambda: answers.append(call(home, sandbox.id, "run_command", {"command": command}))
         )
         waiting.start()
         wait_until(
-            lambda: all_entries(client, kinds=["call.started"], sandbox_id=sandbox.id), "the command has started"
+            lambda: len(all_entries(client, kinds=["call.started"], sandbox_id=sandbox.id)) == 2, "it has started"
         )
         limit_files_of(server_of(home), "0")
         try:
             waiting.join(timeout=20)
+            assert [answer.json["value"]["stdout"] for answer in answers] == ["what-was-done\n"]
+            for tool, arguments in (("run_command", {"command": "touch proof"}), ("read_file", {"path": "kept"})):
+                answer = call(home, sandbox.id, tool, arguments)
+                assert (answer.status, answer.code) == (503, "LEDGER_UNAVAILABLE"), (tool, answer.body)
+            if recorded_by == "the next start":
+                home.kill()
+        finally:
+            if recorded_by != "the next start":
+                limit_files_of(server_of(home), "unlimited")
+    if recorded_by == "the next start":
+        home.start()
+    with SyncColdframe(home.url, home.token) as client:
+        if recorded_by == "the next call":
+            client.sandboxes.get(sandbox.id).read_file("kept")
+        wait_until(lambda: len(commands_that_ended(client, sandbox)) == 1, "the command has its end")
+        (ended,) = commands_that_ended(client, sandbox)
+        assert ended.body["stdout"]["sha256"] == sha256(b"what-was-done\n")
+        assert client.ledger.verify().intact
+        again = client.sandboxes.get(sandbox.id)
+        assert [entry.name for entry in again.list_directory().entries if entry.name == "proof"] == []
+        assert [line["sequence"] for line in lines_of(client, again) if line["command"]] == [ended.seq]
+
+
+def commands_that_ended(client: SyncColdframe, sandbox: SyncSandbox) -> list[LedgerEntry]:
+    return [entry for entry in ended_calls(client, sandbox) if entry.body["command_id"]]
+
+
+@pytest.mark.req("TP.16", "TP.03")
+def test_a_result_that_no_box_keeps_is_withheld_if_its_end_cannot_be_recorded(home: Installation) -> None:
+    answers: list[Answer] = []
+    ready, go = threading.Event(), threading.Event()
+
+    def content() -> Iterator[bytes]:
+        yield b"first\n"
+        ready.set()
+        go.wait(20)
+        yield b"second\n"
+
+    with SyncColdframe(home.url, home.token) as client:
+        sandbox = client.sandboxes.create(agent_id="full")
+
+        def upload() -> None:
+            path = f"/v1/sandboxes/{sandbox.id}/files/kept"
+            answers.append(rest(home, "PUT", path, content()))
+
+        waiting = threading.Thread(target=upload)
+        waiting.start()
+        ready.wait(20)
+        wait_until(lambda: all_entries(client, kinds=["call.started"], sandbox_id=sandbox.id), "it has started")
+        limit_files_of(server_of(home), "0")
+        try:
+            go.set()
+            waiting.join(timeout=20)
         finally:
             limit_files_of(server_of(home), "unlimited")
         assert [(answer.status, answer.code) for answer in answers] == [(503, "LEDGER_UNAVAILABLE")]
-        assert b"what-was-done" not in answers[0].body
     home.stop()
     home.start()
     with SyncColdframe(home.url, home.token) as client:
-
-        def is_whole() -> bool:
-            kinds = [one.kind for one in all_entries(client, sandbox_id=sandbox.id) if one.kind.startswith("call.")]
-            return kinds.count("call.started") == kinds.count("call.ended") == 1
-
-        wait_until(is_whole, "the call has its end")
-        ended = ended_calls(client, sandbox)
-        assert sha256(b"what-was-done\n") in {one.body["stdout"]["sha256"] for one in ended}
+        kinds = [one.kind for one in all_entries(client, sandbox_id=sandbox.id) if one.kind.startswith("call.")]
+        assert kinds == ["call.started", "call.interrupted"]
         assert client.ledger.verify().intact
-        history = client.sandboxes.get(sandbox.id).read_file(".exec_history").content or ""
-        assert len(history.splitlines()) == 1

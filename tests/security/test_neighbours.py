@@ -300,4 +300,4 @@ def test_a_box_does_not_outlive_its_keeper(who: str) -> None:
 
 
 def _starts(machine: Machine) -> int:
-    return len(list(Path(machine._directory("box"), "records").glob("*.start")))
+    return len(list(Path(machine._directory("box"), "records").glob("*.record")))

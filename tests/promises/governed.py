@@ -1,0 +1,55 @@
+"""What the tests of governance share: a call of each tool that works, no rules, short ways to ledger and tokens,
+and a watch over a box in which nothing may happen."""
+
+import contextlib
+from collections.abc import Iterator
+
+from coldframe.client.sync import SyncColdframe, SyncSandbox
+from coldframe.contract.policy import Role
+
+NO_RULES = "version: 1\n"
+EVERY_TOOL: dict[str, dict[str, object]] = {
+    "write_file": {"path": "a.txt", "content": "one\n"},
+    "read_file": {"path": "a.txt"},
+    "edit_file": {"path": "a.txt", "old": "one", "new": "one"},
+    "list_directory": {"path": ""},
+    "search_files": {"pattern": "one"},
+    "run_command": {"command": "cat a.txt"},
+}
+"""Each can be called any number of times, in any order, in a sandbox that has the file."""
+
+
+def head(client: SyncColdframe) -> int:
+    """Number of the newest entry of the ledger."""
+    return client.ledger.verify().head_seq
+
+
+def token_of(owner: SyncColdframe, role: Role, agent_id: str | None = None) -> str:
+    return owner.tokens.create(role, f"{role} of a test", agent_id=agent_id)[0]
+
+
+def tokens_of(owner: SyncColdframe, agent_id: str) -> dict[Role, str]:
+    """One of each role; the agent's is that of *agent_id*."""
+    return {role: token_of(owner, role, agent_id if role is Role.AGENT else None) for role in Role}
+
+
+@contextlib.contextmanager
+def nothing_happens(sandbox: SyncSandbox) -> Iterator[None]:
+    """The block starts no process in the box and changes no file of the workspace.
+
+    Processes are counted by the numbers that the kernel gives out in the box's own namespace: reading the number
+    twice in a row tells what one reading costs, and around the block it must cost the same.
+    """
+
+    def look() -> tuple[int, str, str]:
+        ran = sandbox.run_command("echo $$; find . -path ./.exec_history -o -printf '%p %i %s %m %T@ %C@\\n' | sort")
+        files = ran.files
+        assert files is not None and ran.stdout is not None
+        number, _, listing = ran.stdout.partition("\n")
+        return int(number), listing, str(files.tree_sha256_after)
+
+    first, second = look(), look()
+    yield
+    third = look()
+    assert third[0] - second[0] == second[0] - first[0], "a process was started"
+    assert third[1:] == second[1:], "a file was changed"

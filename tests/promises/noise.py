@@ -1,0 +1,118 @@
+"""A tenant that takes all it can get: busy loops, bombs, files, a full disk, endless output, connections, calls, streams.
+
+Everything it does is bounded by the limits of its own sandboxes; what it is told must be a limit or a refusal by code.
+"""
+
+import threading
+from typing import NamedTuple
+
+from coldframe.client.sync import SyncColdframe, SyncSandbox
+from coldframe.contract.errors import ColdframeError
+from coldframe.contract.sandbox import Limits, SandboxSpec
+
+LIMITS = Limits(cpu_s=6, memory_mib=192, pids=64, disk_mib=64, output_mib=4, wall_s=20)
+_FORK = "import os, time\nwhile True:\n    try:\n        os.fork()\n    except OSError:\n        time.sleep(0.05)\n"
+_FILES = "import os\nos.mkdir('many')\nfor n in range({files}): open(f'many/{{n}}', 'w').write('x' * 4096)\n"
+_CONNECT = (
+    "import socket\nserver = socket.create_server(('127.0.0.1', 0), backlog=64)\nserver.settimeout(5)\n"
+    "for _ in range({connections}):\n    one = socket.create_connection(server.getsockname(), 5)\n"
+    "    server.accept()[0].close()\n    one.close()\n"
+)
+COMMANDS = {
+    "busy": "for n in 1 2 3 4 5 6 7 8; do (while :; do :; done) & done; wait",
+    "memory": "head -c 900M /dev/zero | tail; sleep 1",
+    "disk": "n=0; while :; do n=$((n + 1)); head -c 8M /dev/zero > fill$n || exit; done",
+    "log": "yes 'a line of a log that never ends'",
+}
+
+
+class Met(NamedTuple):
+    """What one thing that was done came to."""
+
+    what: str
+    outcome: str
+    """`limit:KIND`, an error code, or `done`."""
+
+
+class NoisyTenant:
+    """Does all of it at once, in threads of its own, from `start` until `finish`. *scale* 1 is for a test of seconds."""
+
+    def __init__(self, url: str, token: str, *, scale: int = 1) -> None:
+        self._url, self._token = url, token
+        self._files, self._connections, self._wishes = 4000 * scale, 400 * scale, 60 * scale
+        self.met: list[Met] = []
+        self.untyped: list[str] = []
+        """What went wrong in a way that no code tells of."""
+        self._threads: list[threading.Thread] = []
+
+    def start(self) -> None:
+        tasks = [*COMMANDS, "fork", "files", "connections", "wishes", "streams"]
+        self._threads = [threading.Thread(target=self._do, args=(what,), name=f"red-{what}") for what in tasks]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def active(self) -> bool:
+        return any(thread.is_alive() for thread in self._threads)
+
+    def finish(self) -> None:
+        for thread in self._threads:
+            thread.join()
+
+    def _do(self, what: str) -> None:
+        try:
+            with SyncColdframe(self._url, self._token) as client:
+                if what == "wishes":
+                    self._wish(client)
+                    return
+                spec = SandboxSpec(agent_id=f"red-{what}", limits=LIMITS)
+                with client.sandboxes.create(spec=spec) as sandbox:
+                    if what == "streams":
+                        self._stream(sandbox)
+                    else:
+                        self._run(sandbox, what)
+        except ColdframeError as error:
+            self._told(what, error)
+        except Exception as error:
+            self.untyped.append(f"{what}: {error!r}")
+
+    def _told(self, what: str, error: ColdframeError) -> None:
+        self.met.append(Met(what, error.code))
+        if error.code == "INTERNAL":
+            self.untyped.append(f"{what}: {error}")
+
+    def _run(self, sandbox: SyncSandbox, what: str) -> None:
+        programs = {
+            "fork": _FORK,
+            "files": _FILES.format(files=self._files),
+            "connections": _CONNECT.format(connections=self._connections),
+        }
+        command = COMMANDS.get(what) or ["python3", "-c", programs[what]]
+        ended = sandbox.run_command(command, timeout_s=8 if what == "fork" else 20)
+        self.met.append(Met(what, f"limit:{ended.limit.kind}" if ended.limit is not None else "done"))
+
+    def _wish(self, client: SyncColdframe) -> None:
+        """Sandboxes that nobody can have, one after the other."""
+        for number in range(self._wishes):
+            try:
+                client.sandboxes.create(spec=SandboxSpec(agent_id=f"red-{number}", requires=("gpu",)))
+            except ColdframeError as error:
+                self._told("wishes", error)
+
+    def _stream(self, sandbox: SyncSandbox) -> None:
+        """Followers of one command that writes, each with a connection of its own."""
+        running = sandbox.run_command("for n in $(seq 40); do echo $n; sleep 0.1; done", background=True)
+
+        def follow() -> None:
+            try:
+                with SyncColdframe(self._url, self._token) as client:
+                    seen = list(client.sandboxes.get(sandbox.id).follow(running.command_id))
+                self.met.append(Met("streams", "done" if seen else "nothing"))
+            except ColdframeError as error:
+                self._told("streams", error)
+
+        followers = [threading.Thread(target=follow) for _ in range(20)]
+        for thread in followers:
+            thread.start()
+        for thread in followers:
+            thread.join()
