@@ -5,11 +5,12 @@ from coldframe.contract.sandbox import Limits
 from coldframe.guest.command import LEFTOVERS_CHECK_S, USAGE_CHECK_S
 from coldframe.host.isolation.namespaces import HOME
 from coldframe.host.own_disk import own_disk_of
-from coldframe.host.quota import REST_FACTOR
+from coldframe.host.quota import REST_FACTOR, SURE_FACTOR, SURE_S
 
 _BOUND = (
     f"what can be written in {USAGE_CHECK_S:g} s ({LEFTOVERS_CHECK_S:g} s by processes that outlive their command) and in "
-    f"{REST_FACTOR} times the time of adding the workspace up, about 4 µs for each file in it"
+    f"{REST_FACTOR} times the time of adding the workspace up, about 4 µs for each file in it; in {SURE_S:g} s and "
+    f"{SURE_FACTOR} times that time while somebody else frees as much"
 )
 _DIRECTORY = (
     'the workspace is a directory, so it is added up instead; as root `workspace_disk = "image"` gives new workspaces '

@@ -1,8 +1,9 @@
 """How much of its disk limit a workspace has used, as its keeper can know it: by best effort, and it says so.
 
-Nothing is watched. A look asks the file system for its free space (one call) and adds up every fall; only when
-these falls could have carried the workspace over its limit is the tree walked and added up for certain. A
-neighbour's writing causes walks, never a verdict. The walk also finds files that were deleted and are still held
+Nothing is watched. A look asks the file system for its free space (one call) and adds up every fall; when these
+falls could have carried the workspace over its limit the tree is walked and added up for certain. A neighbour's
+writing causes walks, never a verdict. A neighbour's freeing in the same moment hides a fall, so the tree is walked
+without any reason as well, now and then while commands run (SURE_S). The walk also finds files that were deleted and are still held
 open by a process of the box. It is bounded: what it cannot see to the end (MOST_ENTRIES, MOST_DEPTH, a directory
 closed to its owner) is estimated from all falls since the keeper began, so that nothing is hidden from it; the price
 is that a neighbour's writing counts then.
@@ -34,6 +35,9 @@ MOST_OPEN_FILES = 20_000
 """Descriptors of the box's processes that are looked at for deleted files."""
 REST_FACTOR = 10
 """Between two walks that nobody waits for: this many times what the last one took, so a tenth of the time at most."""
+SURE_S = 1.0
+SURE_FACTOR = 100
+"""Of what the last walk took; the longer of the two passes between walks without a reason: a hundredth of the time."""
 
 
 class Free(NamedTuple):
@@ -81,10 +85,13 @@ class DiskQuota:
         self._last_free: Free | None = None
         self._fallen = 0
         """Since the last walk."""
+        self._granted = 0
+        """By `refuses` since the last walk: counted for itself, since what others free can hide the fall."""
         self._fallen_in_all = 0
         self._first_used = 0
         self._highest = 0
         self._next_walk = 0.0
+        self._next_sure_walk = 0.0
 
     def hold_to(self, limit_bytes: int) -> None:
         """Change the limit. What runs already is not ended for what was there before, only for growing it."""
@@ -98,7 +105,9 @@ class DiskQuota:
         Before a command *begins* in a full workspace that is no reason: somebody may just have cleaned up.
         """
         self._note_free()
-        if not self._may_hold(0) and (self._clock() >= self._next_walk or (begins and self.full())):
+        now = self._clock()
+        wanted = not self._may_hold(0) and (now >= self._next_walk or (begins and self.full()))
+        if wanted or now >= self._next_sure_walk:
             self._walk()
 
     def full(self) -> bool:
@@ -110,14 +119,17 @@ class DiskQuota:
         return None
 
     def refuses(self, more_bytes: int) -> bool:
-        """Whether `more_bytes` more are too much. Walks to be sure, if it has to, however recent the last walk."""
+        """Whether `more_bytes` more are too much; what is not counts as written. Walks to be sure, if it has to."""
         self._note_free()
         if not self._may_hold(more_bytes):
             self._walk()
-        return not self._may_hold(more_bytes)
+        if not self._may_hold(more_bytes):
+            return True
+        self._granted += more_bytes
+        return False
 
     def _may_hold(self, more_bytes: int) -> bool:
-        return self.used is not None and self.used + self._fallen + more_bytes <= self.limit_bytes
+        return self.used is not None and self.used + max(self._fallen, self._granted) + more_bytes <= self.limit_bytes
 
     def _note_free(self) -> None:
         free = self._free(self._root)
@@ -133,7 +145,7 @@ class DiskQuota:
         if self.used is None:
             self._first_used = found.used
         used = found.used if found.whole else max(found.used, self._first_used + self._fallen_in_all)
-        self.used, self._fallen = used, 0
+        self.used, self._fallen, self._granted = used, 0, 0
         self.walks += 1
         if used <= self.limit_bytes:
             self._highest = 0
@@ -142,6 +154,7 @@ class DiskQuota:
             self.overruns += 1
         ended = self._clock()
         self._next_walk = ended + REST_FACTOR * (ended - began)
+        self._next_sure_walk = ended + max(SURE_S, SURE_FACTOR * (ended - began))
 
 
 def free_of(root: int) -> Free:

@@ -109,6 +109,19 @@ def test_space_that_a_neighbour_frees_hides_no_growth(root: int, nobody: int) ->
     assert quota.walks == 2
 
 
+def test_growth_that_a_neighbour_hides_by_freeing_as_much_is_found_soon(root: int, nobody: int) -> None:
+    disk = Disk()
+    quota = DiskQuota(root, nobody, 3 * MIB, clock=lambda: disk.now, free=disk.look)
+    quota.look()
+    fill(root, "a", 4 * MIB)
+    disk.now = 0.5
+    quota.look()
+    assert not quota.full()
+    disk.now = 1.5
+    quota.look()
+    assert quota.full() and quota.overruns == 1
+
+
 def test_only_growth_past_the_most_that_was_known_is_an_overrun(root: int, nobody: int) -> None:
     quota = DiskQuota(root, nobody, 1 * MIB, clock=lambda: 0.0)
     fill(root, "a", 2 * MIB)
@@ -145,6 +158,18 @@ def test_a_write_is_refused_by_what_it_would_lead_to(root: int, nobody: int) -> 
     assert quota.refuses(3 * MIB)
     os.unlink("a", dir_fd=root)
     assert not quota.refuses(3 * MIB)
+
+
+def test_what_the_keeper_lets_be_written_counts_also_while_a_neighbour_frees_space(root: int, nobody: int) -> None:
+    """An upload is let in piece by piece; with only the free space to go by, others could hide all of it."""
+    disk = Disk()
+    quota = DiskQuota(root, nobody, 3 * MIB, clock=lambda: disk.now, free=disk.look)
+    for number in range(3):
+        assert not quota.refuses(MIB)
+        fill(root, f"piece-{number}", MIB)
+        disk.fall(-4 * MIB)
+    assert quota.refuses(MIB)
+    assert quota.used is not None and quota.used >= 3 * MIB
 
 
 def test_what_cannot_be_walked_to_its_end_is_estimated_from_all_falls(root: int, nobody: int) -> None:
