@@ -379,10 +379,10 @@ def test_a_request_for_a_folder_of_the_host_is_refused(client: SyncColdframe, ag
 def test_every_limit_is_reported_with_value_source_and_time_and_met_where_it_says(
     client: SyncColdframe, agent_id: str
 ) -> None:
-    limits = Limits(cpu_s=1, memory_mib=192, pids=40, disk_mib=64, output_mib=1, wall_s=60)
+    limits = Limits(cpu_s=5, memory_mib=192, pids=40, disk_mib=64, output_mib=1, wall_s=60)
     with client.sandboxes.create(agent_id=agent_id, limits=limits) as sandbox:
         report = sandbox.report()
-        values = {"wall": 60, "cpu": 1, "memory": 192, "pids": 40, "disk": 64, "output": 1}
+        values = {"wall": 60, "cpu": 5, "memory": 192, "pids": 40, "disk": 64, "output": 1}
         for kind, value in values.items():
             found = limit_of(report, kind)
             assert found.limit == value and found.enforced_by and found.verified_at == report.measured_at
