@@ -1,5 +1,6 @@
 """The command line, as a program: bytes exact, exit codes as documented, JSON everywhere, errors that help."""
 
+import asyncio
 import json
 import os
 import shutil
@@ -8,15 +9,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from coldframe.client.sync import SyncColdframe, SyncSandbox
-from coldframe.contract.command import Ended, OutputChunk
+from coldframe.cli import connection, running
+from coldframe.client.sync import Sandboxes, SyncColdframe, SyncSandbox
+from coldframe.contract.command import Ended, OutputChunk, Started
 from tests.fronts.served import Served, serve_fake
 
 TIMEOUT_S = 60
@@ -90,6 +94,24 @@ def test_run_uses_the_server_and_leaves_no_sandbox(served: Served) -> None:
     kept = coldframe(served, "run", "--keep", "--", "true")
     sandbox_id = kept.stderr.decode().split()[-1]
     assert coldframe(served, "sandbox", "terminate", sandbox_id).returncode == 0
+
+
+def test_an_interrupt_while_the_sandbox_is_made_leaves_none(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[SyncSandbox] = []
+
+    def make_and_press(*given: Any, **named: Any) -> SyncSandbox:
+        made.append(create(*given, **named))
+        if len(made) == 1:
+            raise KeyboardInterrupt
+        return made[-1]
+
+    create = Sandboxes.create
+    monkeypatch.setattr(Sandboxes, "create", make_and_press)
+    monkeypatch.setattr(connection, "connect_if_running", served.sync_client)
+    with pytest.raises(KeyboardInterrupt):
+        running.run(["true"], keep=True)
+    with served.sync_client() as client:
+        assert {client.sandboxes.get(one.id).info.state.state for one in made} == {"terminated"}
 
 
 def test_json_gives_the_whole_result_and_the_code_still_passes(served: Served, sandbox: SyncSandbox) -> None:
@@ -239,6 +261,26 @@ def test_an_interrupt_ends_the_command(served: Served, sandbox: SyncSandbox) -> 
         process.send_signal(signal.SIGINT)
         assert process.wait(TIMEOUT_S) >= 128
     assert sandbox.commands()[-1].state == "ended"
+
+
+def test_an_interrupt_before_the_command_began_is_kept_for_it() -> None:
+    signalled = asyncio.Event()
+
+    async def stream(*_: object) -> AsyncIterator[Started]:
+        signal.raise_signal(signal.SIGTERM)
+        for _turn in range(10):  # turns of the loop, in which it hears of the signal
+            await asyncio.sleep(0)
+        yield Started(command_id="cmd_1", pid=2, at=datetime.now(UTC))
+        async with asyncio.timeout(20):
+            await signalled.wait()
+
+    async def told(*given: object, cancel: bool) -> None:
+        assert (given[2], cancel) == ("cmd_1", True)
+        signalled.set()
+
+    control = SimpleNamespace(gate=SimpleNamespace(stream=stream), outputs=SimpleNamespace(signal=told))
+    asyncio.run(running._print_embedded(cast("Any", control), cast("Any", None), "sbx_1", {}))
+    assert signalled.is_set()
 
 
 @pytest.fixture

@@ -44,6 +44,8 @@ def run(
     stdin: Stdin = False,
 ) -> int:
     """Run a command in a sandbox of its own, with or without a running server."""
+    import uuid
+
     from coldframe.cli.connection import connect_if_running, settings
     from coldframe.contract.errors import Unavailable
     from coldframe.contract.sandbox import SandboxSpec, checked_agent_id
@@ -60,7 +62,12 @@ def run(
         own = spec.model_copy(update={"on_missing": settings().on_missing})
         return asyncio.run(_run_embedded(own, arguments))
     with client:
-        sandbox = client.sandboxes.create(spec=spec)
+        key = uuid.uuid4().hex
+        try:
+            sandbox = client.sandboxes.create(spec=spec, idempotency_key=key)
+        except KeyboardInterrupt:
+            client.sandboxes.create(spec=spec, idempotency_key=key).terminate()  # the same one, if it was begun
+            raise
         try:
             return _run_remote(sandbox, arguments)
         finally:
@@ -241,8 +248,11 @@ async def _print_embedded(control: "Control", caller: "Caller", sandbox_id: str,
 
     printer = Printer()
     tasks: set[asyncio.Task[None]] = set()
+    asked = False
 
     def cancel() -> None:
+        nonlocal asked
+        asked = True
         if printer.command_id is not None:
             tasks.add(
                 asyncio.ensure_future(control.outputs.signal(caller, sandbox_id, printer.command_id, 15, cancel=True))
@@ -257,6 +267,8 @@ async def _print_embedded(control: "Control", caller: "Caller", sandbox_id: str,
             printer.take(event)
         except BrokenPipeError:
             printer.unread = True
+            cancel()
+        if asked and not tasks:  # before the command had an id
             cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await asyncio.gather(*tasks, return_exceptions=True)

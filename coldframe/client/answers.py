@@ -9,9 +9,10 @@ from datetime import datetime
 from functools import cache
 from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, PrivateAttr, TypeAdapter
+from pydantic import BaseModel, ConfigDict, PrivateAttr, TypeAdapter, ValidationError
 
 from coldframe.contract.command import Contact, FileChanges, Leftover, LimitHit
+from coldframe.contract.errors import Unavailable
 from coldframe.contract.tool import ToolResult
 
 
@@ -34,24 +35,55 @@ Bytes = bytes
 
 
 def answer_from(result: ToolResult, kind: type[T]) -> T:
-    answer = kind.model_validate(result.value, extra="ignore")
+    answer = read_part(kind, result.value)
     answer._result = result
     return answer
 
 
 def read_answer(kind: type[M], body: bytes | str) -> M:
-    """One object that the server gave as JSON. What a newer one says beside the fields known here is passed over."""
-    return kind.model_validate_json(body, extra="ignore")
+    """One object that the server gave as JSON. What a newer one says beside the fields known here is passed over.
+
+    Raises:
+        Unavailable: it is something else; here as in all that follow.
+    """
+    try:
+        return kind.model_validate_json(body, extra="ignore")
+    except ValidationError as error:
+        raise _not_known(error) from error
 
 
 def read_part(kind: type[M], content: object) -> M:
     """The same of a part of an answer."""
-    return kind.model_validate(content, extra="ignore")
+    try:
+        return kind.model_validate(content, extra="ignore")
+    except ValidationError as error:
+        raise _not_known(error) from error
 
 
 def read_answers(kind: type[M], body: bytes) -> list[M]:
     """A list of them."""
-    return _list_of(kind).validate_json(body, extra="ignore")
+    try:
+        return _list_of(kind).validate_json(body, extra="ignore")
+    except ValidationError as error:
+        raise _not_known(error) from error
+
+
+def read_object(body: bytes) -> "JsonObject":
+    """An object without a model."""
+    try:
+        return _OBJECT.validate_json(body)
+    except ValidationError as error:
+        raise _not_known(error) from error
+
+
+def _not_known(error: ValidationError) -> Unavailable:
+    first = error.errors(include_url=False, include_input=False)[0]
+    place = ".".join(map(str, first["loc"]))
+    return Unavailable(
+        f"the answer of the server is not what this client knows: {error.title}{place and ' `' + place + '`'}: "
+        f"{first['msg'][:1].lower()}{first['msg'][1:]}",
+        hint="is this a Coldframe server, of a version that fits this client?",
+    )
 
 
 @cache
@@ -207,3 +239,4 @@ class LiveRules(Answer):
 
 
 JsonObject = dict[str, Any]
+_OBJECT = TypeAdapter(JsonObject)

@@ -1,7 +1,9 @@
 """The few rules of HTTP/1.1 that a client of one server needs, without input or output of its own.
 
 A general library keeps every event as an object and every body in a buffer of its own; here, bytes of a body
-are handed on as they came from the socket. Whatever is not plainly right raises ProtocolBroken, and the
+are handed on as they came from the socket. Rejected: h11, which reads the same; measured beside it in processor
+time, a call of 2 KB costs 75 µs in place of 9, a MiB in chunks 0.2 ms or more in place of 0.05, and its import 40 ms
+of every start of the command line. There is no answer to HEAD, which says a length and has no body. Whatever is not plainly right raises ProtocolBroken, and the
 connection is given up: nothing is repaired by guessing.
 """
 
@@ -13,7 +15,8 @@ from coldframe.contract.errors import InvalidArgument
 MAX_HEAD_BYTES = 128 * 1024
 MAX_SIZE_LINE_BYTES = 4096
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_STATUS = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9][0-9])(?: |$)")
+_STATUS = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9][0-9])(?: [^\r\n\0]*)?")
+_HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\r\n\0]*)")
 _SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;.*)?")
 _LENGTH = re.compile(r"[0-9]{1,15}")
 LAST_CHUNK = b"0\r\n\r\n"
@@ -28,7 +31,12 @@ def request_head(method: str, target: str, headers: Iterable[tuple[str, str]]) -
     lines = [f"{method} {target} HTTP/1.1"]
     for name, value in headers:
         if not _NAME.fullmatch(name) or any(sign in value for sign in "\r\n\0"):
-            raise InvalidArgument(f"`{value[:40]!r}` cannot stand in the header `{name[:40]}`", argument=name.lower())
+            # Not the value: it may be a token, read with the line end of its file.
+            raise InvalidArgument(
+                f"the header `{name[:40]}` of the request cannot hold what it was given",
+                hint="leave out line ends and zero bytes",
+                argument=name.lower(),
+            )
         lines.append(f"{name}: {value}")
     try:
         return "\r\n".join([*lines, "", ""]).encode("latin-1")
@@ -90,16 +98,18 @@ class Answer:
 
     def _parse(self, head: bytes) -> None:
         first, *lines = head.split(b"\r\n")
-        found = _STATUS.match(first)
+        found = _STATUS.fullmatch(first)
         if found is None:
             raise ProtocolBroken("the answer is no HTTP/1.1")
         self.status = int(found[2])
+        if self.status == 101:
+            raise ProtocolBroken("the answer changes to a protocol that nobody asked for")
         headers: dict[str, str] = {}
         for line in lines:
-            name, colon, value = line.decode("latin-1").partition(":")
-            if not colon or not _NAME.fullmatch(name):
+            parts = _HEADER.fullmatch(line)
+            if parts is None:
                 raise ProtocolBroken("the answer has a malformed header")
-            name, value = name.lower(), value.strip(" \t")
+            name, value = parts[1].decode("ascii").lower(), parts[2].decode("latin-1").rstrip(" \t")
             headers[name] = f"{headers[name]}, {value}" if name in headers else value
         self.headers = headers
         connection = headers.get("connection", "").lower()
@@ -158,6 +168,8 @@ class Answer:
                 if not line:
                     self.complete = True
                     return
+                if not _HEADER.fullmatch(line):
+                    raise ProtocolBroken("the answer has a malformed trailer")
             else:
                 size = _SIZE.fullmatch(line)
                 if size is None:

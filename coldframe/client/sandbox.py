@@ -1,7 +1,6 @@
 """One sandbox of the SDK: its tools, its files as bytes of any size, its commands, its state."""
 
 import base64
-import json
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterable, Mapping, Sequence
 from contextlib import aclosing
@@ -18,6 +17,7 @@ from coldframe.client.answers import (
     answer_from,
     read_answer,
     read_answers,
+    read_object,
     read_part,
 )
 from coldframe.client.transport import Reply, Transport, ask, ask_json, encode_path, error_of
@@ -389,14 +389,14 @@ async def _events(
 
 def _event_of(line: bytes, body: bytes | None = None) -> CommandEvent | ToolResult:
     if body is not None and line.startswith(b'{"event":"output"'):
-        return read_part(OutputChunk, {**json.loads(line), "data": body})
+        return read_part(OutputChunk, {**read_object(line), "data": body})
     if line.startswith(b'{"event":"output"'):
         return read_answer(OutputChunk, line)
     if line.startswith(b'{"event":"started"'):
         return read_answer(Started, line)
     if line.startswith(b'{"event":"ended"'):
         return read_answer(Ended, line)
-    content = json.loads(line)
+    content = read_object(line)
     if content.get("event") == "result":
         return read_part(ToolResult, content["result"])
     raise from_wire(content.get("error") or {})

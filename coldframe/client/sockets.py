@@ -31,13 +31,23 @@ class AsyncSocket:
 
     @property
     def usable(self) -> bool:
-        """False once the far side has closed, or if the connection belongs to another event loop."""
+        """False once an idle connection has something to read, be it the end, or if it belongs to another event loop."""
         return (
-            not self._reader.at_eof()
+            self._loop is asyncio.get_running_loop()
             and not self._writer.is_closing()
             and self._reader.exception() is None
-            and self._loop is asyncio.get_running_loop()
+            and not self._has_unread()
         )
+
+    def _has_unread(self) -> bool:
+        """Whether a read would return at once. It takes what it returns: the connection is of no use then."""
+        reading = self._reader.read(1)
+        try:
+            reading.send(None)
+        except StopIteration:
+            return True
+        reading.close()
+        return False
 
     async def read(self, timeout_s: float | None) -> bytes:
         """Return some bytes, or none at the end. Raises OSError."""

@@ -28,6 +28,7 @@ from coldframe.client.answers import (
     answer_from,
     read_answer,
     read_answers,
+    read_object,
     read_part,
 )
 from coldframe.client.blocking_sockets import SyncSocket
@@ -54,7 +55,7 @@ JOINED_BYTES = 64 * 1024
 """A body up to so long is sent as one piece with its head; a longer one is not copied."""
 LENGTHS = struct.Struct(">II")
 Body = bytes | Iterable[bytes]
-_REPEATABLE = frozenset({"GET", "HEAD"})
+_REPEATABLE = frozenset({"GET"})
 
 
 class Reply(NamedTuple):
@@ -275,7 +276,7 @@ class Transport:
                 return Stream(self, connection, _exchange(connection, head, body))
             except OSError as error:
                 connection.close()
-                if kept is not None and may_repeat:
+                if kept is not None and may_repeat and not isinstance(error, TimeoutError):  # that one is at work
                     continue
                 raise HostUnreachable(
                     f"the connection to {self.url} broke before the answer: {error or type(error).__name__}"
@@ -385,8 +386,7 @@ def ask_json(
     query: Mapping[str, object] | None = None,
     payload: object = None,
 ) -> dict[str, Any]:
-    answer: dict[str, Any] = (ask(transport, method, path, query=query, payload=payload)).json()
-    return answer
+    return read_object((ask(transport, method, path, query=query, payload=payload)).body)
 
 
 FRAMES = "application/x-coldframe-frames"
@@ -745,14 +745,14 @@ def _events(
 
 def _event_of(line: bytes, body: bytes | None = None) -> CommandEvent | ToolResult:
     if body is not None and line.startswith(b'{"event":"output"'):
-        return read_part(OutputChunk, {**json.loads(line), "data": body})
+        return read_part(OutputChunk, {**read_object(line), "data": body})
     if line.startswith(b'{"event":"output"'):
         return read_answer(OutputChunk, line)
     if line.startswith(b'{"event":"started"'):
         return read_answer(Started, line)
     if line.startswith(b'{"event":"ended"'):
         return read_answer(Ended, line)
-    content = json.loads(line)
+    content = read_object(line)
     if content.get("event") == "result":
         return read_part(ToolResult, content["result"])
     raise from_wire(content.get("error") or {})

@@ -15,6 +15,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, urlencode, urlsplit
 
+from coldframe.client.answers import read_object
 from coldframe.client.http1 import LAST_CHUNK, Answer, chunk_of, request_head
 from coldframe.client.sockets import AsyncSocket
 from coldframe.contract.errors import ColdframeError, HostUnreachable, InvalidArgument, Unavailable, from_wire
@@ -30,7 +31,7 @@ JOINED_BYTES = 64 * 1024
 """A body up to so long is sent as one piece with its head; a longer one is not copied."""
 LENGTHS = struct.Struct(">II")
 Body = bytes | AsyncIterable[bytes]
-_REPEATABLE = frozenset({"GET", "HEAD"})
+_REPEATABLE = frozenset({"GET"})
 
 
 class Reply(NamedTuple):
@@ -251,7 +252,7 @@ class Transport:
                 return Stream(self, connection, await _exchange(connection, head, body))
             except OSError as error:
                 await connection.close()
-                if kept is not None and may_repeat:
+                if kept is not None and may_repeat and not isinstance(error, TimeoutError):  # that one is at work
                     continue
                 raise HostUnreachable(
                     f"the connection to {self.url} broke before the answer: {error or type(error).__name__}"
@@ -363,5 +364,4 @@ async def ask_json(
     query: Mapping[str, object] | None = None,
     payload: object = None,
 ) -> dict[str, Any]:
-    answer: dict[str, Any] = (await ask(transport, method, path, query=query, payload=payload)).json()
-    return answer
+    return read_object((await ask(transport, method, path, query=query, payload=payload)).body)

@@ -295,8 +295,16 @@ class Admission:
         known = None if key is None else self._keyed.find(caller.token_id, key, request)
         if known is None:
             return None
-        if known.call_id in self._flights:
-            return self._flights[known.call_id]
+        flight = self._flights.get(known.call_id)
+        if flight is not None and not flight.recovered:
+            return flight
+        if flight is not None and known.result is None:
+            # It goes on after a restart with what the ledger has of its arguments, which does not make the same answer.
+            try:
+                await flight.landed()
+            except ColdframeError as error:
+                return Known(error)
+            known = self._keyed.find(caller.token_id, key or "", request) or known
         if known.result is None:
             result = self._recorded(info, spec, known.call_id)
             if result is None:
@@ -331,6 +339,9 @@ class Admission:
             return None
         started = CallStarted.model_validate(entries["call.started"].body)
         ended = CallEnded.model_validate(entries["call.ended"].body)
+        measured = self._ledger.last(
+            info.sandbox_id, "sandbox.created", "isolation.changed", before=entries["call.started"].seq
+        )
         if ended.command_id is None or ended.decision is None or ended.decision.outcome is not Outcome.ALLOW:
             return None  # its outcome stands beside the key; without that nothing is given away
         return ToolResult(
@@ -345,7 +356,7 @@ class Admission:
             rule_id=started.decision.rule_id,
             value={},
             error=None,
-            degraded=info.degraded,
+            degraded=info.degraded if measured is None else tuple(measured.body["degraded"]),
             receipt_id=ids_of(call_id).receipt_id,
         )
 

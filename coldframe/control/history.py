@@ -3,7 +3,7 @@
 A projection of the ledger and never the record itself (A-05): it lies read-only in the workspace, carries
 sequence number, hash and previous hash of the ledger entry that closed the attempt, and is made again from
 the ledger where it fell behind. How far it has come is kept in the database now and then. After a crash the lines
-since then are given to the host once more, which leaves out what is there already, by sequence number.
+since then are given to the host once more, which leaves out those that are there already.
 """
 
 import asyncio
@@ -32,6 +32,11 @@ RETRY_S = 1.0
 KEEP_EVERY = 64
 """Entries between two records of the position: each costs a page of the log, and a restart reads these entries again."""
 _KEEP = "INSERT OR REPLACE INTO history_position (id, seq) VALUES (1, ?)"
+_GONE = (
+    "SELECT 1 FROM ledger WHERE subject = ? AND subject IS NOT call_id AND seq > ? "
+    "AND kind IN ('agent.deletion_started', 'agent.created') LIMIT 1"
+)
+"""In the words of the partial index. Unlike the ledger's own reading, it leaves what was put off as it is."""
 
 history_position = Table(
     "history_position",
@@ -111,14 +116,14 @@ class History:
             if not batch:
                 return
             try:
-                await self._write([noted for noted in batch if self._belongs(noted[0], committed)])
+                await self._write(batch)
             except BaseException:
                 self._lose_track()
                 raise
+            self._position = batch[-1][0].seq  # also if track was lost meanwhile: what is written is not given again
             if not self._behind:
                 for _ in batch:
                     self._noted.popleft()
-                self._position = batch[-1][0].seq
 
     def show_soon(self) -> None:
         """Commit and show what was put off, within PUT_OFF_S at the latest.
@@ -179,8 +184,8 @@ class History:
             _log.warning("history is behind: %s", error.message)
 
     def _lose_track(self) -> None:
+        """From any thread that settles; so what was noted is left to catching up."""
         self._behind = True
-        self._noted.clear()
 
     async def _catch_up(self) -> None:
         while True:
@@ -197,14 +202,17 @@ class History:
         self._behind = False
 
     async def _write(self, batch: Sequence[tuple[LedgerEntry, CallStarted | None]]) -> None:
-        lines: dict[tuple[str, str | None], bytes] = {}
+        homes: dict[tuple[str, str | None], list[tuple[LedgerEntry, CallStarted | None]]] = {}
         for entry, started in batch:
             home = self._home(entry)
             if home is not None:
-                lines[home] = lines.get(home, b"") + history_line(entry, started)
-        for (owner, session_id), content in lines.items():
+                homes.setdefault(home, []).append((entry, started))
+        for (owner, session_id), ended in homes.items():
+            # Asked for each anew: an agent may be deleted, and made again, while another's lines are waited for.
+            content = b"".join(history_line(*one) for one in ended if self._belongs(one[0]))
             try:
-                await self._host.append_history(owner, session_id, content)
+                if content:
+                    await self._host.append_history(owner, session_id, content)
             except HostUnreachable:
                 raise
             except ColdframeError as error:
@@ -224,18 +232,20 @@ class History:
             return None
         return ("background", home.session_id) if home.agent_id is None else (home.agent_id, None)
 
-    def _belongs(self, entry: LedgerEntry, committed_seq: int) -> bool:
-        """Whether what just ended is of the workspace of now. An agent made again leaves two entries, so it is seldom asked."""
-        return committed_seq - entry.seq < 2 or (self._home(entry) is not None and self._is_of_now(entry))
+    def _belongs(self, entry: LedgerEntry) -> bool:
+        """Whether what ended is of the workspace of now.
+
+        A workspace is removed after one entry and the next one made after two, so it is seldom asked.
+        """
+        return self._ledger.committed_seq - entry.seq < 2 or self._is_of_now(entry)
 
     def _is_of_now(self, entry: LedgerEntry) -> bool:
-        """Whether the workspace is still the one of that time; an agent made again under its old id has another."""
+        """Whether the workspace is still the one of that time: with the deletion of an agent it is gone, and the next
+        one is there before it is recorded."""
         home = self._homes.get(str(entry.body["sandbox_id"]))
         if home is None or home.agent_id is None:
             return True
-        return not self._ledger.entries(
-            after=home.made_seq, kinds=("agent.created",), agent_id=home.agent_id, subject=home.agent_id, limit=1
-        )
+        return not self._store.read(_GONE, (home.agent_id, home.made_seq))
 
     def _started(self, entry: LedgerEntry) -> CallStarted | None:
         if entry.kind == "call.refused":

@@ -6,13 +6,15 @@ commit moves a head kept apart and signed (`checkpoints.py`); `verification.py` 
 
 There is no way to switch it off: a caller that cannot record gets LedgerUnavailable and must not act. Triggers
 refuse UPDATE and DELETE as a second net. An entry in a transaction that is put off (`store.py`) is in the chain at
-once and under the head with its commit, so the head never knows more than the database. Should that commit fail,
-the entry is owed: the next append writes it first, or fails as well, so that nothing goes on without it.
+once and under the head with its commit, so the head never knows more than the database. Reading commits it, so that
+what was handed out stays true. Should the commit fail, the entry is owed: the next append writes it first, or fails
+as well, so that nothing goes on without it.
 
 The append is a hand-kept statement on the store's own connection: through SQLAlchemy it costs three times
 as much. Floats are refused, since they have no single canonical form.
 """
 
+import contextlib
 import json
 import logging
 import os
@@ -242,6 +244,16 @@ class Ledger:
         query = f"{_SELECT} WHERE {' AND '.join(conditions)} ORDER BY seq LIMIT ?"
         return self._read(query, [*values, max(0, min(limit, MAX_ENTRIES))])
 
+    def last(self, sandbox_id: str, *kinds: str, before: int) -> LedgerEntry | None:
+        """The newest entry of one of *kinds* about a sandbox, of those with a number under *before*."""
+        of_calls = any(kind.startswith("call.") for kind in kinds)
+        # Most entries of a sandbox are about calls; the others are found among all others, by the index that `+` leaves.
+        about = "sandbox_id = ?" if of_calls else "+sandbox_id = ? AND call_id IS NULL"
+        marks = ", ".join("?" * len(kinds))
+        query = f"{_SELECT} WHERE {about} AND kind IN ({marks}) AND seq < ? ORDER BY seq DESC LIMIT 1"
+        found = self._read(query, [sandbox_id, *kinds, before])
+        return found[0] if found else None
+
     def entry(self, seq: int) -> LedgerEntry | None:
         """The one entry of that number."""
         found = self._read(f"{_SELECT} WHERE seq = ?", [seq])
@@ -341,6 +353,13 @@ class Ledger:
         self._undone()
 
     def _read(self, query: str, values: list[Any]) -> list[LedgerEntry]:
+        """What is read is committed first, or gone: whoever reads may hand it on, and a crash must not make it untrue.
+
+        Within a transaction it is seen as it stands there.
+        """
+        if not self._store.is_settled:
+            with contextlib.suppress(LedgerUnavailable):  # then it is owed, and not among what is read
+                self._store.settle()
         return [
             LedgerEntry(
                 seq=row[0],

@@ -6,7 +6,7 @@ the ledger is the record, this is its readable form for one call.
 
 from coldframe.contract.caller import Caller
 from coldframe.contract.errors import DeniedByRule, NotFound, WrongState
-from coldframe.contract.ledger import CallEnded, CallStarted, LedgerEntry, StreamDigest
+from coldframe.contract.ledger import CallEnded, CallStarted, StreamDigest
 from coldframe.contract.policy import Decision, Outcome, Role
 from coldframe.contract.receipt import Receipt, ReceiptDecision, ReceiptOutput
 from coldframe.control.call_records import ids_of
@@ -46,9 +46,9 @@ class Receipts:
         if withheld and caller.role not in (Role.OWNER, Role.ADMIN):
             # It names files and endpoints, which are judged with the output.
             raise DeniedByRule(f"the result of call `{ids.call_id}` was withheld", call_id=ids.call_id)
-        contract = self._last(started.sandbox_id, "contract.issued", before=begin.seq)
-        measured = self._last(started.sandbox_id, "sandbox.created", "isolation.changed", before=begin.seq)
-        previous = self._last(started.sandbox_id, "call.ended", before=end.seq)
+        contract = self._ledger.last(started.sandbox_id, "contract.issued", before=begin.seq)
+        measured = self._ledger.last(started.sandbox_id, "sandbox.created", "isolation.changed", before=begin.seq)
+        previous = self._ledger.last(started.sandbox_id, "call.ended", before=end.seq)
         receipt = Receipt(
             receipt_id=ids.receipt_id,
             call_id=ids.call_id,
@@ -94,16 +94,6 @@ class Receipts:
             ledger_seqs=(begin.seq, end.seq),
         )
         return receipt.model_copy(update={"digest": receipt_digest(receipt)})
-
-    def _last(self, sandbox_id: str, *kinds: str, before: int) -> LedgerEntry | None:
-        last, after = None, 0
-        while batch := self._ledger.entries(after=after, limit=1000, kinds=kinds, sandbox_id=sandbox_id):
-            for entry in batch:
-                if entry.seq >= before:
-                    return last
-                last = entry
-            after = batch[-1].seq
-        return last
 
 
 def receipt_digest(receipt: Receipt) -> str:

@@ -9,6 +9,7 @@ import asyncio
 import builtins
 import contextlib
 import json
+import logging
 import secrets
 from collections.abc import AsyncIterator, Callable
 from datetime import datetime
@@ -62,6 +63,10 @@ from coldframe.control.sessions import Sessions
 from coldframe.control.store import Kept, Store
 from coldframe.policy.labels import join, parse
 from coldframe.tools.registry import CallFacts
+
+MEASURE_TIMEOUT_S = 30.0
+"""For measuring one sandbox, in the turns of the probe."""
+_log = logging.getLogger(__name__)
 
 IssueContract = Callable[[SandboxInfo, IsolationReport], ContractDocument]
 
@@ -271,16 +276,30 @@ class Sandboxes:
         """Measure every sandbox in which something was started since the last time, or still runs.
 
         The others are let alone, so that idle ones cost nothing: without a process of theirs nothing of theirs changes.
+        One that does not answer holds up no other.
         """
-        used, self._used = self._used, set()
-        for sandbox_id in used:
-            with contextlib.suppress(ColdframeError):
-                info = self._find(sandbox_id)
-                if info.state.state == "running":
-                    self._used.add(sandbox_id)  # again next time, unless it is seen to be at rest and whole
-                    report = await self._measure(info)
-                    if report.processes == 1 and not fallen_walls(degraded_of(report)):
-                        self._used.discard(sandbox_id)
+        for sandbox_id in tuple(self._used):
+            self._used.discard(sandbox_id)  # before the look: whatever is started during it counts for the next turn
+            needs_no_other = False
+            try:
+                async with asyncio.timeout(MEASURE_TIMEOUT_S):
+                    needs_no_other = await self._is_settled(sandbox_id)
+            except (ColdframeError, TimeoutError) as error:
+                _log.warning("the walls of sandbox `%s` could not be measured: %s", sandbox_id, error or "no answer")
+            finally:
+                if not needs_no_other:
+                    self._used.add(sandbox_id)
+
+    async def _is_settled(self, sandbox_id: str) -> bool:
+        """Whether it has ended, or is measured now, and seen to be at rest and whole."""
+        try:
+            info = self._find(sandbox_id)
+        except NotFound:
+            return True
+        if info.state.state != "running":
+            return True
+        report = await self._measure(info)
+        return report.processes == 1 and not fallen_walls(degraded_of(report))
 
     async def _measure(self, info: SandboxInfo) -> IsolationReport:
         """Measure now; what holds otherwise than before is kept, recorded, and in the contract.

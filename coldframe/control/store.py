@@ -305,11 +305,27 @@ class Store:
         finally:
             if durable:
                 self._sync_normal()
-        if opened.sync_later and not durable:
-            # SQLite takes no change of `synchronous` inside a transaction; a checkpoint syncs as well.
-            self._raw.execute("PRAGMA wal_checkpoint(PASSIVE)")
+        failure = self._sync_log() if opened.sync_later and not durable else None
         for done in opened.after_commit:
-            done(durable or opened.sync_later)
+            done(durable or (opened.sync_later and failure is None))
+        if failure is not None:
+            raise LedgerUnavailable(f"the database cannot be synced: {failure}", reason=str(failure)) from failure
+
+    def _sync_log(self) -> OSError | None:
+        """Sync what was committed: SQLite takes no change of `synchronous` inside a transaction.
+
+        A checkpoint would not always do it: it syncs nothing while somebody reads what was there before. SQLite has no
+        locks on this file that closing it could drop.
+        """
+        try:
+            log = os.open(self.path + "-wal", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                os.fdatasync(log)
+            finally:
+                os.close(log)
+        except OSError as error:
+            return error
+        return None
 
     def _sync_normal(self) -> None:
         with contextlib.suppress(sqlite3.Error):

@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Iterable
 from typing import Any, Protocol
 
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from coldframe.contract.caller import Caller
@@ -54,6 +55,8 @@ class Door:
         try:
             self._admit(scope)
             await self._app(scope, self._capped(scope, receive), sent)
+        except ClientDisconnect:
+            return  # within its request: nobody is there to be answered, and nothing was done
         except Exception as error:  # noqa: BLE001  the edge of a request
             if finished:
                 return

@@ -14,12 +14,21 @@ import signal
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from coldframe.guest import spawn
 from coldframe.guest.frames import MALFORMED
 from coldframe.guest.loop import EDGE, HANGUP, IN, Loop, Timer
 from coldframe.guest.transcript import STDERR, STDOUT, Transcript
+from coldframe.guest.usage import (
+    LEFTOVERS_CHECK_S,
+    USAGE_CHECK_S,
+    Tree,
+    limit_behind,
+    limit_hit,
+    limit_met,
+    next_check_s,
+)
 
 DRAIN_IDLE_S = 0.15
 """After the main process ended: how long silence on a stream that somebody else holds counts as its end."""
@@ -34,61 +43,12 @@ TYPE_AGAIN_S = 0.02
 """How soon a full terminal is tried again with the rest of the input."""
 HELD_LIMIT_S = 1.0
 """How long a killed main process may be held back by a neighbour that traces it, before its end is told anyway."""
-USAGE_CHECK_S = 0.1
-"""How often CPU time, disk use, and memory without a controller, are looked at; CPU time more often near its limit."""
-USAGE_CHECK_NEAR_S = 0.01
-LEFTOVERS_CHECK_S = 1.0
-"""The same for processes that outlive their command."""
 LATE_CAP_BYTES = 64 * 1024 * 1024
 """Output of adopted processes that is kept after their command's end; more is read and dropped."""
 
 
 def now() -> str:
     return datetime.now(UTC).isoformat()
-
-
-class Usage(NamedTuple):
-    """Counted over a whole tree, ended processes included."""
-
-    cpu_s: float
-    peak_memory_bytes: int | None
-    """None where nothing counts it."""
-    oom_kills: int
-
-
-class Tree(Protocol):
-    """All processes of one command, however they were forked."""
-
-    def enter(self) -> None:
-        """In the child, before exec: become part of it and take on its limits."""
-
-    def empty(self) -> bool: ...
-
-    def members(self) -> list[dict[str, Any]]:
-        """Fields of Leftover for each live process."""
-
-    def signal(self, number: int) -> None: ...
-
-    def kill(self) -> None: ...
-
-    def cpu_s(self) -> float: ...
-
-    def usage(self) -> "Usage":
-        """All figures at once, when it is over."""
-
-    def polled_memory_bytes(self) -> int:
-        """Resident memory now, where no controller enforces the limit; 0 where one does."""
-
-    def disk_overrun(self) -> tuple[int, int] | None:
-        """Bytes used and the limit, once the workspace has grown over its limit while the command ran."""
-
-    def disk_full(self) -> tuple[int, int] | None:
-        """Bytes used and the limit, if it was the disk limit because of which a file could not grow."""
-
-    def disk_exhausted(self) -> dict[str, Any] | None:
-        """The LimitHit if the workspace is a disk of its own that has no more room."""
-
-    def close(self) -> None: ...
 
 
 class Started(NamedTuple):
@@ -205,7 +165,7 @@ class Command:
                 reason = "the command line is no text that Linux takes"
             self._start_error = f"no process could be made: {reason}"
             if isinstance(error, OSError) and error.errno == errno.EAGAIN:
-                self._limit = {"kind": "pids", "limit": float(spec.get("pids", 0)), "used": None, "unit": "processes"}
+                self._limit = limit_hit("pids", spec.get("pids", 0), unit="processes")
             self._status = 126 << 8
             self._close_streams()
             self.started = Started(None, now())
@@ -217,11 +177,24 @@ class Command:
         if terminal:
             self._typed = stdin
             self._type()
-        self._loop.watch(self._child.pidfd, IN, self._on_exit)
+        try:
+            if not self._child.told:
+                self._loop.watch(self._child.report, 0, lambda _: self._read_report())
+            self._loop.watch(self._child.pidfd, IN, self._on_exit)
+        except OSError as error:  # no event watch is left, which processes of the box can bring about
+            self._end_unwatched(error)
+            return
         if self._child.told:
             self._read_report()
-        else:
-            self._loop.watch(self._child.report, 0, lambda _: self._read_report())
+
+    def _end_unwatched(self, error: OSError) -> None:
+        """What cannot be watched may not run."""
+        self._start_error = f"no process could be made: {error.strerror}"
+        self.tree.kill()
+        self._signal_main(signal.SIGKILL)
+        self._kill_since = time.monotonic()
+        self._loop.soon(lambda: self._on_exit(IN))
+        self._loop.after(HELD_LIMIT_S, self._kill_until_gone)
 
     def _type(self) -> None:
         """Type what is left of the input, as far as the terminal takes it: a program may never read."""
@@ -344,7 +317,7 @@ class Command:
             self.transcript.append(stream, data)
             cap = self.spec.get("output_bytes")
             if cap and self.transcript.total_bytes > cap and self._limit is None:
-                self._limit = {"kind": "output", "limit": float(cap), "used": None, "unit": "bytes"}
+                self._limit = limit_hit("output", cap)
                 self._end_tree("limit")
         elif self._late.total_bytes < LATE_CAP_BYTES:
             self._late.append(stream, data)
@@ -352,7 +325,7 @@ class Command:
     def _output_lost(self, error: OSError) -> None:
         """The host cannot keep the output, so the command may not go on as if it were kept."""
         if self.result is None and self._limit is None:
-            self._limit = {"kind": "disk", "limit": 0.0, "used": None, "unit": "bytes"}
+            self._limit = limit_hit("disk", 0)
             self._start_error = f"output could not be kept: {error.strerror}"
             self._end_tree("limit")
 
@@ -418,12 +391,7 @@ class Command:
 
     def _on_timeout(self) -> None:
         if self.result is None and self._reason is None:
-            self._limit = {
-                "kind": "wall",
-                "limit": float(self.spec["timeout_s"]),
-                "used": time.monotonic() - self._began,
-                "unit": "s",
-            }
+            self._limit = limit_hit("wall", self.spec["timeout_s"], time.monotonic() - self._began, unit="s")
             self._end_tree("timed_out")
 
     def _check_usage(self) -> None:
@@ -435,23 +403,12 @@ class Command:
         if self.result is not None or self._reason is not None:
             return
         cpu_s = self.tree.cpu_s()
-        self._limit = self._limit or self._limit_met(cpu_s)
+        self._limit = self._limit or limit_met(self.spec, self.tree, cpu_s)
         if self._limit is None:
-            left_s = (self.spec["cpu_s"] - cpu_s) / len(os.sched_getaffinity(0))
-            self._usage_check = self._loop.after(min(USAGE_CHECK_S, max(USAGE_CHECK_NEAR_S, left_s)), self._check_usage)
+            self._usage_check = self._loop.after(next_check_s(self.spec, cpu_s), self._check_usage)
         else:
             self.tree.kill()
             self._end_tree("limit")
-
-    def _limit_met(self, cpu_s: float) -> dict[str, Any] | None:
-        """The LimitHit of what the tree is over now."""
-        if cpu_s >= self.spec["cpu_s"]:
-            return {"kind": "cpu", "limit": float(self.spec["cpu_s"]), "used": cpu_s, "unit": "s"}
-        memory_bytes = self.tree.polled_memory_bytes()
-        if memory_bytes > self.spec["memory_bytes"]:
-            limit, used = float(self.spec["memory_bytes"]), float(memory_bytes)
-            return {"kind": "memory", "limit": limit, "used": used, "unit": "bytes"}
-        return _disk_hit(self.tree.disk_overrun())
 
     def cancel(self) -> None:
         """End the whole tree because a caller asked. After the end it ends what was adopted."""
@@ -566,7 +523,9 @@ class Command:
             self._close_streams()
             self._close()
         else:
-            if self._limit_met(self.tree.cpu_s()) is not None:  # its result is told; the limit holds all the same
+            if (
+                limit_met(self.spec, self.tree, self.tree.cpu_s()) is not None
+            ):  # its result is told; the limit holds all the same
                 self.tree.kill()
             self._loop.with_others(LEFTOVERS_CHECK_S, self._watch_leftovers)
 
@@ -589,19 +548,7 @@ class Command:
         else:
             ended = "signalled" if number is not None else "exited"
         usage = self.tree.usage()
-        oom = usage.oom_kills > 0
-        limit = self._limit
-        if oom and limit is None:
-            limit = {
-                "kind": "memory",
-                "limit": float(self.spec.get("memory_bytes", 0)),
-                "used": usage.peak_memory_bytes,
-                "unit": "bytes",
-            }
-        if limit is None and (number == signal.SIGXFSZ or code == 128 + signal.SIGXFSZ):
-            limit = _disk_hit(self.tree.disk_full())
-        if limit is None and code != 0:
-            limit = self.tree.disk_exhausted()
+        limit = self._limit or limit_behind(self.spec, self.tree, usage, code=code, signal_number=number)
         assert self.started is not None
         mixed = self._bulk and len(self._streams_after_bulk) > 1
         return {
@@ -611,7 +558,7 @@ class Command:
             "signal": number,
             "timed_out": self._reason == "timed_out",
             "cancelled": self._reason == "cancelled",
-            "out_of_memory": oom,
+            "out_of_memory": usage.oom_kills > 0,
             "limit": limit,
             "start_error": self._start_error,
             "started_at": self.started.at,
@@ -626,13 +573,6 @@ class Command:
             "leftovers_ended": self.leftovers_ended,
             "artifact_id": self.command_id,
         }
-
-
-def _disk_hit(found: tuple[int, int] | None) -> dict[str, Any] | None:
-    if found is None:
-        return None
-    used, limit = found
-    return {"kind": "disk", "limit": float(limit), "used": float(used), "unit": "bytes"}
 
 
 def _bytes(text: str) -> bytes:

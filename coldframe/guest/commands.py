@@ -10,16 +10,20 @@ import os
 import select
 import signal
 import socket
+import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 from coldframe.guest import manifest
-from coldframe.guest.command import Command, Tree, now
+from coldframe.guest.command import Command, now
 from coldframe.guest.contacts import BATCH, ContactLog
+from coldframe.guest.facts import Named
 from coldframe.guest.loop import IN, Loop
 from coldframe.guest.paths import open_directory
+from coldframe.guest.presence import Presence
 from coldframe.guest.records import Record, end_record, open_record, read_record
 from coldframe.guest.transcript import Transcript
+from coldframe.guest.usage import Tree
 from coldframe.guest.verbs import Failure
 from coldframe.guest.watch import TreeWatch
 
@@ -84,10 +88,11 @@ class Commands:
         self._before: dict[str, manifest.Manifest | None] = {}
         self._records: dict[str, int] = {}
         """Descriptor of the record of each command without an end."""
-        self._live: list[Command] = []
-        """Commands of which something may live; some may have ended since."""
+        self._live: dict[Command, int] = {}
+        """Commands of which something may live, and when each began, in ns; some may have ended since."""
         self._count = 0
         self._nothing = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+        self._presence = Presence(setting.root)
         self._watch = TreeWatch()
         self._quiet = select.epoll()
         """What tells of changed files and of attempts to reach somebody: one look for both before and after a command."""
@@ -146,6 +151,8 @@ class Commands:
                 raise
             return None, True  # it ran once; where it ran may be gone since
         try:
+            with Named(b""):
+                self._presence.show()
             self._look()
             before = self._state() if request.get("track_files") else None
             self._count += 1
@@ -172,7 +179,7 @@ class Commands:
                 on_change=self._on_change,
             )
             self.held[command_id] = command
-            self._live.append(command)
+            self._live[command] = time.time_ns()
             self._command_contacts[command_id] = ContactLog()
             command.begin(directory, environment, stdin)
         finally:
@@ -220,9 +227,16 @@ class Commands:
     def _state(self, ending: Command | None = None) -> manifest.Manifest:
         """The workspace now: the last one, if nothing has changed since and nobody else could have changed it unseen."""
         known = self._manifest
-        alone = all(one.settled or (one is ending and not one.outlived) for one in self._live)
-        if known is None or not alone or not self._watch.unchanged:
-            known = self._manifest = manifest.scan(self.setting.root, known, watch=self._watch)
+        others = [
+            since_ns for one, since_ns in self._live.items() if not one.settled and (one is not ending or one.outlived)
+        ]
+        since_s = self._presence.others_since_s()
+        if since_s is not None:
+            others.append(since_s * 1_000_000_000)
+        if known is None or others or not self._watch.unchanged:
+            others_since_ns = min(others, default=None)
+            known = manifest.scan(self.setting.root, known, watch=self._watch, others_since_ns=others_since_ns)
+            self._manifest = known
         return known
 
     def _file_changes(self, command: Command, before: manifest.Manifest | None, *, tracked: bool) -> dict[str, Any]:
@@ -248,7 +262,7 @@ class Commands:
         def read(_: int) -> None:
             if len(self._contact_log().read_ready(capture)) >= BATCH:
                 self.loop.forget(capture.fileno())
-                self.loop.after(FLOOD_REST_S, lambda: self._watch_capture(capture))
+                self.loop.watch_later(FLOOD_REST_S, capture.fileno(), IN, read)
 
         self.loop.watch(capture.fileno(), IN, read)
 
@@ -264,7 +278,7 @@ class Commands:
                 break
 
     def _forget_old(self) -> None:
-        self._live = [one for one in self._live if not one.settled]
+        self._live = {one: since_ns for one, since_ns in self._live.items() if not one.settled}
         ended = [key for key, command in self.held.items() if command.settled]
         for key in ended[:-KEPT_COMMANDS]:
             if not self.followers.get(key):

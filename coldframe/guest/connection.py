@@ -47,22 +47,22 @@ class Connection:
 
     def _on_event(self, events: int) -> None:
         if events & (IN | HANGUP):
+            data: bytes | None
             try:
                 data = self._peer.recv(1 << 20)
             except BlockingIOError:
-                data = b"-"
+                data = None
             except OSError:
                 data = b""
-            if not data:
+            if data == b"":
                 self._close()
                 return
-            if data != b"-" or not events & HANGUP:
-                try:
-                    for head, body in self._reader.feed(data) if data != b"-" else ():
-                        self._receive(head, body)
-                except BadFrame:
-                    self._close()
-                    return
+            try:
+                for head, body in self._reader.feed(data or b""):
+                    self._receive(head, body)
+            except BadFrame:
+                self._close()
+                return
         if events & OUT:
             self._send(b"")
             self.pump()

@@ -43,6 +43,17 @@ class Loop:
         self._epoll.register(file, events)
         self._handlers[file] = handler
 
+    def watch_later(self, delay_s: float, file: int, events: int, handler: Callable[[int], None]) -> None:
+        """Watch it then, or as soon as an event watch can be had: a box can use up those of its user."""
+
+        def watch() -> None:
+            try:
+                self.watch(file, events, handler)
+            except OSError:
+                self.after(delay_s, watch)
+
+        self.after(delay_s, watch)
+
     def change(self, file: int, events: int) -> None:
         self._epoll.modify(file, events)
 

@@ -48,7 +48,7 @@ class Keeper:
             return
         except OSError:  # no descriptor is free: whoever connects waits, instead of waking us without end
             self._loop.forget(listener.fileno())
-            self._loop.after(ACCEPT_AGAIN_S, lambda: self._loop.watch(listener.fileno(), IN, self._accept))
+            self._loop.watch_later(ACCEPT_AGAIN_S, listener.fileno(), IN, self._accept)
             return
         try:
             Connection(self._commands, peer)

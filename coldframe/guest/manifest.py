@@ -2,12 +2,15 @@
 
 A scan reads each directory and the status of each entry; content is digested only where identity,
 size or a time is new. A digest taken within a clock tick of the file's last change is not trusted the
-next time, because a second write in that tick would not show. Workspaces too large to scan before
+next time, because a second write in that tick would not show; nor is that of a file which somebody who lives still
+may hold in memory: only his first write there shows, and in a file system in memory not even that. Workspaces too large to scan before
 and after every command are not recorded at all, and say so.
 """
 
+import fcntl
 import hashlib
 import os
+import signal
 import stat
 import time
 from typing import Any, NamedTuple
@@ -16,7 +19,7 @@ from coldframe.guest.facts import text_of
 from coldframe.guest.files import temporary_names
 from coldframe.guest.paths import open_unlinked
 from coldframe.guest.trees import HISTORY, READ_DIRECTORY
-from coldframe.guest.watch import TreeWatch
+from coldframe.guest.watch import TreeWatch, is_memory
 
 MOST_ENTRIES = 20_000
 HASH_BUDGET_BYTES = 256 * 1024 * 1024
@@ -64,16 +67,18 @@ def scan(
     max_entries: int = MOST_ENTRIES,
     hash_budget_bytes: int = HASH_BUDGET_BYTES,
     watch: TreeWatch | None = None,
+    others_since_ns: int | None = None,
 ) -> Manifest:
     """The manifest of the workspace now. Never raises for what is in it.
 
     *known* is an earlier one, for its digests. Files past the budget have no digest and are compared by
     their status. Uploads that this process has in hand are left out. *watch* tells afterwards whether the manifest
-    still holds.
+    still holds. *others_since_ns*: since when processes live that may write meanwhile; None if there are none.
     """
     if watch is not None:
         watch.begin_scan(root)
-    scanning = _Scan(root, known.digests if known is not None else {}, max_entries, hash_budget_bytes, watch)
+    trusted = known.digests if known is not None and not is_memory(root) else {}
+    scanning = _Scan(root, trusted, max_entries, hash_budget_bytes, watch, others_since_ns)
     left = [b""]
     while left:
         left += scanning.read_directory(left.pop())
@@ -106,7 +111,13 @@ def _unrecorded(reason: str) -> Manifest:
 
 class _Scan:
     def __init__(
-        self, root: int, known: dict[Identity, str], most_entries: int, budget_bytes: int, watch: TreeWatch | None
+        self,
+        root: int,
+        known: dict[Identity, str],
+        most_entries: int,
+        budget_bytes: int,
+        watch: TreeWatch | None,
+        others_since_ns: int | None,
     ) -> None:
         self._root = root
         self._watch = watch
@@ -115,6 +126,7 @@ class _Scan:
         self._budget_bytes = budget_bytes
         self._skip_names = temporary_names()
         self._trusted_before_ns = time.time_ns() - TICK_NS
+        self._unheld_before_ns = self._trusted_before_ns if others_since_ns is None else others_since_ns - TICK_NS
         self.entries: dict[bytes, Entry] = {}
         self.digests: dict[Identity, str] = {}
         self.unreadable: list[bytes] = []
@@ -166,11 +178,12 @@ class _Scan:
             if status.st_nlink > 1:
                 self.names_elsewhere[status.st_ino] = self.names_elsewhere.get(status.st_ino, status.st_nlink) - 1
             digest = self._known.get(identity)
+            is_trusted = digest is not None
             if digest is None:
-                digest = self._digest(here, name, identity)
+                digest, is_trusted = self._digest(here, name, identity)
             if digest is None:
                 self.undigested += 1
-            elif status.st_ctime_ns < self._trusted_before_ns:
+            elif is_trusted and status.st_ctime_ns < self._trusted_before_ns:
                 self.digests[identity] = digest
             return Entry("file", mode & 0o7777, identity, digest)
         if stat.S_ISDIR(mode):
@@ -179,18 +192,21 @@ class _Scan:
             return Entry("symlink", 0, identity, _digest_link(here, name))
         return Entry("other", mode, identity, None)
 
-    def _digest(self, here: int, name: bytes, identity: Identity) -> str | None:
+    def _digest(self, here: int, name: bytes, identity: Identity) -> tuple[str | None, bool]:
+        """The digest, and whether it holds as long as the identity does."""
         size = identity[1]
         if size > self._budget_bytes:
-            return None
+            return None, False
         try:
             held = os.open(name, READ, dir_fd=here)
         except OSError:
-            return None
+            return None, False
         try:
+            # Asked before it is read: who comes later changes a time.
+            is_trusted = identity[3] < self._unheld_before_ns or not _is_held_to_write(held)
             now = os.fstat(held)
             if (now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns) != identity or not stat.S_ISREG(now.st_mode):
-                return None  # another file by now; the next scan sees it
+                return None, False  # another file by now; the next scan sees it
             self._budget_bytes -= size
             digest = hashlib.sha256()
             while size > 0:
@@ -199,11 +215,26 @@ class _Scan:
                     break
                 digest.update(piece)
                 size -= len(piece)
-            return digest.hexdigest()
+            return digest.hexdigest(), is_trusted
         except OSError:
-            return None
+            return None, False
         finally:
             os.close(held)
+
+
+def _is_held_to_write(file: int) -> bool:
+    """Whether anybody has this file open for writing, or in memory; True where that cannot be told.
+
+    The kernel grants a lease for reading only if nobody has. One who opens it meanwhile waits until the lease is given
+    back, and the signal that tells us so is one that does nothing.
+    """
+    try:
+        fcntl.fcntl(file, fcntl.F_SETSIG, signal.SIGURG)
+        fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+    except OSError:
+        return True
+    fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    return False
 
 
 def _digest_link(here: int, name: bytes) -> str | None:
@@ -270,7 +301,7 @@ def _change(old: Entry, new: Entry) -> str | None:
         return "changed" if old.digest != new.digest else None
     if old.kind == "other":
         return "changed" if old.mode != new.mode or old.identity[0] != new.identity[0] else None
-    if old.identity == new.identity:
+    if old.identity == new.identity and None in (old.digest, new.digest):
         return None  # digested once and not the other time, for the budget
     if old.digest is None or new.digest is None or old.digest != new.digest:
         return "changed"

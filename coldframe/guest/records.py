@@ -12,10 +12,11 @@ import os
 import stat
 from typing import Any, NamedTuple
 
-from coldframe.guest.frames import write_json
+from coldframe.guest.frames import MAX_HEAD_BYTES, write_json
 
-MOST_BYTES = 64 * 1024 * 1024
-"""Largest record that is read back: leftovers, contacts and file changes of a command are bounded."""
+MOST_BYTES = MAX_HEAD_BYTES
+"""Largest record that is read back: whatever could be told can be read again. File changes alone may be 100 MiB, since
+each byte of a name may take six."""
 
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC

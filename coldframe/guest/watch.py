@@ -32,8 +32,10 @@ _DELETE_SELF, _MOVE_SELF, _OVERFLOW, _IGNORED, _ONLY_DIRECTORY, _DIRECTORY = (
     1 << 30,
 )
 _WANTED = _MODIFY | _ATTRIB | _CLOSE_WRITE | _OPEN | _MOVED | _CREATE | _DELETE | _DELETE_SELF | _MOVE_SELF
-_LOCAL = {0xEF53, 0x58465342, 0x9123683E, 0x01021994, 0xF2F52010}
-"""File systems by their magic numbers: ext2 to ext4, xfs, btrfs, tmpfs, f2fs."""
+_LOCAL = {0xEF53, 0x58465342, 0x9123683E, 0xF2F52010}
+"""File systems by their magic numbers: ext2 to ext4, xfs, btrfs, f2fs."""
+_MEMORY = {0x01021994, 0x858458F6}
+"""tmpfs and ramfs: all content is read at each scan there, and to open a file counts as a change."""
 _EVENT = struct.Struct("=iIII")
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -142,6 +144,16 @@ class TreeWatch:
         self.unchanged = self._complete = False
 
 
+def is_memory(root: int) -> bool:
+    """Whether the file system of *root* is one in memory, where what is written through a map changes no time."""
+    return _kind_of(root) in _MEMORY
+
+
 def _is_local(root: int) -> bool:
+    return _kind_of(root) in _LOCAL
+
+
+def _kind_of(root: int) -> int:
+    """Magic number of the file system; 0 if it cannot be told."""
     space = (ctypes.c_long * 32)()  # struct statfs begins with its kind
-    return _libc.fstatfs(root, ctypes.byref(space)) == 0 and space[0] & 0xFFFFFFFF in _LOCAL
+    return int(space[0]) & 0xFFFFFFFF if _libc.fstatfs(root, ctypes.byref(space)) == 0 else 0

@@ -67,8 +67,8 @@ class DiskImages:
     """The images of one data directory. Calls about one name must not overlap; names are `PARENT/NAME`."""
 
     def __init__(self, data_dir: str) -> None:
-        self._data = data_dir
-        self._images = os.path.join(data_dir, "images")
+        self._data = os.path.realpath(data_dir)  # as the kernel names what is behind a disk
+        self._images = os.path.join(self._data, "images")
 
     def image_of(self, name: str) -> str:
         return os.path.join(self._images, name)

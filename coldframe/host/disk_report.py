@@ -2,7 +2,7 @@
 
 from coldframe.contract.isolation import LimitReport
 from coldframe.contract.sandbox import Limits
-from coldframe.guest.command import LEFTOVERS_CHECK_S, USAGE_CHECK_S
+from coldframe.guest.usage import LEFTOVERS_CHECK_S, USAGE_CHECK_S
 from coldframe.host.isolation.namespaces import HOME
 from coldframe.host.own_disk import own_disk_of
 from coldframe.host.quota import REST_FACTOR, SURE_FACTOR, SURE_S

@@ -147,7 +147,7 @@ class CommandGroup:
             os.close(self._own.pop())
 
     def pids(self) -> list[int]:
-        """Living processes of the command, numbered in the pid namespace of the caller."""
+        """Living processes of the command, numbered in the pid namespace of the caller; 0 for one that has no number there."""
         for hierarchy in self._made:
             with contextlib.suppress(FileNotFoundError):  # opened anew: version 1 keeps a list for each open file
                 file = self._open(hierarchy, "cgroup.procs", os.O_RDONLY)
@@ -192,7 +192,7 @@ class CommandGroup:
         try:
             reached: set[int] = set()
             for _ in range(100):  # until a look finds nobody new: a fork may slip between look and signal
-                fresh = [pid for pid in self.pids() if pid not in reached]
+                fresh = [pid for pid in self.pids() if pid > 0 and pid not in reached]  # 0 would be ourselves
                 if not fresh:
                     break
                 reached.update(fresh)

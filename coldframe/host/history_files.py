@@ -9,7 +9,8 @@ import asyncio
 import os
 import socket
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 from coldframe.contract.errors import HostUnreachable, Internal, from_wire
 from coldframe.guest.frames import PREFIX, BadFrame, decode_head, encode, lengths
@@ -30,6 +31,10 @@ class HistoryFiles:
         self._socket_name = socket_name
         self._open: OrderedDict[_Home, int] = OrderedDict()
         self._drops = 0
+        self._asking: dict[asyncio.Future[int | None], str] = {}
+        """Requests under way, and whose."""
+        self._going: set[str] = set()
+        """Owners whose workspace is being removed."""
 
     async def append(self, owner: str, session_id: str | None, lines: bytes) -> None:
         """Write whole *lines*; nothing if the workspace is gone. Waits for nothing but the first time.
@@ -52,8 +57,12 @@ class HistoryFiles:
             self._open.move_to_end(home)
             _write(file, lines)
             return
+        if home[0] in self._going:
+            return
         drops = self._drops
         asked = asyncio.ensure_future(asyncio.to_thread(self._ask, *home, lines))
+        self._asking[asked] = home[0]
+        asked.add_done_callback(self._asking.pop)
         try:
             file = await asyncio.shield(asked)
         except asyncio.CancelledError:
@@ -68,6 +77,18 @@ class HistoryFiles:
         self._open[home] = file
         if len(self._open) > MOST_OPEN:
             os.close(self._open.popitem(last=False)[1])
+
+    @asynccontextmanager
+    async def removed(self, owner: str) -> AsyncIterator[None]:
+        """Within, the workspace of *owner* is removed: nothing that was given before reaches the next one of that name."""
+        self._going.add(owner)
+        try:
+            if asking := [one for one, whose in self._asking.items() if whose == owner]:
+                await asyncio.wait(asking)
+            yield
+        finally:
+            self._going.discard(owner)
+            self.drop(lambda whose, _: whose == owner)
 
     def drop(self, is_gone: Callable[[str, str | None], bool]) -> None:
         """Close those of the owners and sessions that *is_gone* names."""

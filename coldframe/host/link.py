@@ -21,6 +21,8 @@ from coldframe.contract.errors import ColdframeError, GuestLost, from_wire
 from coldframe.guest.frames import PREFIX, BadFrame, decode_head, lengths
 
 CONNECT_TIMEOUT_S = 10.0
+BUSY_AGAIN_S = 0.02
+"""How soon a connection is tried again where too many wait for one already."""
 KEPT_CONNECTIONS = 16
 SOCKET_NAME = "keeper.sock"
 READ_BYTES = 256 * 1024
@@ -39,19 +41,24 @@ class LinkLost(GuestLost):
     """This process lost the far side, told apart from a GuestLost that the far side sent."""
 
 
-def connect(directory: str, socket_name: str = SOCKET_NAME) -> socket.socket:
-    """A blocking connection to the keeper of the box whose directory is *directory*.
+def connect(directory: str, socket_name: str = SOCKET_NAME, *, timeout_s: float | None = None) -> socket.socket:
+    """A connection to the keeper of the box whose directory is *directory*, with that timeout; None: a blocking one.
 
     Raises:
         LinkLost: nobody listens there.
+        BlockingIOError: so many wait there that one more would have to wait longer.
     """
     peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    peer.settimeout(timeout_s)
     try:
         folder = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             peer.connect(f"/proc/self/fd/{folder}/{socket_name}")
         finally:
             os.close(folder)
+    except BlockingIOError:
+        peer.close()
+        raise
     except OSError as error:
         peer.close()
         raise LinkLost("the keeper of this sandbox does not answer", reason=str(error.strerror)) from None
@@ -226,8 +233,12 @@ class Link:
         self._closed = False
 
     async def _open(self) -> Connection:
-        peer = connect(self._directory, self._socket_name)
-        peer.setblocking(False)
+        while True:
+            try:
+                peer = connect(self._directory, self._socket_name, timeout_s=0)
+                break
+            except BlockingIOError:  # its keeper is busy: no reason for this process to stand still
+                await asyncio.sleep(BUSY_AGAIN_S)
         _, connection = await asyncio.get_running_loop().create_unix_connection(Connection, sock=peer)
         return connection
 

@@ -2,7 +2,7 @@
 
 Known by its mount, whoever made it: the top of the file system is the workspace. Its limit is hard as far as the
 file system is no larger than the limit. A lower one (of the agent, of the next call) is kept by looking, as in a
-workspace that is a directory (see `quota.py`).
+workspace that is a directory (see `quota.py`), but at how full it is: that needs no walk, and nothing is hidden from it.
 
 Standard library only: it is used in the keeper too.
 """
@@ -10,7 +10,7 @@ Standard library only: it is used in the keeper too.
 import os
 from typing import Any, NamedTuple
 
-from coldframe.host.quota import DiskQuota
+from coldframe.host.quota import ENTRY_BYTES, DiskQuota, Usage
 
 _NEARLY = 16
 """Blocks: a file system with no more than these free has told somebody that it is full."""
@@ -71,6 +71,12 @@ def own_disk_of(process: int, place: str) -> OwnDisk | None:
 class OwnDiskQuota(DiskQuota):
     """Ends nobody where the kernel refuses by itself, and knows when it has."""
 
+    def hold_to(self, limit_bytes: int) -> None:
+        if self._disk() is not None:  # nobody has looked closely up to now
+            self._note_free()
+            self.used, self._fallen, self._granted = self._measured().used, 0, 0
+        super().hold_to(limit_bytes)
+
     def look(self, *, begins: bool = False) -> None:
         disk = self._disk()
         if disk is None:
@@ -97,6 +103,11 @@ class OwnDiskQuota(DiskQuota):
         if disk.free <= _NEARLY * disk.block:
             return {"kind": "disk", "limit": float(self.limit_bytes), "used": float(disk.used), "unit": "bytes"}
         return None
+
+    def _measured(self) -> Usage:
+        """Nothing else is on the disk, so the kernel has added it up, what is closed to us included."""
+        disk = read_disk(self._root)
+        return Usage(disk.used + ENTRY_BYTES * (disk.files - disk.files_free), whole=True)
 
     def _disk(self) -> OwnDisk | None:
         """None where the limit is below what the kernel keeps."""

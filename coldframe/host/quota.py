@@ -141,7 +141,7 @@ class DiskQuota:
 
     def _walk(self) -> None:
         began = self._clock()
-        found = measure(self._root, self._proc, most_entries=self._most_entries)
+        found = self._measured()
         if self.used is None:
             self._first_used = found.used
         used = found.used if found.whole else max(found.used, self._first_used + self._fallen_in_all)
@@ -155,6 +155,9 @@ class DiskQuota:
         ended = self._clock()
         self._next_walk = ended + REST_FACTOR * (ended - began)
         self._next_sure_walk = ended + max(SURE_S, SURE_FACTOR * (ended - began))
+
+    def _measured(self) -> Usage:
+        return measure(self._root, self._proc, most_entries=self._most_entries)
 
 
 def free_of(root: int) -> Free:

@@ -78,10 +78,8 @@ class RemoteHost:
         await self._ask("create_workspace", agent_id=agent_id)
 
     async def delete_workspace(self, agent_id: str) -> None:
-        try:
+        async with self._histories.removed(agent_id):
             await self._ask("delete_workspace", agent_id=agent_id)
-        finally:
-            self._histories.drop(lambda owner, _: owner == agent_id)
 
     async def append_history(self, owner: str, session_id: str | None, lines: bytes) -> None:
         await self._histories.append(owner, session_id, lines)

@@ -6,6 +6,7 @@ back up is `..`, so each level is known by its identity: if somebody who still l
 meanwhile, the walk ends instead of going on in what lies above the tree.
 """
 
+import contextlib
 import errno
 import os
 import secrets
@@ -13,7 +14,9 @@ import stat
 
 
 def remove_tree(path: str) -> None:
-    """Remove *path* and everything below it. Missing is fine; what appears meanwhile is removed too.
+    """Remove *path* and everything below it. Missing is fine, also what somebody else removes meanwhile (a sweep does).
+
+    What appears meanwhile is removed too.
 
     Raises:
         OSError: something could not be removed even after its directory was made writable.
@@ -25,22 +28,27 @@ def remove_tree(path: str) -> None:
             _unlink(parent, name)
             return
         trail = [(name, _identity(parent))]
-        here = _enter(parent, name)
+        try:
+            here = _enter(parent, name)
+        except FileNotFoundError:
+            return
         try:
             while trail:
                 child = _next_directory(here)
                 if child is not None:
-                    trail.append((child, _identity(here)))
-                    deeper = _enter(here, child)
-                    os.close(here)
-                    here = deeper
+                    with contextlib.suppress(FileNotFoundError):
+                        deeper = _enter(here, child)
+                        trail.append((child, _identity(here)))
+                        os.close(here)
+                        here = deeper
                     continue
                 child, above = trail.pop()
                 deeper, here = here, os.open("..", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=here)
                 os.close(deeper)
                 if _identity(here) != above:
                     raise OSError(errno.ESTALE, "a directory was moved while its tree was removed", path)
-                os.rmdir(child, dir_fd=here)
+                with contextlib.suppress(FileNotFoundError):
+                    os.rmdir(child, dir_fd=here)
         finally:
             os.close(here)
     finally:

@@ -23,7 +23,7 @@ from pydantic import ValidationError
 from coldframe.contract.errors import IsolationUnavailable
 from coldframe.contract.isolation import FirstProcess, IsolationReport, LimitReport, MountInfo, Property
 from coldframe.contract.sandbox import Limits
-from coldframe.guest.command import USAGE_CHECK_NEAR_S, USAGE_CHECK_S
+from coldframe.guest.usage import USAGE_CHECK_NEAR_S, USAGE_CHECK_S
 from coldframe.host import openings
 from coldframe.host.cgroups import BoxGroups
 from coldframe.host.confine import NAMESPACES, ConfineError

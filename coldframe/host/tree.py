@@ -12,7 +12,7 @@ import time
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from coldframe.guest.command import Usage
+from coldframe.guest.usage import Usage
 from coldframe.host.groups import CommandGroup, Groups
 from coldframe.host.isolation.namespaces import HOME
 from coldframe.host.limits import (

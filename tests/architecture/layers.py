@@ -39,7 +39,8 @@ BOX_HOLDERS = {
 
 STARTS_PROGRAMS = {  # file -> what it starts
     "coldframe.host.zygote": "keepers",
-    "coldframe.host.machine": "the zygote",
+    "coldframe.host.builder": "the zygote",
+    "coldframe.host.offered_tools": "the loader, to ask it for the libraries of a runtime",
     "coldframe.host.disk_images": "mkfs.ext4, e2fsck and resize2fs, on images that no box ever writes directly",
     "coldframe.host.isolation.namespaces": "bwrap",
     "coldframe.guest.spawn": "commands, inside the box",

@@ -13,6 +13,7 @@ import pytest
 from coldframe.client import sync
 from coldframe.client.answers import read_answers
 from coldframe.client.http1 import LAST_CHUNK, chunk_of
+from coldframe.client.sockets import AsyncSocket
 from coldframe.client.transport import Transport, encode_path, encode_query
 from coldframe.contract.command import Contact
 from coldframe.contract.errors import ColdframeError, GuestLost, HostUnreachable, InvalidArgument, Unavailable
@@ -254,6 +255,78 @@ def test_silence_past_the_chosen_time_is_an_error() -> None:
         with pytest.raises(HostUnreachable):
             transport.request("GET", "/x")
         ended.set()
+
+
+def test_a_call_whose_answer_takes_too_long_is_not_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = threading.Event()
+
+    def silent(connection: socket.socket, request: bytes) -> bool:
+        ended.wait(20)
+        return False
+
+    with serving(ok, silent) as server:
+        transport = sync.Transport(server.url, None)
+        transport.request("GET", "/x")
+        monkeypatch.setattr(transport._idle[0], "_timeout_s", 0.05)
+        monkeypatch.setattr(transport, "_connect", lambda: pytest.fail("it was sent again"))
+        with pytest.raises(HostUnreachable):
+            transport.request("POST", "/x", payload={}, headers={"Idempotency-Key": "k"})
+        ended.set()
+
+
+def test_a_connection_with_an_answer_nobody_asked_for_takes_no_request() -> None:
+    async def run(listener: socket.socket) -> None:
+        host, port = listener.getsockname()
+        ours = await AsyncSocket.open(host, port, tls=None, timeout_s=20)
+        theirs, _ = listener.accept()
+        with theirs:
+            fresh = await AsyncSocket.open(host, port, tls=None, timeout_s=20)
+            theirs.sendall(b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\n\r\n")
+        async with asyncio.timeout(20):
+            while ours.usable:  # noqa: ASYNC110  nothing else tells that bytes came
+                await asyncio.sleep(0)
+        assert fresh.usable
+        await ours.close()
+        await fresh.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        asyncio.run(run(listener))
+
+
+def test_a_token_that_cannot_be_sent_is_not_shown() -> None:
+    transport = sync.Transport("http://127.0.0.1:1", "cf_secret\n")
+    with pytest.raises(InvalidArgument) as found:
+        transport.request("GET", "/x")
+    assert "secret" not in str(found.value.to_wire())
+    assert "Authorization" in found.value.message
+
+
+@pytest.mark.parametrize("content", [b"<html>", [], {"agent_id": 7}, {"agent_id": ["a"], "created_at": "x"}])
+def test_an_answer_that_is_none_of_ours_is_a_typed_error(content: object) -> None:
+    with serving(answering(content), answering(content), answering(content if content != [] else {})) as server:
+        client = sync.SyncColdframe(server.url, "t")
+        for ask in (lambda: client.agents.get("a"), client.doctor, client.agents.list):
+            with pytest.raises(Unavailable, match="not what this client knows"):
+                ask()
+        client.close()
+
+
+@pytest.mark.parametrize("frames", [[(b"<html>", b"")], [(b"7", b"")], [(b'{"event":"output"', b"x")]])
+def test_an_event_that_is_none_of_ours_is_a_typed_error(frames: list[tuple[bytes, bytes]]) -> None:
+    with serving(answering(framed(*frames), "application/x-coldframe-frames")) as server:
+        transport = sync.Transport(server.url, None)
+        with pytest.raises(Unavailable, match="not what this client knows"):
+            list(sync._events(transport, "GET", "/x"))
+        transport.close()
+
+
+@pytest.mark.parametrize("content", [b"<html>", [], 7])
+def test_an_answer_that_is_no_object_is_a_typed_error(content: object) -> None:
+    with serving(answering(content)) as server:
+        client = sync.SyncColdframe(server.url, "t")
+        with pytest.raises(Unavailable, match="not what this client knows"):
+            client.health()
+        client.close()
 
 
 def test_a_streamed_body_is_sent_in_chunks() -> None:

@@ -673,7 +673,9 @@ def test_an_end_that_was_delivered_and_not_yet_committed_is_recorded_after_a_kil
             before = await bench.call(info, "run_command", command="echo before")
             command = "printf out; printf err >&2; echo new > file; exit 7"
             told = await bench.call(info, "run_command", key=key, command=command)
-            assert bench.kinds(call_id=told.call_id) == ["call.started", "call.ended"]
+            found = bench.control.store.read("SELECT kind FROM ledger WHERE call_id = ?", (told.call_id,))
+            assert found == [("call.started",), ("call.ended",)]
+            assert not bench.control.store.is_settled
             bench.kill()
             assert [json.loads(line)["call_id"] for line in bench.history()] == [before.call_id]
             assert verdict_of(bench).intact
@@ -701,6 +703,51 @@ def test_an_end_that_was_delivered_and_not_yet_committed_is_recorded_after_a_kil
             assert (lines[1]["hash"], lines[1]["exit_code"]) == (bench.entries(call_id=told.call_id)[-1].hash, 7)
             assert len(bench.host.ran) == 3
             assert verdict_of(bench).intact
+
+    asyncio.run(scenario())
+
+
+def test_a_key_gives_the_same_answer_while_a_restarted_server_still_finishes_its_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            monkeypatch.setattr(history_module, "PUT_OFF_S", 3600)
+            info = await bench.sandbox()
+            asked: dict[str, Any] = {"command": "printf 'a long line'", "encoding": "base64", "view": {"max_bytes": 4}}
+            told = await bench.call(info, "run_command", key="k", **asked)
+            bench.kill()
+            go_on = asyncio.Event()
+            follow = FakeBox.follow
+
+            async def slowly(self: FakeBox, command_id: str, *, after_seq: int = -1) -> AsyncIterator[CommandEvent]:
+                await go_on.wait()
+                async for event in follow(self, command_id, after_seq=after_seq):
+                    yield event
+
+            monkeypatch.setattr(FakeBox, "follow", slowly)
+            await bench.start()
+            again = asyncio.create_task(bench.call(info, "run_command", key="k", **asked))
+            await asyncio.sleep(0)
+            go_on.set()
+            assert await again == told
+            assert len(bench.host.ran) == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_key_gives_the_first_answer_of_a_command_in_the_background_also_after_a_kill(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            info = await bench.sandbox()
+            asked: dict[str, Any] = {"command": "while [ ! -e go ]; do sleep 0.01; done", "background": True}
+            told = await bench.call(info, "run_command", key="b", **asked)
+            bench.kill()
+            await bench.start()
+            assert await bench.call(info, "run_command", key="b", **asked) == told
+            (tmp_path / "workspace" / "ada" / "go").touch()
+            await until(lambda: bench.kinds()[-1] == "call.ended")
+            assert await bench.call(info, "run_command", key="b", **asked) == told
 
     asyncio.run(scenario())
 

@@ -276,6 +276,48 @@ def test_what_an_earlier_agent_of_that_id_did_is_not_shown_to_the_next(desk: Des
     assert desk.lines("workspace", "alpha") == []
 
 
+@pytest.mark.parametrize("last", ["agent.deletion_started", "agent.created"])
+def test_what_ended_is_not_shown_to_the_next_agent_of_that_id_that_was_made_meanwhile(desk: Desk, last: str) -> None:
+    run(desk.history.catch_up())
+    append = desk.host.append_history
+
+    async def slowly(owner: str, session_id: str | None, lines: bytes) -> None:
+        if owner == "alpha":  # while its lines are waited for, Beta is deleted, and perhaps made again
+            for kind in ("agent.deletion_started", "agent.deleted", "agent.created"):
+                desk.ledger.append(kind, "beta", {"agent_id": "beta"})
+                if kind == last:
+                    break
+        await append(owner, session_id, lines)
+
+    desk.host.append_history = slowly  # type: ignore[method-assign]
+    first = desk.end_noted(desk.start(desk.record("sbx_a", "alpha")))
+    desk.end_noted(desk.start(desk.record("sbx_b", "beta")))
+    desk.ledger.append("sandbox.terminated", "sbx_b", {"sandbox_id": "sbx_b", "agent_id": "beta"})
+    run(desk.history.show())
+    assert [line["sequence"] for line in desk.lines("workspace", "alpha")] == [first.seq]
+    assert desk.lines("workspace", "beta") == []
+
+
+def test_what_was_given_while_a_transaction_failed_is_not_given_again(desk: Desk) -> None:
+    run(desk.history.catch_up())
+    given: list[bytes] = []
+
+    async def while_another_fails(owner: str, session_id: str | None, lines: bytes) -> None:
+        given.append(lines)
+        if len(given) == 1:
+            started = desk.start(desk.record("sbx_b", "beta"))
+            with pytest.raises(ZeroDivisionError), desk.store.transaction():
+                desk.end_noted(started)
+                _ = 1 // 0
+
+    desk.host.append_history = while_another_fails  # type: ignore[method-assign]
+    first = desk.end_noted(desk.start(desk.record("sbx_a", "alpha")))
+    run(desk.history.show())
+    second = desk.end_noted(desk.start(desk.record("sbx_a", "alpha")))
+    run(desk.history.show())
+    assert [json.loads(lines)["sequence"] for lines in given] == [first.seq, second.seq]
+
+
 def test_what_is_not_committed_is_not_shown(desk: Desk) -> None:
     run(desk.history.catch_up())
     started = desk.start(desk.record("sbx_a", "alpha"))

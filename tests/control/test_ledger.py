@@ -571,7 +571,7 @@ def test_entries_that_wait_for_their_commit_are_in_the_chain_and_the_head_is_nev
     keeping.fill(3)
     put_off(keeping, "call_a")
     put_off(keeping, "call_b")
-    assert [entry.seq for entry in keeping.ledger.entries()] == [1, 2, 3, 4, 5]
+    assert [row[0] for row in keeping.store.read("SELECT seq FROM ledger")] == [1, 2, 3, 4, 5]
     assert keeping.ledger.committed_seq == 3
     beside = keeping.verdict()  # as another process sees it
     assert (beside.intact, beside.entries) == (True, 3)
@@ -581,6 +581,25 @@ def test_entries_that_wait_for_their_commit_are_in_the_chain_and_the_head_is_nev
     put_off(keeping, "call_c")
     within = keeping.ledger.verify()
     assert (within.intact, within.entries) == (True, 7)
+
+
+@pytest.mark.parametrize("look", ["entries", "entry", "open_calls", "export"])
+def test_what_is_handed_out_is_committed_first(keeping: Keeping, look: str) -> None:
+    keeping.fill(1)
+    put_off(keeping, "call_a")
+    if look == "entries":
+        assert keeping.ledger.entries()[-1].seq == 2
+    elif look == "entry":
+        assert keeping.ledger.entry(2) is not None
+    elif look == "open_calls":
+        assert [entry.seq for entry in keeping.ledger.open_calls()] == [1]
+    else:
+        assert len(list(keeping.ledger.export())) == 2
+    assert keeping.verdict().entries == 2  # as another process sees it
+    with keeping.store.transaction() as connection:
+        keeping.ledger.append("note", "x", {}, connection=connection)
+        assert keeping.ledger.entry(3) is not None  # its own transaction sees it, and goes on
+        assert keeping.verdict().entries == 2
 
 
 @pytest.mark.req("T1.87")

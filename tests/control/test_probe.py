@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from coldframe.contract.errors import ColdframeError
+from coldframe.contract.errors import ColdframeError, GuestLost
 from coldframe.contract.isolation import IsolationReport, Property
+from coldframe.control import sandboxes
 from coldframe.control.probe import Probe
 from tests.control.bench import OWNER, Bench, opened, until
 from tests.fakes import FakeBox, fake_report
@@ -49,23 +50,23 @@ def test_a_sandbox_at_rest_is_let_alone_and_one_in_use_is_measured(
 ) -> None:
     async def scenario() -> None:
         async with opened(tmp_path) as bench:
-            sandboxes = bench.control.sandboxes
+            control = bench.control.sandboxes
             info = await bench.sandbox()
             measured = Measured(STANDS).install(monkeypatch)
-            await sandboxes.measure_used()
+            await control.measure_used()
             assert measured.looks == 0
             assert await told(bench, info.sandbox_id) is None
-            await sandboxes.measure_used()
+            await control.measure_used()
             assert measured.looks == 1
-            await sandboxes.measure_used()
+            await control.measure_used()
             assert measured.looks == 1  # nothing was started since, and nothing runs
             measured.processes = 3
             assert await told(bench, info.sandbox_id) is None
             for looks in (2, 3, 4):
-                await sandboxes.measure_used()
+                await control.measure_used()
                 assert measured.looks == looks
-            await sandboxes.terminate(OWNER, info.sandbox_id)
-            await sandboxes.measure_used()
+            await control.terminate(OWNER, info.sandbox_id)
+            await control.measure_used()
             assert measured.looks == 4
 
     asyncio.run(scenario())
@@ -77,22 +78,22 @@ def test_a_wall_that_fell_is_recorded_and_contracted_and_nothing_more_is_started
 ) -> None:
     async def scenario() -> None:
         async with opened(tmp_path) as bench:
-            sandboxes = bench.control.sandboxes
+            control = bench.control.sandboxes
             info = await bench.sandbox()
             assert await told(bench, info.sandbox_id) is None
-            before = await sandboxes.contract(OWNER, info.sandbox_id)
+            before = await control.contract(OWNER, info.sandbox_id)
             Measured(FELL).install(monkeypatch)
 
             look: Callable[[], Awaitable[object]] = {
-                "probe": sandboxes.measure_used,
-                "report": lambda: sandboxes.report(OWNER, info.sandbox_id),
-                "contract": lambda: sandboxes.contract(OWNER, info.sandbox_id),
+                "probe": control.measure_used,
+                "report": lambda: control.report(OWNER, info.sandbox_id),
+                "contract": lambda: control.contract(OWNER, info.sandbox_id),
             }[way]
             await look()
             changed = [one for one in bench.control.ledger.entries(limit=1000) if one.kind == "isolation.changed"]
             assert [one.body["degraded"] for one in changed] == [["seccomp"]]
-            assert "seccomp" in sandboxes.get(OWNER, info.sandbox_id).degraded
-            after = await sandboxes.contract(OWNER, info.sandbox_id)
+            assert "seccomp" in control.get(OWNER, info.sandbox_id).degraded
+            after = await control.contract(OWNER, info.sandbox_id)
             assert after.version > before.version
             line = next(one for one in after.isolation if one.id == "isolation.control.seccomp")
             assert line.value["enforced"] is False
@@ -101,8 +102,77 @@ def test_a_wall_that_fell_is_recorded_and_contracted_and_nothing_more_is_started
             assert len(bench.host.ran) == ran
             assert bench.kinds()[-1] == "call.refused"
             Measured(STANDS).install(monkeypatch)
-            await sandboxes.measure_used()
+            await control.measure_used()
             assert await told(bench, info.sandbox_id) is None
+
+    asyncio.run(scenario())
+
+
+def test_a_key_gives_the_answer_of_its_call_also_after_a_wall_fell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            info = await bench.sandbox()
+            first = await bench.call(info, "run_command", key="k", command="true")
+            Measured(FELL).install(monkeypatch)
+            await bench.control.sandboxes.measure_used()
+            assert bench.control.sandboxes.get(OWNER, info.sandbox_id).degraded != first.degraded
+            assert await bench.call(info, "run_command", key="k", command="true") == first
+
+    asyncio.run(scenario())
+
+
+def test_a_sandbox_that_does_not_answer_holds_up_no_other_and_none_is_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            control = bench.control.sandboxes
+            ids = [(await bench.sandbox(agent)).sandbox_id for agent in ("mute", "broken", "well")]
+            for one in ids:
+                assert await told(bench, one) is None
+            looked: list[str] = []
+
+            async def report(self: FakeBox) -> IsolationReport:
+                looked.append(self.sandbox_id)
+                if self.sandbox_id == ids[0]:
+                    await asyncio.Event().wait()
+                if self.sandbox_id == ids[1]:
+                    raise GuestLost("as the test wants it")
+                return fake_report().model_copy(update={"processes": 1})
+
+            monkeypatch.setattr(FakeBox, "report", report)
+            monkeypatch.setattr(sandboxes, "MEASURE_TIMEOUT_S", 0.01)
+            await control.measure_used()
+            assert sorted(looked) == sorted(ids)
+            looked.clear()
+            await control.measure_used()
+            assert sorted(looked) == sorted(ids[:2])
+
+    asyncio.run(scenario())
+
+
+def test_what_is_started_while_it_is_measured_counts_for_the_next_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            info = await bench.sandbox()
+            assert await told(bench, info.sandbox_id) is None
+            looks = 0
+
+            async def report(_: FakeBox) -> IsolationReport:
+                nonlocal looks
+                looks += 1
+                if looks == 1:
+                    assert await told(bench, info.sandbox_id) is None
+                return fake_report().model_copy(update={"processes": 1})
+
+            monkeypatch.setattr(FakeBox, "report", report)
+            for seen in (1, 2, 2):
+                await bench.control.sandboxes.measure_used()
+                assert looks == seen
 
     asyncio.run(scenario())
 

@@ -314,6 +314,38 @@ def test_a_commit_that_fails_later_tells_whoever_went_on_that_it_is_lost(store: 
     assert others_names(store) == ["later"]
 
 
+def test_a_durable_part_of_a_transaction_is_synced_also_while_somebody_reads(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    sync = os.fdatasync
+
+    def seen(file: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{file}"))
+        sync(file)
+
+    def refuses(_: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "fdatasync", seen)
+    reader = sqlite3.connect(store.path, isolation_level=None)
+    reader.execute("BEGIN")
+    reader.execute("SELECT count(*) FROM things").fetchone()
+    heard: list[bool] = []
+    for name in ("a", "b"):
+        with store.transaction(), store.transaction(durable=True) as connection:
+            add(connection, name)
+            store.after(heard.append, lambda: None)
+        assert synced.pop() == os.path.realpath(store.path + "-wal")
+        assert synced == []
+    monkeypatch.setattr(os, "fdatasync", refuses)
+    with pytest.raises(LedgerUnavailable), store.transaction(), store.transaction(durable=True) as connection:
+        add(connection, "c")
+        store.after(heard.append, lambda: None)
+    assert heard == [True, True, False]
+    reader.close()
+
+
 def test_another_thread_settles_what_was_put_off_here(store: Store) -> None:
     put_off(store, "a")
     thread = threading.Thread(target=store.settle)

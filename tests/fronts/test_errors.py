@@ -2,10 +2,12 @@
 
 import json
 import socket
-from collections.abc import Iterator
+import threading
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
+from starlette.requests import ClientDisconnect, Request
 
 from coldframe.contract.errors import catalogue
 from tests.fronts.served import Served
@@ -63,6 +65,8 @@ def check_error(status: int, headers: dict[str, str], body: bytes) -> dict[str, 
         ("GET", "/v1/sandboxes/SANDBOX/files/%FF", b"", "INVALID_ARGUMENT"),
         ("GET", "/v1/sandboxes/SANDBOX/files/..%2F..%2Fetc%2Fpasswd", b"", "OUTSIDE_WORKSPACE"),
         ("GET", "/v1/sandboxes/SANDBOX/files/a?offset=-5", b"", "INVALID_ARGUMENT"),
+        ("GET", "/v1/sandboxes/SANDBOX/files/a?offset=--5", b"", "INVALID_ARGUMENT"),
+        ("GET", "/v1/sandboxes/SANDBOX/commands/none/events?after_seq=1-", b"", "INVALID_ARGUMENT"),
         ("PUT", "/v1/sandboxes/SANDBOX/files/../../etc/passwd", b"x", "OUTSIDE_WORKSPACE"),
         ("GET", "/v1/sandboxes/SANDBOX/commands/none", b"", "NOT_FOUND"),
         ("GET", "/v1/sandboxes/SANDBOX/commands/none/output?stream=both", b"", "INVALID_ARGUMENT"),
@@ -98,6 +102,42 @@ def test_a_fault_of_ours_tells_a_reference_and_nothing_else(
     assert b"secret detail" not in answer[2]
     assert error["facts"]["reference"] in caplog.text
     assert served.owner_token not in caplog.text
+
+
+@pytest.mark.parametrize("path", ["/v1/sandboxes/SANDBOX/tools/run_command", "/v1/policy"])
+def test_a_caller_that_leaves_within_its_request_is_no_fault_of_ours(
+    served: Served, standing_sandbox: str, caplog: pytest.LogCaptureFixture, path: str
+) -> None:
+    left = threading.Event()
+    stream = Request.stream
+
+    async def watched(request: Request) -> AsyncIterator[bytes]:
+        try:
+            async for part in stream(request):
+                yield part
+        except ClientDisconnect:
+            left.set()
+            raise
+
+    address = served.url.removeprefix("http://").split(":")
+    method = "PUT" if path == "/v1/policy" else "POST"
+    head = f"{method} {path.replace('SANDBOX', standing_sandbox)} HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+    head += f"Authorization: Bearer {served.owner_token}\r\nContent-Length: 100\r\n\r\n"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Request, "stream", watched)
+        with socket.create_connection((address[0], int(address[1]))) as connection:
+            connection.sendall(head.encode() + b"{")
+        assert left.wait(20)
+        served.request("GET", "/v1/tools")  # the one before it is through
+    assert "request failed" not in caplog.text
+
+
+def test_a_body_that_is_no_json_is_told_as_such(served: Served) -> None:
+    headers = {"Content-Type": "application/json"}
+    answer = served.request("POST", "/v1/sandboxes", body=b'{"agent_id":', headers=headers)
+    error = check_error(*answer)
+    assert (error["code"], error["facts"]["argument"]) == ("INVALID_ARGUMENT", "body")
+    assert "not JSON" in error["message"]
 
 
 def test_a_body_over_the_cap_is_refused_without_being_kept(served: Served) -> None:

@@ -10,6 +10,7 @@ import pytest
 from coldframe.client.sync import SyncSandbox
 from coldframe.contract.command import Ended, OutputChunk, Started
 from coldframe.contract.errors import DeniedByRule
+from coldframe.contract.policy import Role
 from coldframe.contract.tool import ToolResult
 from tests.fronts.served import Served
 
@@ -98,6 +99,27 @@ def test_whoever_accepts_frames_gets_output_as_bytes(served: Served, sandbox: Sy
     assert [head["event"] for head, _ in frames_of(followed)] == ["started", "output", "ended"]
     refused = served.request("POST", path, body=b'{"command": "sudo id"}', headers=headers)
     assert (refused[0], refused[1]["content-type"]) == (403, "application/json")
+
+
+@pytest.mark.parametrize("accept", ["application/x-ndjson", "application/x-coldframe-frames"])
+def test_what_a_rule_about_output_withholds_is_in_no_event(served: Served, sandbox: SyncSandbox, accept: str) -> None:
+    headers = {"Accept": accept, "Content-Type": "application/json"}
+    path = f"/v1/sandboxes/{sandbox.id}"
+    command = b'{"command": "echo before; echo TOP-SECR\'\'ET"}'
+    rule = "{id: marker, hook: POST_TOOL_RESPONSE, then: deny, when: {output: {contains: TOP-SECRET}}}"
+    with served.sync_client() as client:
+        client.policy.load(f"version: 1\nrules: [{rule}]\n")
+        try:
+            agent = served.token(Role.AGENT, "builder")
+            answers = [served.request("POST", f"{path}/tools/run_command", token=agent, body=command, headers=headers)]
+            one = f"{path}/commands/{sandbox.commands()[-1].command_id}"
+            for rest in ("/events", "/output"):
+                answers.append(served.request("GET", one + rest, token=agent, headers=headers))
+        finally:
+            client.policy.load("version: 1\n")
+    for status, _, body in answers:
+        assert (status, json.loads(body)["error"]["code"]) == (403, "DENIED_BY_RULE")
+        assert not any(text in body for text in (b"TOP-SECRET", b"before", b"YmVmb3Jl"))
 
 
 def frames_of(body: bytes) -> list[tuple[dict[str, Any], bytes]]:

@@ -169,8 +169,8 @@ class Keeper:
         self._loop.run_until_complete(self._check(value))
 
     async def _check(self, pieces: list[dict[str, Any]]) -> None:
-        mark = self._machine._mark("box")
-        directory = self._machine._directory("box")
+        mark = self._machine._marks.read("box")
+        directory = self._machine._marks.directory("box")
         speaking = asyncio.create_task(_speak(directory, "keeper.sock", pieces))
         answered = await _within(run(self._box, "echo alive"), "another's command meanwhile")
         await _within(speaking, "the conversation")
@@ -187,7 +187,7 @@ class Keeper:
             listed = (await self._box.ask(ListCommands())).commands
             held = {one.command_id for one in listed}
             between = {one.command_id for one in listed if one.state == "running" and one.pid is None}
-            records = os.path.join(self._machine._directory("box"), "records")
+            records = os.path.join(self._machine._marks.directory("box"), "records")
             begun = {name.removesuffix(".record") for name in os.listdir(records) if name.endswith(".record")}
             between |= {one for one in begun - held if not _has_ended(records, one)}
             if not between - self._stuck:
@@ -197,7 +197,7 @@ class Keeper:
         raise Fault(f"neither started nor ended: {sorted(between)}")
 
     def _forget_records(self) -> None:
-        records = Path(self._machine._directory("box"), "records")
+        records = Path(self._machine._marks.directory("box"), "records")
         if len(os.listdir(records)) > 3000:
             for path in records.iterdir():
                 path.unlink(missing_ok=True)

@@ -1,7 +1,9 @@
 """A command always comes to an end that is told, whatever it or its neighbours do, and all its output up to then is kept."""
 
+import errno
 import os
 import resource
+import select
 import signal
 import tempfile
 from collections.abc import Callable, Iterator
@@ -11,9 +13,10 @@ from typing import Any
 import pytest
 
 from coldframe.guest import spawn
-from coldframe.guest.command import Command, Usage
+from coldframe.guest.command import Command
 from coldframe.guest.loop import Loop
 from coldframe.guest.transcript import Transcript
+from coldframe.guest.usage import Usage
 from tests.host.forked import in_child
 
 NOTHING = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
@@ -270,6 +273,46 @@ def test_no_free_descriptor_is_a_result_and_leaves_no_process(records: int) -> N
     ends, children = in_child(whole)
     assert {"not_started", "exited"} == set(ends)
     assert children == -1
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_no_free_event_watch_is_a_result_and_leaves_no_process(
+    records: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: bool
+) -> None:
+    watch = Loop.watch
+    left = 0
+
+    def scarce(self: Loop, file: int, events: int, handler: Callable[[int], None]) -> None:
+        nonlocal left
+        if left == 0:
+            raise OSError(errno.ENOSPC, "no space")
+        left -= 1
+        watch(self, file, events, handler)
+
+    def whole(free: int) -> tuple[str, str | None, bool]:
+        nonlocal left
+        left = free
+        command = run(records, SessionTree(), argv=["sleep", "30"], timeout_s=0.3, until_settled=True)
+        assert command.result is not None
+        try:
+            gone = os.waitpid(-1, os.WNOHANG)[0] == -1
+        except ChildProcessError:
+            gone = True
+        return command.result["ended"], command.result["start_error"], gone
+
+    def await_exec(report: int) -> bool:
+        if told:  # however long it takes
+            end = select.poll()
+            end.register(report, 0)
+            end.poll()
+        return told
+
+    monkeypatch.setattr(Loop, "watch", scarce)
+    monkeypatch.setattr(spawn, "await_exec", await_exec)
+    needed = 3 if told else 4
+    for free in range(needed):
+        assert in_child(lambda: whole(free)) == ("not_started", "no process could be made: no space", True)  # noqa: B023
+    assert in_child(lambda: whole(needed)) == ("timed_out", None, True)
 
 
 def test_a_program_is_the_first_of_the_search_path_that_can_be_started(records: int, tmp_path: Path) -> None:

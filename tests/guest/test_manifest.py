@@ -1,7 +1,9 @@
 """Promise: two scans of a workspace tell exactly what changed between them, fast enough to surround every command."""
 
+import mmap
 import os
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ import pytest
 from coldframe.contract.command import FileChange
 from coldframe.guest import manifest
 from coldframe.guest.manifest import Manifest, compare, scan
+from coldframe.guest.watch import is_memory
 from tests.guest.workspace import Workspace, unprivileged
 
 
@@ -207,3 +210,56 @@ def test_a_warm_scan_reads_no_content_and_is_quick(workspace: Workspace, monkeyp
     assert opened == []
     assert again.tree_sha256 == known.tree_sha256
     assert min(took_s) < 0.05  # about 3 ms on an idle machine
+
+
+def test_what_is_written_again_to_a_file_in_memory_is_told_if_others_lived_at_the_last_scan(
+    workspace: Workspace,
+) -> None:
+    if is_memory(workspace.root):
+        pytest.skip("no digest is kept here")
+    began_ns = time.time_ns()
+    (workspace.path / "held").write_text("old")
+    with open(workspace.path / "held", "r+b") as file, mmap.mmap(file.fileno(), 3) as held:
+        held[:3] = b"one"
+        settle(workspace.path)
+        before = scan(workspace.root, others_since_ns=began_ns)
+        assert before.entries[b"held"].digest is not None
+        held[:3] = b"two"  # changes no time, the page is to be written anyway
+        after = scan(workspace.root, before, others_since_ns=began_ns)
+    assert after.entries[b"held"].identity == before.entries[b"held"].identity
+    assert after.entries[b"held"].digest != before.entries[b"held"].digest
+    assert after.tree_sha256 != before.tree_sha256
+
+
+def test_others_make_only_those_files_read_again_that_they_may_hold(workspace: Workspace) -> None:
+    if is_memory(workspace.root):
+        pytest.skip("no digest is kept here")
+    (workspace.path / "old").write_text("old")
+    settle(workspace.path)
+    later_ns = time.time_ns() + manifest.TICK_NS
+    with open(workspace.path / "old", "r+b"):
+        assert len(scan(workspace.root, others_since_ns=later_ns).digests) == 1
+        assert scan(workspace.root, others_since_ns=0).digests == {}
+    with open(workspace.path / "old", "rb") as file:
+        leases = not manifest._is_held_to_write(file.fileno())
+    if leases:
+        assert len(scan(workspace.root, others_since_ns=0).digests) == 1
+
+
+def test_no_digest_is_trusted_where_a_map_changes_no_time() -> None:
+    if not os.access("/dev/shm", os.W_OK):
+        pytest.skip("no file system in memory")
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        workspace = Workspace(Path(folder))
+        if not is_memory(workspace.root):
+            workspace.close()
+            pytest.skip("no file system in memory")
+        (workspace.path / "held").write_text("old")
+        settle(workspace.path)
+        before = scan(workspace.root)
+        with open(workspace.path / "held", "r+b") as file, mmap.mmap(file.fileno(), 3) as held:
+            assert held[:3] == b"old"  # read first: then a write is not noticed
+            held[:3] = b"new"
+        after = scan(workspace.root, before)
+        workspace.close()
+    assert changes(before, after) == {"held": "changed"}

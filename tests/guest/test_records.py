@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from coldframe.guest import records
+from coldframe.guest import manifest, records
 from coldframe.guest.records import Record, end_record, open_record, read_record, record_name
 
 START, END = {"at": "2026-01-01T00:00:00+00:00", "command_line": "echo \udcff\n"}, {"result": {"exit_code": 0}}
@@ -42,6 +42,13 @@ def test_a_line_that_was_cut_off_is_not_there(directory: int, tmp_path: Path, cu
     path = tmp_path / record_name("c")
     path.write_bytes(path.read_bytes()[:-cut])
     assert read_record(directory, "c") == Record(START, None)
+
+
+def test_the_most_that_a_command_can_change_is_read_back(directory: int) -> None:
+    end = {"result": {"files": "\udcff" * (2 * manifest.PATH_BYTES)}}
+    end_record(open_record(directory, "c", START), end)
+    is_same = read_record(directory, "c") == Record(START, end)
+    assert is_same  # too long to be shown
 
 
 def test_a_record_whose_first_line_could_not_be_kept_is_not_left_behind(

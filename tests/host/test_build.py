@@ -9,9 +9,10 @@ import pytest
 
 from coldframe.contract.errors import IsolationUnavailable
 from coldframe.host import confine
+from coldframe.host.builder import kill_strays
 from coldframe.host.cgroups import BoxGroups
 from coldframe.host.isolation import namespaces
-from coldframe.host.machine import Machine, _kill_strays
+from coldframe.host.machine import Machine
 from tests.host.boxes import become_ordinary
 from tests.host.forked import in_child, wait_until
 from tests.host.machines import as_root_and_ordinary, needs_bubblewrap, new_box, on_a_machine, run
@@ -141,7 +142,7 @@ def test_what_bubblewrap_left_half_built_is_found_and_killed() -> None:
         os.kill(bwrap, signal.SIGKILL)
         wait_until(lambda: first in _children_of(os.getpid()))
         left = _start_of(first) is not None
-        _kill_strays(os.getpid())
+        kill_strays(os.getpid())
         return left, _start_of(first) is None
 
     assert in_child(leave_one_and_kill_it) == (True, True)

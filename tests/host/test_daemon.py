@@ -7,6 +7,7 @@ import socket
 import struct
 import sys
 import tempfile
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from coldframe.contract.sandbox import SandboxSpec
 from coldframe.guest.frames import PREFIX, decode_head, encode
 from coldframe.host import daemon, history_files, machine
 from coldframe.host.confine import ConfineError
+from coldframe.host.history_files import HistoryFiles
 from coldframe.host.remote import RemoteHost, daemon_answers
 from coldframe.host.removal import remove_tree
 from coldframe.host.workspaces import HISTORY, Workspaces
@@ -299,6 +301,48 @@ def test_history_is_written_without_the_daemon_once_it_has_handed_the_file_over(
         finally:
             await host.close()
         assert handles_on(os.path.join(home, HISTORY)) == 0
+
+    with_a_daemon(steps)
+
+
+def test_a_line_that_is_being_given_while_its_workspace_is_removed_does_not_reach_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def steps(folder: str) -> None:
+        host = RemoteHost(folder)
+        go_on, begun, order = threading.Event(), threading.Event(), []
+        ask, send = HistoryFiles._ask, RemoteHost._ask
+
+        def slowly(self: HistoryFiles, owner: str, session_id: str | None, lines: bytes) -> int | None:
+            begun.set()
+            go_on.wait()
+            file = ask(self, owner, session_id, lines)
+            order.append("given")
+            return file
+
+        async def sent(self: RemoteHost, verb: str, body: bytes = b"", **fields: Any) -> dict[str, Any]:
+            order.append(verb)
+            return await send(self, verb, body, **fields)
+
+        try:
+            await host.create_workspace("ada")
+            monkeypatch.setattr(HistoryFiles, "_ask", slowly)
+            monkeypatch.setattr(RemoteHost, "_ask", sent)
+            giving = asyncio.create_task(host.append_history("ada", None, b"old\n"))
+            await asyncio.to_thread(begun.wait)
+            removing = asyncio.create_task(host.delete_workspace("ada"))
+            await asyncio.sleep(0)
+            await host.append_history("ada", None, b"older\n")
+            go_on.set()
+            await giving
+            await removing
+            assert order == ["given", "delete_workspace"]
+            await host.create_workspace("ada")
+            await host.append_history("ada", None, b"new\n")
+            assert Path(folder, "workspace", "ada", HISTORY).read_bytes() == b"new\n"
+        finally:
+            go_on.set()
+            await host.close()
 
     with_a_daemon(steps)
 

@@ -9,6 +9,7 @@ import pytest
 from coldframe.contract.errors import NotFound
 from coldframe.host.cgroups import BoxGroups
 from coldframe.host.confine import ConfineError
+from coldframe.host.endings import Endings
 from coldframe.host.machine import Machine
 from tests.host.machines import as_root_and_ordinary, needs_bubblewrap, new_box, on_a_machine, run, until
 from tests.host.test_machine import made
@@ -31,7 +32,7 @@ def running(word: str) -> list[int]:
 
 async def only_records_are_left(machine: Machine) -> None:
     async def left() -> bool:
-        return os.listdir(machine._directory("box")) == ["records"] and made(machine) == {
+        return os.listdir(machine._marks.directory("box")) == ["records"] and made(machine) == {
             "boxes": ["box"],
             "groups": [],
             "processes": [],
@@ -80,7 +81,7 @@ def test_what_could_not_be_removed_goes_with_the_next_sweep(who: str) -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(BoxGroups, "remove", refuse)
             await machine.end_box("box")
-            await machine._finish_endings()
+            await machine._endings.finish()
         assert await machine.sweep(keep_boxes=set(), keep_sessions=set())
         await only_records_are_left(machine)
 
@@ -93,20 +94,20 @@ def test_what_a_killed_daemon_had_not_removed_goes_at_the_next_start(who: str) -
         await new_box(machine)
         gone = asyncio.Event()
 
-        async def killed_there(self: Machine, mark: object) -> None:
+        async def killed_there(self: Endings, mark: object) -> None:
             gone.set()
             await asyncio.Event().wait()
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Machine, "_end_keeper", killed_there)
+            patch.setattr(Endings, "end_keeper", killed_there)
             await machine.end_box("box")
             await gone.wait()
-            left = machine._endings["box"].whole
+            left = machine._endings._running["box"].whole
             left.cancel()
             await asyncio.wait({left})
-        assert os.listdir(machine._directory("box")) != ["records"]
+        assert os.listdir(machine._marks.directory("box")) != ["records"]
         again = Machine(machine._data)
-        assert os.listdir(machine._directory("box")) == ["records"]
+        assert os.listdir(machine._marks.directory("box")) == ["records"]
         await again.close()
         await only_records_are_left(machine)
 

@@ -1,7 +1,10 @@
 """A keeper serves whatever is asked on its socket and outlives every malformed request; its commands get nothing of it."""
 
 import asyncio
+import fcntl
 import os
+import sys
+import termios
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -29,7 +32,7 @@ class Raw:
     """A connection to the keeper without any kindness of ours."""
 
     def __init__(self, machine: Machine, name: str = "box") -> None:
-        self._directory = machine._directory(name)
+        self._directory = machine._marks.directory(name)
 
     async def __aenter__(self) -> "Raw":
         peer = connect(self._directory)
@@ -121,6 +124,25 @@ def test_a_bad_frame_ends_that_connection_only(data: bytes) -> None:
     on_a_box(steps)
 
 
+def test_a_request_may_come_one_byte_at_a_time() -> None:
+    async def steps(machine: Machine, box: Box) -> None:
+        async with Raw(machine) as raw:
+            for byte in encode({"op": "follow", "command_id": "n--n-", "after_seq": -1}):
+                await until(lambda: _all_taken(raw), "it was read")
+                raw.writer.write(bytes([byte]))
+            answer = await raw.receive()
+            assert answer is not None
+            assert answer["error"]["message"] == "no command `n--n-` is held by this sandbox"
+
+    on_a_box(steps)
+
+
+async def _all_taken(raw: Raw) -> bool:
+    """Whether the keeper has read all that was sent."""
+    left = fcntl.ioctl(raw.writer.get_extra_info("socket"), termios.TIOCOUTQ, bytes(4))
+    return int.from_bytes(left, sys.byteorder) == 0
+
+
 def test_a_second_slow_request_on_a_busy_connection_is_refused_and_leaves_no_process() -> None:
     async def steps(machine: Machine, box: Box) -> None:
         await run(box, "for i in $(seq 20); do seq 20000 > f$i; done")
@@ -141,7 +163,7 @@ def test_a_second_slow_request_on_a_busy_connection_is_refused_and_leaves_no_pro
 @as_root_and_ordinary
 def test_the_keeper_may_open_much_and_a_command_only_what_its_limits_say(who: str) -> None:
     async def steps(machine: Machine, box: Box) -> None:
-        mark = machine._mark("box")
+        mark = machine._marks.read("box")
         assert mark is not None
         limits = Path(f"/proc/{mark.pid}/limits").read_text()
         soft, hard = limits.partition("Max open files")[2].split()[:2]
@@ -188,7 +210,7 @@ def test_many_followers_of_one_command_all_get_all_and_may_leave_at_any_time() -
 
 def test_what_ended_long_ago_costs_no_descriptor_and_is_read_from_its_record() -> None:
     async def steps(machine: Machine, box: Box) -> None:
-        mark = machine._mark("box")
+        mark = machine._marks.read("box")
         assert mark is not None
 
         def held() -> int:
@@ -292,9 +314,44 @@ def test_what_a_command_changes_is_recorded_however_it_writes() -> None:
     on_a_box(steps)
 
 
+BY_MAP = """
+import mmap, os, sys, time
+with open("held", "r+b") as file, mmap.mmap(file.fileno(), 3) as held:
+    held[:3] = b"one"
+    open("ready", "w").close()
+    while not os.path.exists("go"):
+        time.sleep(0.01)
+    held[:3] = b"two"
+    os.mkdir("done")
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("who", ["what outlived its command", "another box"])
+def test_what_is_written_to_a_file_that_is_held_in_memory_is_in_the_state_of_the_workspace(who: str) -> None:
+    """Such a write tells nobody and changes no time."""
+
+    async def steps(machine: Machine, box: Box) -> None:
+        writer = await new_box(machine, "other") if who == "another box" else box
+        path = Path(machine.workspaces.of_agent("agent"))
+        await box.ask(WriteFile(path="by-map.py", content=BY_MAP.encode()))
+        await run(box, "echo old > held; mkdir scratch/d")
+        await run(writer, "python3 by-map.py >/dev/null 2>&1 & true")
+        await until(lambda: _exists(path / "ready"), "it holds the file")
+        first = await quiet(box)
+        await run(box, "touch go")
+        await until(lambda: _exists(path / "done"), "it wrote")
+        assert (path / "held").read_text() == "two\n"
+        await run(box, "rmdir done; rm go")
+        last = await quiet(box)
+        assert first.result.files.tree_sha256_after != last.result.files.tree_sha256_after
+
+    on_a_box(steps)
+
+
 async def _exists(path: Path) -> bool:
     return path.exists()
 
 
 async def _has(machine: Machine, name: str) -> bool:
-    return Path(machine._directory("box"), "records", name).exists()
+    return Path(machine._marks.directory("box"), "records", name).exists()

@@ -258,6 +258,17 @@ def test_a_group_that_could_pass_something_on_is_not_used_again(
     assert gone
 
 
+def test_a_process_without_a_number_here_is_nobody_to_signal_but_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    signalled = []
+    monkeypatch.setattr(CommandGroup, "pids", lambda _: [0, 4_000_000])
+    monkeypatch.setattr(os, "kill", lambda pid, number: signalled.append((pid, number)))
+    group = CommandGroup(limits.GroupDescriptors((), ()), "c1")
+    assert group.signal(signal.SIGTERM) == 1
+    assert signalled == [(4_000_000, signal.SIGTERM)]
+    monkeypatch.setattr(CommandGroup, "pids", lambda _: [0])
+    assert not group.is_empty()
+
+
 @as_root
 def test_the_process_limit_is_that_of_the_box(groups: cgroups.BoxGroups, tmp_path: Path) -> None:
     def keeper() -> int:

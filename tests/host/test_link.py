@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import socket
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -225,3 +226,41 @@ def test_an_error_of_the_keeper_is_raised_as_what_it_is(tmp_path: Path) -> None:
             await link.request({})
 
     with_a_keeper(tmp_path, serve, steps)
+
+
+def test_too_many_who_wait_for_one_keeper_hold_up_nobody_else(tmp_path: Path) -> None:
+    async def whole() -> None:
+        loop = asyncio.get_running_loop()
+        folder = os.open(tmp_path, os.O_PATH)
+        name = f"/proc/self/fd/{folder}/{SOCKET_NAME}"
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(name)
+            listener.listen(0)
+            listener.setblocking(False)
+            waiting = []
+            while True:
+                one = socket.socket(socket.AF_UNIX)
+                one.setblocking(False)
+                try:
+                    one.connect(name)
+                except BlockingIOError:
+                    one.close()
+                    break
+                waiting.append(one)
+            link = Link(str(tmp_path))
+            asking = asyncio.create_task(link.request({"op": "report"}))
+            await asyncio.sleep(0)
+            assert not asking.done()
+            for one in waiting:
+                peer, _ = await loop.sock_accept(listener)
+                peer.close()
+                one.close()
+            peer, _ = await loop.sock_accept(listener)
+            with peer:
+                assert await loop.sock_recv(peer, 4096)
+                await loop.sock_sendall(peer, encode({"answer": {"ok": True}}))
+                assert await asking == ({"ok": True}, b"")
+                link.close()
+        os.close(folder)
+
+    asyncio.run(whole())

@@ -9,7 +9,9 @@ import pytest
 from coldframe.contract.errors import ColdframeError
 from coldframe.contract.files import ListProcesses, RemovePath, WriteFile
 from coldframe.contract.sandbox import Limits
+from coldframe.host import own_disk
 from coldframe.host.machine import Machine
+from coldframe.host.own_disk import OwnDisk, OwnDiskQuota
 from coldframe.host.quota import ENTRY_BYTES, DiskQuota, Free, measure
 from tests.host.machines import as_root_and_ordinary, needs_bubblewrap, new_box, on_a_machine, run, until
 
@@ -148,6 +150,35 @@ def test_a_lower_limit_ends_nobody_for_what_was_there_already(root: int, nobody:
     fill(root, "b", 1 * MIB)
     quota.look()
     assert quota.overruns == 1
+
+
+def test_a_limit_below_that_of_its_own_disk_counts_all_that_is_on_it(
+    root: int, nobody: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used = 0
+    disk = Disk()
+
+    def read(_: int) -> OwnDisk:
+        return OwnDisk(capacity=10 * MIB, free=10 * MIB - used, files=1000, files_free=1000, block=4096)
+
+    def write(size: int) -> None:
+        nonlocal used
+        used += size
+        disk.fall(size)
+
+    monkeypatch.setattr(own_disk, "read_disk", read)
+    quota = OwnDiskQuota(root, nobody, 10 * MIB, clock=lambda: 0.0, free=disk.look)
+    quota.look()
+    write(2 * MIB)  # since the last look, and where no walk would find it
+    quota.hold_to(3 * MIB)
+    quota.look()
+    assert quota.used == 2 * MIB and not quota.full() and quota.overruns == 0
+    assert quota.refuses(2 * MIB)
+    write(2 * MIB)
+    quota.look()
+    assert quota.used == 4 * MIB and quota.full() and quota.overruns == 1
+    quota.hold_to(10 * MIB)
+    assert not quota.full()
 
 
 def test_a_write_is_refused_by_what_it_would_lead_to(root: int, nobody: int) -> None:

@@ -1,8 +1,11 @@
 """Whatever tree an agent leaves goes away whole, and nothing that it points to or is moved to."""
 
 import os
+import shutil
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -102,3 +105,34 @@ def test_a_directory_moved_meanwhile_ends_the_walk_below_the_tree(
     monkeypatch.undo()
     remove_tree(str(shelf / "victim"))
     assert os.listdir(shelf) == ["neighbour"]
+
+
+def test_two_who_remove_the_same_tree_are_in_nobodys_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a sweep does with what is being removed; the other one is done before each step of ours in turn."""
+    tree = tmp_path / "tree"
+    steps = ("_enter", "_next_directory", "_identity")
+    for turn in range(1, 30):
+        (tree / "one" / "deeper").mkdir(parents=True)
+        (tree / "two").mkdir()
+        left = turn
+        with monkeypatch.context() as patch:
+
+            def counted(name: str) -> Callable[..., Any]:
+                step = getattr(removal, name)
+
+                def count(*arguments: Any) -> Any:
+                    nonlocal left
+                    left -= 1
+                    if left == 0:
+                        shutil.rmtree(tree)
+                    return step(*arguments)
+
+                return count
+
+            for name in steps:
+                patch.setattr(removal, name, counted(name))
+            remove_tree(str(tree))
+        assert not tree.exists()
+        if left > 0:
+            return
+    pytest.fail("each step was met")

@@ -172,6 +172,18 @@ def test_a_daemon_that_starts_again_finds_the_mounts_and_makes_no_second_one(
     assert traces(str(data)) == before
 
 
+def test_a_data_directory_behind_a_link_has_the_same_disks(data: Path, workspaces: Workspaces) -> None:
+    link = data / "link"
+    link.symlink_to(data)
+    linked = Workspaces(str(link), own_disks=True)
+    linked.make(linked.of_agent("a"))
+    linked.make(linked.of_agent("a"), disk_mib=64)
+    workspaces.make(workspaces.of_agent("a"))
+    linked.remove(linked.of_agent("a"))
+    assert not os.path.exists(workspaces.of_agent("a"))
+    assert workspaces._images.names() == []
+
+
 def test_one_image_never_gets_two_loop_devices(data: Path, workspaces: Workspaces) -> None:
     path = workspaces.of_agent("a")
     workspaces.make(path)

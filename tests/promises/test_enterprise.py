@@ -12,7 +12,7 @@ from coldframe.client.sync import SyncColdframe, SyncSandbox
 from coldframe.contract.errors import ColdframeError, DeniedByRule, GrantMissing, RulesInvalid
 from coldframe.contract.policy import Role
 from coldframe.contract.sandbox import Limits, SandboxSpec
-from coldframe.host.machine import offered_tools
+from coldframe.host.offered_tools import offered_tools
 from tests.installation import Installation
 from tests.promises.governed import EVERY_TOOL, NO_RULES, head, token_of, tokens_of
 from tests.promises.raw import all_entries, call, rest

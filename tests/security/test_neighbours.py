@@ -76,7 +76,7 @@ async def hunt(
     await run(box, prepare)
     await box.ask(WriteFile(path="hunter.py", content=HUNTER.encode()))
     hunting = asyncio.create_task(run(box, argv=("python3", "-u", "hunter.py", what, f"{seconds}")))
-    records = Path(machine._directory("box"), "records")
+    records = Path(machine._marks.directory("box"), "records")
     await until(
         lambda: asyncio.to_thread(lambda: any(b"hunting" in out.read_bytes() for out in records.glob("*.out"))),
         "the hunter hunts",
@@ -250,7 +250,7 @@ def test_descriptors_that_a_payload_left_on_their_way_do_not_stop_new_boxes() ->
     async def steps(machine: Machine) -> None:
         box = await new_box(machine)
         leaving = asyncio.create_task(run(box, argv=("python3", "-c", leave), command_id="leaving"))
-        out = Path(machine._directory("box"), "records", "leaving.out")
+        out = Path(machine._marks.directory("box"), "records", "leaving.out")
         await until(
             lambda: asyncio.to_thread(lambda: out.exists() and b"full" in out.read_bytes()), "they are on the way"
         )
@@ -286,13 +286,13 @@ def test_a_box_does_not_outlive_its_keeper(who: str) -> None:
         box = await new_box(machine)
         running = asyncio.create_task(run(box, "setsid sleep 3600 & sleep 3600"))
         await until(lambda: asyncio.to_thread(lambda: _starts(machine) == 1), "the command runs")
-        mark = machine._mark("box")
+        mark = machine._marks.read("box")
         assert mark is not None
         os.kill(mark.pid, signal.SIGKILL)
         with pytest.raises(GuestLost):
             await running
         await machine.end_box("box")
-        assert not Path(f"/proc/{mark.init}").exists() or machine._mark("box") is None
+        assert not Path(f"/proc/{mark.init}").exists() or machine._marks.read("box") is None
         with pytest.raises(Exception, match="no box"):
             await machine.box("box")
 
@@ -300,4 +300,4 @@ def test_a_box_does_not_outlive_its_keeper(who: str) -> None:
 
 
 def _starts(machine: Machine) -> int:
-    return len(list(Path(machine._directory("box"), "records").glob("*.record")))
+    return len(list(Path(machine._marks.directory("box"), "records").glob("*.record")))

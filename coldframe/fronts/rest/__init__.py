@@ -88,6 +88,9 @@ async def _validation_error(request: Request, error: Exception) -> Response:
     """What FastAPI found wrong with a request, as the first thing to correct and the list of all."""
     if not isinstance(error, RequestValidationError):
         raise error
+    broken = next((fault for fault in error.errors() if fault["type"] == "json_invalid"), None)
+    if broken is not None:  # its place is a number of characters, which names no argument
+        return error_response(InvalidArgument(f"the body is not JSON: {broken['ctx']['error']}", argument="body"))
     faults = [
         {"argument": ".".join(str(part) for part in fault["loc"][1:]) or "body", "reason": str(fault["msg"])}
         for fault in error.errors()

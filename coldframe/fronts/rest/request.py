@@ -1,5 +1,6 @@
 """What every handler needs from its request."""
 
+import re
 from typing import Annotated, Any, cast
 from urllib.parse import unquote_to_bytes
 
@@ -13,6 +14,8 @@ from coldframe.contract.sandbox import SandboxInfo, SessionInfo
 from coldframe.control.control import Control
 from coldframe.control.judgement import build_context, digest_of, judge_call
 from coldframe.tools.registry import find_tool
+
+_WHOLE = re.compile(r"-?[0-9]{1,17}")
 
 
 def control_of(request: Request) -> Control:
@@ -39,7 +42,7 @@ def number_of(request: Request, name: str, default: int | None) -> int | None:
     text = request.query_params.get(name)
     if text is None:
         return default
-    if not text.lstrip("-").isdecimal() or len(text) > 18 or int(text) < -1:
+    if not _WHOLE.fullmatch(text) or int(text) < -1:
         raise InvalidArgument(f"`{name}` is not a whole number: `{text[:40]}`", argument=name)
     return int(text)
 

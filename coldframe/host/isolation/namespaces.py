@@ -285,8 +285,13 @@ def _stands(init: int) -> bool:
 
 
 def let_go(built: Built, program: bytes) -> None:
-    """Once joined: give the first process its filter, so that it goes on to where nobody may look at it."""
-    os.write(built.word, program)
+    """Once joined: give the first process its filter, so that it goes on to where nobody may look at it.
+
+    Raises:
+        BuildFailed: it did not get all of it. It must end then, as it does with its builder.
+    """
+    if os.write(built.word, program) != len(program):
+        raise BuildFailed("the filter did not fit into the pipe")
     os.close(built.word)
 
 

@@ -1,0 +1,119 @@
+"""The ends of boxes: answered when every process of a box is gone, and finished by themselves.
+
+The kernel takes up to 30 ms more to let the keeper go (its mounts, its packet socket), and the groups after it. Until
+then the mark of the box is `ending.json`, so that after a crash the next start or sweep finishes what is left.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from typing import NamedTuple
+
+from coldframe.contract.errors import GuestLost
+from coldframe.host.box import KeeperBox
+from coldframe.host.cgroups import BoxGroups
+from coldframe.host.confine import ConfineError
+from coldframe.host.marks import ENDING, KeeperMark, Marks
+from coldframe.host.processes import end_process, kill_if_same
+from coldframe.host.workspaces import Workspaces
+
+UNMARKED_END_S = 2.0
+_log = logging.getLogger(__name__)
+
+
+class _Ending(NamedTuple):
+    """A box that is being ended."""
+
+    owner: str | None
+    dead: "asyncio.Future[None]"
+    """Every process in it is gone."""
+    whole: "asyncio.Task[None]"
+
+
+class Endings:
+    """Those of one machine. *groups_of* finds the control groups of a box by its mark."""
+
+    def __init__(
+        self, marks: Marks, workspaces: Workspaces, groups_of: Callable[[str, KeeperMark | None], BoxGroups]
+    ) -> None:
+        self._marks = marks
+        self._workspaces = workspaces
+        self._groups_of = groups_of
+        self._running: dict[str, _Ending] = {}
+
+    def __contains__(self, sandbox_id: str) -> bool:
+        return sandbox_id in self._running
+
+    async def end(self, sandbox_id: str) -> None:
+        """End a box and remove all of it but its records, and the temporary workspace of a background box.
+
+        Returns when every process in it is gone, for this process is as good as not there from then on, and when the
+        temporary workspace is. The rest goes on by itself; `finish` waits for it.
+        """
+        if sandbox_id not in self._running:
+            mark = self._marks.read(sandbox_id) or self._marks.read(sandbox_id, ENDING)
+            if mark is None:
+                return
+            dead = asyncio.get_running_loop().create_future()
+            task = asyncio.ensure_future(self._end(sandbox_id, mark, dead))
+            self._running[sandbox_id] = _Ending(mark.owner, dead, task)
+            task.add_done_callback(lambda _: self._running.pop(sandbox_id))
+        ending = self._running[sandbox_id]
+        await asyncio.wait(
+            {ending.dead, ending.whole} if ending.owner is not None else {ending.whole},
+            return_when=asyncio.FIRST_COMPLETED,
+        )
+        if ending.whole.done():
+            await ending.whole
+
+    async def _end(self, sandbox_id: str, mark: KeeperMark, dead: "asyncio.Future[None]") -> None:
+        try:
+            await end_process(mark.init, mark.init_started, at_once=True)
+            self._marks.begin_ending(sandbox_id)
+            dead.set_result(None)
+            await self.end_keeper(mark)
+            await asyncio.to_thread(self._groups_of(sandbox_id, mark).remove)
+            if mark.owner is None:
+                await asyncio.to_thread(self._workspaces.remove, self._workspaces.of_session(mark.session_id))
+            self._marks.remove(sandbox_id)
+        except (OSError, ConfineError) as error:
+            if not dead.done() or mark.owner is None:
+                raise
+            _log.warning(
+                "what is left of sandbox `%s` could not be removed, a sweep tries again: %s", sandbox_id, error
+            )
+
+    def finish_former(self) -> None:
+        """At a start: nobody else will come back to what the process before was about to remove."""
+        for name in self._marks.half_ended():
+            mark = self._marks.read(name, ENDING)
+            if mark is not None:
+                for pid, started in ((mark.init, mark.init_started), (mark.pid, mark.started)):
+                    kill_if_same(pid, started)
+                with contextlib.suppress(ConfineError):  # a sweep tries again
+                    self._groups_of(name, mark).remove()
+                    self._marks.remove(name)
+
+    async def finish(self, owner: str | None = None) -> None:
+        """Wait for those of one agent's boxes, or for all."""
+        wholes = {one.whole for one in self._running.values() if owner is None or one.owner == owner}
+        if wholes:
+            await asyncio.wait(wholes)
+
+    async def end_keeper(self, mark: KeeperMark) -> None:
+        """Returns when box and keeper are gone. The keeper ends with its box, once it has written what it has to."""
+        await end_process(mark.init, mark.init_started, at_once=True)
+        await end_process(mark.pid, mark.started, at_once=False)
+
+    async def end_unmarked(self, sandbox_id: str) -> bool:
+        """End the keeper of a box whose daemon was killed before it could write who keeps it; True if there was one."""
+        directory = self._marks.directory(sandbox_id)
+        box = KeeperBox(sandbox_id, directory)
+        try:
+            await asyncio.wait_for(box.end(), UNMARKED_END_S)
+        except (GuestLost, TimeoutError):
+            return False
+        finally:
+            box.close()
+        return True

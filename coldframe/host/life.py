@@ -1,0 +1,44 @@
+"""Beginning and end of one box; implements BoxLife."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from coldframe.contract.command import Contact
+from coldframe.contract.isolation import IsolationReport
+from coldframe.contract.sandbox import Limits
+from coldframe.host import report
+from coldframe.host.box import KeeperBox
+from coldframe.host.cgroups import BoxGroups
+from coldframe.host.marks import KeeperMark
+
+
+class KeeperLife:
+    """Of a box on this machine, which *end* ends."""
+
+    def __init__(
+        self, mark: KeeperMark, box: KeeperBox, groups: BoxGroups, end: Callable[[str], Awaitable[None]]
+    ) -> None:
+        self.mark = mark
+        self.box = box
+        self._groups = groups
+        self._end = end
+
+    def measure(self, evidence: dict[str, Any]) -> IsolationReport:
+        limits = Limits.model_validate(self.mark.limits)
+        return report.measure(
+            self.mark.init,
+            self.mark.pid,
+            evidence,
+            limits=limits,
+            groups=self._groups,
+            runtimes=self.mark.runtimes,
+        )
+
+    async def report(self) -> IsolationReport:
+        return self.measure(await self.box.evidence())
+
+    async def contacts(self) -> list[Contact]:
+        return await self.box.contacts()
+
+    async def end(self) -> None:
+        await self._end(self.box.sandbox_id)

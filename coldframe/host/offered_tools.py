@@ -1,0 +1,44 @@
+"""Programs of this installation that boxes get beside the host's own /usr, and what these need to start."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable
+
+from coldframe.contract.errors import IsolationUnavailable
+from coldframe.host.isolation import programs
+
+
+def offered_tools() -> dict[str, str]:
+    """Where each of them is, by its name inside."""
+    found = {}
+    deno = os.path.join(os.path.dirname(sys.executable), "deno")
+    if not os.path.exists(deno):
+        deno = shutil.which("deno") or ""
+    if deno and os.stat(deno).st_mode & 0o005 == 0o005:
+        found["deno"] = deno
+    return found
+
+
+def libraries_of(runtimes: Iterable[str]) -> list[str]:
+    """The files that the programs of these runtimes need to start, told by the machine's own loader.
+
+    Raises:
+        IsolationUnavailable: one of them is not on this machine.
+    """
+    tools = offered_tools()
+    found: set[str] = set()
+    for name in runtimes:
+        if name not in tools:
+            raise IsolationUnavailable(
+                f"the sandbox is restricted to `{name}`, which this machine does not have",
+                hint=f"install `{name}` beside this installation or on the PATH of the host daemon",
+                property="programs",
+            )
+        try:
+            listing = subprocess.run(["ldd", tools[name]], capture_output=True, text=True, check=True, env={})
+        except (OSError, subprocess.CalledProcessError) as error:
+            raise IsolationUnavailable(f"the libraries of `{name}` could not be listed", property="programs") from error
+        found.update(programs.files_of(listing.stdout))
+    return sorted(found)

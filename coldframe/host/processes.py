@@ -1,0 +1,72 @@
+"""Processes told by id and start time, so that a reused id is not mistaken, and their ends."""
+
+import asyncio
+import contextlib
+import os
+import select
+import signal
+
+END_TIMEOUT_S = 10.0
+
+
+def process_start(pid: int) -> str | None:
+    """Start time of a live process in clock ticks since boot; None if there is none (or a zombie)."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as source:
+            fields = source.read().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else fields[19]
+
+
+def kill_if_same(pid: int, started: str) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        process = os.pidfd_open(pid)
+        try:
+            if process_start(pid) == started:
+                kill(process)
+        finally:
+            os.close(process)
+
+
+async def end_process(pid: int, started: str, *, at_once: bool) -> None:
+    """Return when it is gone: killed now, or END_TIMEOUT_S from now if it does not end by itself."""
+    try:
+        process = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        if process_start(pid) != started:
+            return
+        if at_once or not await _ended(process, END_TIMEOUT_S):
+            signal.pidfd_send_signal(process, signal.SIGKILL)
+            await _ended(process, END_TIMEOUT_S)
+    except ProcessLookupError:
+        return
+    finally:
+        os.close(process)
+
+
+async def _ended(process: int, timeout_s: float) -> bool:
+    """Whether the process behind the descriptor ends within the time."""
+    loop = asyncio.get_running_loop()
+    gone = asyncio.Event()
+    loop.add_reader(process, gone.set)
+    try:
+        await asyncio.wait_for(gone.wait(), timeout_s)
+    except TimeoutError:
+        return False
+    finally:
+        loop.remove_reader(process)
+    return True
+
+
+def kill(process: int) -> bool:
+    """KILL the process behind the descriptor; whether it is gone, after END_TIMEOUT_S at most."""
+    try:
+        signal.pidfd_send_signal(process, signal.SIGKILL)
+    except ProcessLookupError:
+        return True
+    gone = select.poll()  # select() takes no descriptor past 1023
+    gone.register(process, select.POLLIN)
+    return bool(gone.poll(END_TIMEOUT_S * 1000))
