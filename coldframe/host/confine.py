@@ -37,6 +37,7 @@ MASKED_PROC_FILES = (
     "kcore",
     "keys",
     "key-users",
+    "locks",  # those of open file descriptions are shown across pid namespaces, a keeper's on its workspace among them
     "timer_list",
     "sched_debug",
     "kallsyms",
@@ -53,7 +54,7 @@ MASKED_PROC_FILES = (
     "vmallocinfo",
 )
 MASKED_PROC_DIRECTORIES = ("acpi", "scsi", "asound")
-READ_ONLY_PROC_DIRECTORIES = ("sys", "bus", "fs", "irq")
+READ_ONLY_PROC_DIRECTORIES = ("sys", "bus", "fs", "irq", "pressure")
 
 _NS_GET_USERNS = 0xB701
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_CAPBSET_DROP = 1, 4, 24

@@ -31,6 +31,7 @@ from coldframe.host import confine
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 NOBODY = 65534
+FIRST_PID = 2000
 ORDINARY = 1000
 """The caller's number inside, without root. Not 65534: that is what the kernel shows for every user that has no number."""
 UPPER = "/run/wrapper/upper"
@@ -110,6 +111,7 @@ def main() -> int:
         confine.set_parent_death_signal()
         code = 1
         try:
+            _count_on()
             _build(wanted.base, plain=uid == 0)
             if wanted.without_control_groups and os.path.isdir("/sys/fs/cgroup"):
                 confine.mount("none", "/sys/fs/cgroup", "tmpfs", MS_NOSUID | MS_NODEV, "mode=555,size=4k")
@@ -122,6 +124,16 @@ def main() -> int:
             os._exit(code)
     _, status = os.waitpid(pid, 0)
     return os.waitstatus_to_exitcode(status) & 0xFF
+
+
+def _count_on() -> None:
+    """Let process numbers begin far above those of a box: a number of the outside must be nobody's inside."""
+    pid = 0
+    while pid < FIRST_PID:
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0)
+        os.waitpid(pid, 0)
 
 
 def _own_users(inside: int) -> None:
