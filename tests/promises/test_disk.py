@@ -64,11 +64,12 @@ class Attack(NamedTuple):
     """The disk is still full when the command is over; if not, only the program itself knows why it failed."""
 
 
-BIG = "head -c 200M /dev/zero > scratch/big"
-MANY = "for n in $(seq 50); do head -c 4M /dev/zero > scratch/f$n || exit 1; done"
+# Far more than can be written before somebody looks, also if who looks has to wait for a core: all of them are ended.
+BIG = "head -c 2000M /dev/zero > scratch/big"
+MANY = "for n in $(seq 500); do head -c 4M /dev/zero > scratch/f$n || exit 1; done"
 SPARSE = (
-    "cd scratch; for n in $(seq 20); do truncate -s 60M s$n || exit 9; done; "
-    "for n in $(seq 20); do dd if=/dev/zero of=s$n bs=1M seek=40 count=10 conv=notrunc status=none || exit 1; done"
+    "cd scratch; for n in $(seq 200); do truncate -s 60M s$n || exit 9; done; "
+    "for n in $(seq 200); do dd if=/dev/zero of=s$n bs=1M seek=40 count=10 conv=notrunc status=none || exit 1; done"
 )
 DELETED = (
     "exec python3 -c '\n"
