@@ -17,6 +17,10 @@ MAX_VARIANTS = 16
 MAX_REASONS = 16
 MAX_VALUE_CHARACTERS = 4096
 """Of one value of a variable that is made of others; a longer one is not known. Values may name each other in circles."""
+MAX_WORDS = 1024
+"""Words that the braces of one word are read as."""
+MAX_BRACE_CHARACTERS = 1024 * 1024
+"""Gone through for the braces of a whole text; past it they are not taken apart any more."""
 MAX_WORD_CHARACTERS = 262_144
 """Of one word after expansion."""
 
@@ -55,6 +59,7 @@ class Expansion:
         self.unknown: set[str] = set()
         self.resolved: dict[tuple[str, int], tuple[list[str], bool]] = {}
         self.separators = ""
+        self.brace_characters = 0
 
     def doubt(self, reason: str) -> None:
         if len(self.reasons) < MAX_REASONS:
@@ -143,11 +148,31 @@ class Expansion:
                 self.doubt("too many values for one word")
                 options = options[:MAX_VARIANTS]
         return [
-            [_field(piece) for text in _expand_braces(option) for piece in text.split(" ") if piece != ""]
+            [_field(piece) for text in self._words_of(option) for piece in text.split(" ") if piece != ""]
             if " " in option or "\t" in option or "\n" in option
-            else [_field(text) for text in _expand_braces(option) if text != ""]
+            else [_field(text) for text in self._words_of(option) if text != ""]
             for option in (option.replace("\t", " ").replace("\n", " ") for option in options)
         ]
+
+    def _words_of(self, text: str) -> list[str]:
+        """Brace expansion of commas, innermost first and from left to right. What is past the caps stays as it is."""
+        if BRACES.search(text) is None:
+            return [text]
+        done: list[str] = []
+        waiting = [text]
+        while waiting:
+            current = waiting.pop()
+            self.brace_characters += len(current)
+            if len(done) >= MAX_WORDS or self.brace_characters > MAX_BRACE_CHARACTERS:
+                self.doubt("braces stand for too many words")
+                return [*done, current]
+            match = BRACES.search(current)
+            if match is None:
+                done.append(current)
+                continue
+            head, tail = current[: match.start()], current[match.end() :]
+            waiting.extend(head + part + tail for part in reversed(match.group(1).split(",")[: MAX_WORDS + 1]))
+        return done
 
     def variants(self, words: list[Word]) -> list[list[Field]]:
         """The argv lists that a command can have."""
@@ -175,24 +200,9 @@ def _field(text: str) -> Field:
         or _QUOTED_UNKNOWN in last
         or (_GLOB.search(text) is not None and text not in ("[", "[["))
         or _RANGE.search(text) is not None
+        or BRACES.search(text) is not None  # past the caps
     )
     return Field(text.translate(_RESTORE), not unknown, not hidden, text.startswith(_BARE_UNKNOWN))
-
-
-def _expand_braces(text: str) -> list[str]:
-    """Brace expansion of commas, innermost first; at most 64 words."""
-    if "{" not in text:
-        return [text]
-    done: list[str] = []
-    waiting = [text]
-    while waiting:
-        current = waiting.pop(0)
-        match = BRACES.search(current)
-        if match is None or len(waiting) + len(done) > 64:
-            done.append(current)
-            continue
-        waiting.extend(current[: match.start()] + part + current[match.end() :] for part in match.group(1).split(","))
-    return done
 
 
 def quote_whole(word: Word) -> Word:

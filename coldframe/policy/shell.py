@@ -38,6 +38,8 @@ MAX_TEXT_BYTES = 1024 * 1024
 MAX_PROGRAMS = 4096
 MAX_REREADS = 64
 """Texts inside the text (`sh -c`, `eval`, here-documents to a shell) that are read in turn."""
+MAX_REREAD_CHARACTERS = MAX_TEXT_BYTES
+"""Of all these together: each may be many times as long as the one that it stands in."""
 MAX_NESTING = 8
 MAX_WRAPPERS = 32
 MAX_SOURCES = 256
@@ -102,6 +104,7 @@ class _Reading(Expansion):
         self.bombs: dict[str, None] = {}
         self.aliases: dict[str, str] = {}
         self.rereads = 0
+        self.reread_characters = 0
         self.nesting = 0
         self.alive: dict[int, Simple] = {}
         self.script = Script()
@@ -146,6 +149,10 @@ class _Reading(Expansion):
         self.rereads += 1
         if self.rereads > MAX_REREADS or self.nesting >= MAX_NESTING:
             self.doubt("shell text nested too deep")
+            return
+        self.reread_characters += len(field.text)
+        if self.reread_characters > MAX_REREAD_CHARACTERS:
+            self.doubt("shell text within shell text grows too long")
             return
         self.nesting += 1
         script = read_script(field.text)
