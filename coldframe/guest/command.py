@@ -154,6 +154,7 @@ class Command:
                     streams=streams,
                     script=script,
                     terminal=bool(terminal),
+                    fork=self.tree.fork,
                     prepare=self.tree.enter,
                 )
             )

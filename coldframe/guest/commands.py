@@ -62,6 +62,8 @@ class Setting(NamedTuple):
     limits: dict[str, Any]
     """Fields of Limits; lowered in place by `tighten_limits`."""
     tree: Callable[[int], Tree]
+    seal: Callable[[], None]
+    """In whatever is forked beside commands: take on the filter of the box."""
     quota: Quota
     starts_any_program: bool
     """False for a box that has but a few: then no input of a command comes as a file that could be started."""

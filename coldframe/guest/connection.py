@@ -11,7 +11,7 @@ import traceback
 from typing import Any
 
 from coldframe.guest.command import Command
-from coldframe.guest.commands import Commands, checked_id
+from coldframe.guest.commands import Commands, Setting, checked_id
 from coldframe.guest.files import FileWriter
 from coldframe.guest.frames import MALFORMED, BadFrame, Reader, encode, is_whole
 from coldframe.guest.loop import HANGUP, IN, OUT, Timer
@@ -165,7 +165,7 @@ class Connection:
         try:
             pid = os.fork()
             if pid == 0:
-                _help(VERBS[name], self._commands.setting.root, request, content, write)
+                _help(VERBS[name], self._commands.setting, request, content, write)
         except OSError:
             os.close(read)
             raise
@@ -325,13 +325,14 @@ class Connection:
         self._peer.close()
 
 
-def _help(verb: Verb, root: int, request: dict[str, Any], content: bytes, write: int) -> None:
+def _help(verb: Verb, setting: Setting, request: dict[str, Any], content: bytes, write: int) -> None:
     """The helper child: serve one verb, write one frame, be gone. Never returns."""
     try:
+        setting.seal()
         os.set_blocking(write, True)
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         try:
-            answer, body = verb.function(root, request, content)
+            answer, body = verb.function(setting.root, request, content)
             frame = encode({"answer": answer}, body)
         except Failure as failure:
             frame = encode({"error": {"code": failure.code, "message": failure.message, "facts": failure.facts}})

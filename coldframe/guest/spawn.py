@@ -143,6 +143,7 @@ class Start(NamedTuple):
     streams: tuple[int, int, int]
     script: int
     terminal: bool
+    fork: Callable[[], int]
     prepare: Callable[[], None]
     """Runs in the child with no descriptor closed yet: groups, limits, mark."""
 
@@ -177,7 +178,7 @@ def start(order: Start) -> Child:
             if file <= len(sources) and file not in lifted:  # where a program looks for its streams
                 lifted[file] = fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, 16)
         moves = tuple(enumerate(lifted.get(file, file) for file in sources))
-        pid = os.fork()
+        pid = order.fork()
         if pid == 0:
             _become(order, moves, lifted.get(theirs, theirs))
     except OSError:

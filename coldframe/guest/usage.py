@@ -26,6 +26,9 @@ class Usage(NamedTuple):
 class Tree(Protocol):
     """All processes of one command, however they were forked."""
 
+    def fork(self) -> int:
+        """As os.fork: the child's id, and 0 in the child, which calls `enter` and then execs or ends. Raises OSError."""
+
     def enter(self) -> None:
         """In the child, before exec: become part of it and take on its limits."""
 

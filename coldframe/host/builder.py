@@ -5,60 +5,76 @@ Whoever dies at whatever step, the machine, the zygote or the keeper, nothing of
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
 import resource
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Coroutine
 from typing import Any
 
 from coldframe.contract.errors import Fact, IsolationUnavailable
 from coldframe.contract.sandbox import Limits
-from coldframe.host.cgroups import BoxGroups, Controllers, GroupLimits, is_delegated_by_namespace
+from coldframe.host.cgroups import BoxGroups, Controllers, GroupLimits
 from coldframe.host.confine import ConfineError
-from coldframe.host.isolation import namespaces
 from coldframe.host.processes import kill
 from coldframe.host.remedies import diagnose
+from coldframe.host.settings import HostSettings
+from coldframe.host.strays import kill_strays, mark_of
 
 BUILD_TIMEOUT_S = 30.0
 ZYGOTE_END_S = 2.0
-BWRAP_NAME = os.path.basename(namespaces.BWRAP)
+AT_ONCE = min(8, max(2, os.cpu_count() or 1))
+"""A build waits for its processes in turn, so that two of them take little longer than one."""
 
 
 class Builder:
-    """Builds the boxes of one machine, one after the other.
+    """Builds the boxes of one machine, AT_ONCE at a time.
 
     *embedded* boxes end when this process does, or with `close`.
     """
 
-    def __init__(self, installation: str, controllers: Controllers, *, embedded: bool) -> None:
+    def __init__(self, installation: str, controllers: Controllers, settings: HostSettings, *, embedded: bool) -> None:
         self._installation = installation
         self._controllers = controllers
-        self._groups_hold_namespaces = is_delegated_by_namespace()
+        self._settings = settings
         self._embedded = embedded
         self._lease_read, self._lease_write = os.pipe2(os.O_CLOEXEC)
         self.zygote: subprocess.Popen[bytes] | None = None
         self._channel: socket.socket | None = None
-        self._lock = asyncio.Lock()
+        self._turns = asyncio.Semaphore(AT_ONCE)
+        self._ordering = threading.Lock()
+        """Held while the zygote, or the settings of the next box, may change."""
+        self._closed = False
         _allow_most_descriptors_in_flight()
 
     async def build(self, order: dict[str, Any], listener: socket.socket, limits: Limits) -> dict[str, Any]:
         """What the new keeper says: `keeper` and `init`, their process ids, and `ready`, the evidence.
 
+        Beside that `groups`, their directories, and `settings`, the one that the box has as its /etc.
+
         Raises:
             IsolationUnavailable: with property, reason and remedy. Nothing runs then.
         """
-        async with self._lock:
+        async with self._turns:
             answer = await _unbroken(asyncio.to_thread(self._order_keeper, order, listener, limits))
         if "ready" not in answer:
             raise _not_built(str(answer.get("failed", "no answer")))
         return answer
 
+    def prepare(self) -> None:
+        """Start the zygote now, which takes longer than a box: then the first of them need not wait for it. Blocking."""
+        with self._ordering, contextlib.suppress(OSError):  # told when a box is wanted
+            self._open_channel()
+
     def close(self) -> None:
         """End the zygote, and let the lease go: embedded boxes end then. Blocking."""
-        self._end_zygote()
+        with self._ordering:
+            self._closed = True
+            self._end_zygote()
         os.close(self._lease_read)
         os.close(self._lease_write)
 
@@ -79,31 +95,34 @@ class Builder:
             opened = groups.descriptors()
             descriptors += [(f"per_command:{name}", file) for name, file in opened.per_command]
             descriptors += [(f"attach_only:{name}", file) for name, file in opened.attach_only]
+            descriptors += groups.birthplaces()
             files = [("listener", listener.fileno()), ("answer", theirs.fileno()), *descriptors]
             if self._embedded:
                 files.append(("lease", self._lease_read))
             order["files"] = [name for name, _ in files]
-            self._send_order(json.dumps(order).encode(), [file for _, file in files])
+            if not self._controllers.delegated:
+                mine.send(b".")  # it need not wait to be in its group before it goes on
+            with self._ordering:
+                order["settings"] = self._settings.current()
+                self._send_order(json.dumps(order).encode(), [file for _, file in files])
             theirs.close()
             hello = _heard(mine)
             keeper = os.pidfd_open(hello["keeper"])
-            if self._groups_hold_namespaces:
-                groups.enter(hello["keeper"])
+            groups.enter(hello["keeper"])
+            if self._controllers.delegated:
                 mine.send(b".")
-            else:  # beside its work: the kernel takes 10 ms for a move, unless there was one just before
-                mine.send(b".")
-                groups.enter(hello["keeper"])
             begun = _heard(mine)
             with contextlib.suppress(ProcessLookupError):  # the keeper says why
                 init = os.pidfd_open(begun["init"])
-            _settle(groups, begun["init"], mine)
-            return {**hello, **begun, **_heard(mine)}
+            _settle(groups, (begun["init"], begun["bwrap"]), mine)
+            ready = _heard(mine)
+            threading.Thread(target=groups.let_out, name="let-out", daemon=True).start()
+            return {**hello, **begun, **ready, "settings": order["settings"], "groups": groups.paths}
         except (OSError, ConfineError, KeyError, ValueError) as error:
             for process in (keeper, init):  # bubblewrap's child is bound to the life of the keeper only at its end
                 if process >= 0:
                     kill(process)
-            if self.zygote is not None:
-                kill_strays(self.zygote.pid)
+            kill_strays(mark_of(self._installation))
             return {"failed": f"{error}"}
         finally:
             mine.close()
@@ -123,6 +142,8 @@ class Builder:
     def _open_channel(self) -> socket.socket:
         if self._channel is not None and self.zygote is not None and self.zygote.poll() is None:
             return self._channel
+        if self._closed:
+            raise OSError(errno.ESHUTDOWN, "this machine builds no more")
         self._end_zygote()
         mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         home = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -133,7 +154,7 @@ class Builder:
         )
         mine.setblocking(True)
         self.zygote = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", program, f"coldframe-{self._installation}"],
+            [sys.executable, "-I", "-S", "-c", program, mark_of(self._installation)],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             env={"LANG": "C.UTF-8", "PATH": "/usr/bin:/bin"},
@@ -154,6 +175,7 @@ class Builder:
                 self.zygote.kill()
                 self.zygote.wait()
             self.zygote = None
+            kill_strays(mark_of(self._installation))  # those that were its children are nobody's now
 
 
 def _not_built(failure: str) -> IsolationUnavailable:
@@ -196,10 +218,10 @@ def _heard(answer: socket.socket) -> dict[str, Any]:
     return dict(heard)
 
 
-def _settle(groups: BoxGroups, init: int, keeper: socket.socket) -> None:
-    """Put the first process into its groups and say so. If that is gone, what the keeper says next is the reason."""
+def _settle(groups: BoxGroups, processes: tuple[int, int], keeper: socket.socket) -> None:
+    """See that the first process is in its groups and say so. If it is gone, what the keeper says next is the reason."""
     try:
-        groups.settle(init)
+        groups.settle(*processes)
     except ConfineError:
         with contextlib.suppress(ConnectionError):
             keeper.shutdown(socket.SHUT_WR)
@@ -208,36 +230,6 @@ def _settle(groups: BoxGroups, init: int, keeper: socket.socket) -> None:
         raise
     with contextlib.suppress(ConnectionError):
         keeper.send(b".")
-
-
-def kill_strays(zygote: int) -> None:
-    """Kill what bubblewrap left of boxes whose keepers died while it was at work.
-
-    Its own process dies with the keeper, but the first process of the box may wait for it in vain; a killed keeper's
-    children go to the zygote, whose own are keepers.
-    """
-    found = True
-    while found:
-        found = False
-        for entry in os.listdir("/proc"):
-            if entry.isdecimal() and _is_stray(entry, zygote):
-                with contextlib.suppress(ProcessLookupError):
-                    process = os.pidfd_open(int(entry))
-                    try:
-                        if _is_stray(entry, zygote):  # still that one, so what is held is no other that got its id
-                            found = kill(process) or found  # one that cannot be killed is not tried for ever
-                    finally:
-                        os.close(process)
-
-
-def _is_stray(entry: str, zygote: int) -> bool:
-    try:
-        with open(f"/proc/{entry}/stat", encoding="ascii", errors="replace") as source:
-            name, _, rest = source.read().partition("(")[2].rpartition(")")
-    except OSError:
-        return False
-    state, parent = rest.split()[:2]
-    return name == BWRAP_NAME and int(parent) == zygote and state not in "ZX"
 
 
 async def _unbroken(ordering: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:

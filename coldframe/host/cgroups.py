@@ -8,11 +8,15 @@ that caps put on the daemon from outside hold for everything it starts.
 
 - version 1 (memory, pids, cpu): limits on that group; the box is in it, the keeper is not, since a keeper
   inside the memory group was killed together with the payload (measured).
-- version 2: ``keeper`` and ``box`` below it, limits on ``box``. The kernel lets the keeper move a child only
+- version 2: ``keeper`` and ``box`` below it, limits on ``box``. The kernel lets the keeper put a child there only
   if it may write ``cgroup.procs`` of the nearest common ancestor, so that file of the sandbox's group is the
-  keeper's too. Where systemd mounts with ``nsdelegate`` the box's cgroup namespace must have been made inside
-  the sandbox's group, so `enter` comes before the box is built and `settle` after it. Useful without any
-  controller: freeze, kill and CPU time need none.
+  keeper's too. Useful without any controller: freeze, kill and CPU time need none.
+
+Nobody is moved where that can be avoided, since it takes the kernel long (see ``birth.py``): the keeper is born in
+its group, and so is what becomes bubblewrap, with the first process as its child. What bubblewrap keeps beside that is
+in the groups of the box too, which is why the limit on processes has room for one more. `enter` and `settle` look
+where they are, and move who is not where it belongs. Where systemd mounts version 2 with ``nsdelegate`` that is
+everybody: the box's cgroup namespace must have been made in the sandbox's own group, as long as nothing is limited.
 
 A sub-group per command (made by the keeper, see ``limits.py``) exists only where it tells something: in
 version 2 (kill, CPU time, membership) and with the memory controller (whose OOM kill was it); version 1
@@ -29,7 +33,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -41,6 +45,10 @@ V2_CONTROLLERS = ("memory", "pids", "cpu")
 CPU_PERIOD_US = 100_000
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 _REMOVE_DEADLINE_S = 5.0
+_BESIDE = 1
+"""Processes of ours in the groups of the box that are none of the box: bubblewrap's own."""
+_SPARED = "-1000"
+"""Somebody else ends when the memory of the box is used up: the end of these two, who are small, is that of the box."""
 
 
 class GroupLimits(NamedTuple):
@@ -69,6 +77,8 @@ class Controllers:
     controls: frozenset[str]
     missing: Mapping[str, str] = field(default_factory=dict)
     """Control that is not there -> why."""
+    delegated: bool = False
+    """Whether version 2 is mounted with `nsdelegate`."""
 
     def where(self, control: str) -> str:
         """`cgroup v1`, `cgroup v2` or `none`: what would enforce `control`."""
@@ -122,11 +132,11 @@ def detect_controllers(installation: str) -> Controllers:
             if spare is not None:
                 with contextlib.suppress(OSError):  # an older box has its group there
                     os.rmdir(f"{spare.base}/{mark}")
-    return Controllers(usable, unified, frozenset(c for c, there in sources.items() if there), missing)
+    there = frozenset(control for control, is_there in sources.items() if is_there)
+    return Controllers(usable, unified, there, missing, _is_delegated_by_namespace())
 
 
-def is_delegated_by_namespace() -> bool:
-    """Whether version 2 is mounted with `nsdelegate`: a cgroup namespace must then be made inside the sandbox's group."""
+def _is_delegated_by_namespace() -> bool:
     return any(
         " - cgroup2 " in line and "nsdelegate" in line.rpartition(" ")[2].split(",")
         for line in read_text("/proc/self/mountinfo").splitlines()
@@ -144,55 +154,111 @@ class BoxGroups:
         self.paths = {name: f"{h.base}/{mark}/{sandbox_id}" for name, h in controllers.hierarchies.items()}
         """Hierarchy -> directory of the sandbox's own group."""
         self._limits: GroupLimits | None = None
+        self._endangered: tuple[int, ...] = ()
+
+    @property
+    def _keeper_place(self) -> str:
+        """Of whoever builds the box, in version 2."""
+        return "" if self.controllers.delegated else "/keeper"
 
     def create(self, limits: GroupLimits, *, owner_uid: int) -> None:
-        """Make the groups and write the limits of version 1. Raises ConfineError and leaves nothing behind."""
+        """Make the groups, and limit them but for the processor, which is `settle`'s.
+
+        Raises ConfineError and leaves nothing behind.
+        """
         self._limits = limits
+        if not limits.cpus:
+            self.paths.pop("cpu", None)
         try:
             for name, path in self.paths.items():
                 os.makedirs(path, exist_ok=False)
                 if name == "unified":
                     for part in ("keeper", "box", "box/init"):
                         os.mkdir(f"{path}/{part}")
-                    for part in ("", "/keeper", "/box"):
+                    for part in ("", "/keeper", "/box", "/box/init"):
                         _give(f"{path}{part}", owner_uid)
+                    if not self.controllers.delegated:
+                        self._limit_unified(path)
                 else:
-                    _write_limits(path, _v1_limits(name, limits))
+                    if name != "cpu":
+                        _write_limits(path, _v1_limits(name, limits))
                     _give(path, owner_uid)
         except OSError as error:
             self.remove()
             raise ConfineError("make the control groups", f"{error.strerror} at `{error.filename}`") from error
 
-    def enter(self, pid: int) -> None:
-        """Put the keeper (or whoever builds the box) into the sandbox's version 2 group; nothing without it."""
-        if "unified" in self.paths:
-            self._move(f"{self.paths['unified']}", pid)
+    def birthplaces(self) -> list[tuple[str, int]]:
+        """Directories of version 2 groups to be born in: `birthplace`, the keeper's, and `first`, of the first process.
 
-    def settle(self, first_pid: int) -> None:
-        """With the box built: its first process under the limits, everything else that entered beside them."""
-        for name, path in self.paths.items():
-            if name != "unified":
-                self._move(path, first_pid)
-                continue
-            self._move(f"{path}/box/init", first_pid)
-            assert self._limits is not None
+        Where that one has to be moved there is no `first`, and without version 2 none. The caller closes them.
+        """
+        if "unified" not in self.paths:
+            return []
+        places = [("birthplace", self._keeper_place)]
+        if not self.controllers.delegated:
+            places.append(("first", "/box/init"))
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+        return [(name, os.open(f"{self.paths['unified']}{part}", flags)) for name, part in places]
+
+    def enter(self, pid: int) -> None:
+        """See that the keeper (or whoever builds the box) is in its version 2 group; nothing without it."""
+        self._place(pid, self._keeper_place, only=("unified",))
+
+    def settle(self, first_pid: int, *beside: int) -> None:
+        """With the box built: see that its first process, and those of ours *beside* it, are under its limits.
+
+        Raises ConfineError: it is not; nothing may run in the box then.
+        """
+        assert self._limits is not None
+        for pid in (first_pid, *beside):
+            self._place(pid, "/box/init", only=self.paths)
             try:
-                for pid in read_text(f"{path}/cgroup.procs").split():
+                write_text(f"/proc/{pid}/oom_score_adj", _SPARED)
+            except OSError:  # it takes CAP_SYS_RESOURCE
+                self._endangered = beside
+        try:
+            if "cpu" in self.paths:
+                _write_limits(self.paths["cpu"], _v1_limits("cpu", self._limits))
+            if "unified" in self.paths and self.controllers.delegated:
+                path = self.paths["unified"]
+                for line in read_text(f"{path}/cgroup.procs").split():
                     with contextlib.suppress(ProcessLookupError):
-                        write_text(f"{path}/keeper/cgroup.procs", pid)
-                for control in sorted(self.controllers.unified):
-                    write_text(f"{path}/cgroup.subtree_control", f"+{control}")
-                    _write_limits(f"{path}/box", _v2_limits(control, self._limits))
-                    write_text(f"{path}/box/cgroup.subtree_control", f"+{control}")
-            except OSError as error:
-                raise ConfineError("limit the box", f"{error.strerror} at `{error.filename}`") from error
+                        write_text(f"{path}/keeper/cgroup.procs", line)
+                self._limit_unified(path)
+            if "cpu" in self.controllers.unified:
+                _write_limits(f"{self.paths['unified']}/box", _v2_limits("cpu", self._limits))
+        except OSError as error:
+            raise ConfineError("limit the box", f"{error.strerror} at `{error.filename}`") from error
+
+    def let_out(self) -> None:
+        """Where nobody may be spared, take those beside the first process out of the memory of the box.
+
+        Bubblewrap is larger than a small program and would be the one to end. To move it waits for the machine, so this
+        is for a thread that nobody waits for. Who has ended meanwhile is let be.
+        """
+        for pid in self._endangered:
+            with contextlib.suppress(OSError):
+                if "memory" in self.controllers.unified:
+                    inside, outside = f"{self.paths['unified']}/box/init", f"{self.paths['unified']}/keeper"
+                else:
+                    inside, outside = self.paths["memory"], self.controllers.hierarchies["memory"].base
+                if str(pid) in read_text(f"{inside}/cgroup.procs").split():
+                    write_text(f"{outside}/cgroup.procs", str(pid))
+
+    def _limit_unified(self, path: str) -> None:
+        """No process may be in the sandbox's group or `box` itself. Raises OSError."""
+        assert self._limits is not None
+        for control in sorted(self.controllers.unified):
+            write_text(f"{path}/cgroup.subtree_control", f"+{control}")
+            if control != "cpu":
+                _write_limits(f"{path}/box", _v2_limits(control, self._limits))
+            write_text(f"{path}/box/cgroup.subtree_control", f"+{control}")
 
     def descriptors(self) -> GroupDescriptors:
         """Directories for the keeper, close-on-exec; the caller closes its own copies."""
         wanted = ["unified", "memory"] if "unified" in self.paths else ["memory", "cpuacct", "freezer"]
         per_command = [name for name in wanted if name in self.paths]
-        capped = self._limits is None or self._limits.cpus > 0
-        attach_only = [name for name in (["pids", "cpu"] if capped else ["pids"]) if name in self.paths]
+        attach_only = [name for name in ("pids", "cpu") if name in self.paths]
 
         def opened(name: str) -> int:
             path = self.paths[name] + ("/box" if name == "unified" else "")
@@ -231,28 +297,38 @@ class BoxGroups:
             value = text.split()[0]
             if value not in ("max", "-1"):
                 found[key] = int(value) / CPU_PERIOD_US if key == "cpus" else int(value)
+        if "pids" in found:
+            found["pids"] -= _BESIDE
         return found
 
     def holds(self, pid: int) -> bool:
         """Whether `pid` is in this sandbox's groups (or below) wherever they limit or kill."""
+        return not {"memory", "pids", "unified"}.intersection(self._outside(pid, "/box"))
+
+    def _outside(self, pid: int, part: str) -> list[str]:
+        """In which hierarchies `pid` is not in this sandbox's group, and in version 2 in that `part` of it, or below."""
         own: dict[str, str] = {}
         for line in read_text(f"/proc/{pid}/cgroup").splitlines():
             _, controllers, path = line.split(":", 2)
             own.update(dict.fromkeys(controllers.split(",") if controllers else ["unified"], f"{path}/"))
-        for name, path in self.paths.items():
-            below = "/" + "/".join(path.split("/")[-2:]) + ("/box/" if name == "unified" else "/")
-            if name in ("memory", "pids", "unified") and below not in own.get(name, ""):
-                return False
-        return True
+        return [
+            name
+            for name, path in self.paths.items()
+            if "/".join(["", *path.split("/")[-2:]]) + (f"{part}/" if name == "unified" else "/")
+            not in own.get(name, "")
+        ]
 
     def remove(self) -> None:
         """Remove the groups; waits at most 5 s for processes that are being killed to be gone, then raises."""
         for name in self.paths:
             _remove_tree(self.paths[name])
 
-    def _move(self, path: str, pid: int) -> None:
+    def _place(self, pid: int, part: str, *, only: Collection[str]) -> None:
+        """Move `pid` where it is not: into these of the sandbox's groups, in version 2 into that `part`."""
         try:
-            write_text(f"{path}/cgroup.procs", str(pid))
+            for name in self._outside(pid, part):
+                if name in only:
+                    write_text(f"{self.paths[name]}{part if name == 'unified' else ''}/cgroup.procs", str(pid))
         except OSError as error:
             raise ConfineError(f"put process {pid} into its control group", error.strerror or "") from error
 
@@ -365,7 +441,7 @@ def _v1_limits(controller: str, limits: GroupLimits) -> list[tuple[str, int]]:
             ("?memory.kmem.tcp.limit_in_bytes", limits.memory_bytes),
         ]
     if controller == "pids":
-        return [("pids.max", limits.pids)]
+        return [("pids.max", limits.pids + _BESIDE)]
     if controller == "cpu" and limits.cpus:
         return [("cpu.cfs_period_us", CPU_PERIOD_US), ("cpu.cfs_quota_us", int(limits.cpus * CPU_PERIOD_US))]
     return []
@@ -375,7 +451,7 @@ def _v2_limits(controller: str, limits: GroupLimits) -> list[tuple[str, int | st
     if controller == "memory":
         return [("memory.max", limits.memory_bytes), ("?memory.swap.max", 0)]
     if controller == "pids":
-        return [("pids.max", limits.pids)]
+        return [("pids.max", limits.pids + _BESIDE)]
     return [("cpu.max", f"{int(limits.cpus * CPU_PERIOD_US)} {CPU_PERIOD_US}")] if limits.cpus else []
 
 

@@ -17,9 +17,9 @@ from coldframe.contract.errors import ColdframeError, Internal, InvalidArgument
 from coldframe.contract.sandbox import SandboxSpec
 from coldframe.guest.frames import MALFORMED, PREFIX, BadFrame, decode_head, encode, lengths
 from coldframe.host.confine import ConfineError
+from coldframe.host.link import DAEMON_SOCKET_NAME
 from coldframe.host.machine import Machine
 
-SOCKET_NAME = "daemon.sock"
 MOST_HEAD_BYTES = 4 * 1024 * 1024
 MOST_BODY_BYTES = 64 * 1024 * 1024
 """Of one request. The process holds rights and serves every sandbox, so a caller may not make it hold much."""
@@ -34,6 +34,7 @@ class Daemon:
     def __init__(self, machine: Machine, *, allowed_uids: set[int]) -> None:
         self._machine = machine
         self._allowed = allowed_uids
+        self._preparing: asyncio.Task[None] | None = None
         self._verbs: dict[str, Verb] = {
             "create": self._create,
             "report": self._report,
@@ -128,6 +129,8 @@ class Daemon:
         removed = await self._machine.sweep(
             keep_boxes=set(head["keep_boxes"]), keep_sessions=set(head["keep_sessions"])
         )
+        if self._preparing is None:  # not before: with this first request of its the server has come up as well
+            self._preparing = asyncio.create_task(self._machine.prepare())
         return {"removed": removed}
 
     async def _doctor(self, _: dict[str, Any], __: bytes) -> Answer:
@@ -185,7 +188,7 @@ class Daemon:
 
 
 def socket_path(data_dir: str) -> str:
-    return os.path.join(data_dir, "host", SOCKET_NAME)
+    return os.path.join(data_dir, "host", DAEMON_SOCKET_NAME)
 
 
 async def serve(
@@ -203,7 +206,7 @@ async def serve(
     directory = os.path.join(data_dir, "host")
     if server_uid is not None:
         os.chmod(directory, 0o711)
-    path = os.path.join(directory, SOCKET_NAME)
+    path = os.path.join(directory, DAEMON_SOCKET_NAME)
     try:
         os.unlink(path)
     except FileNotFoundError:
@@ -211,7 +214,7 @@ async def serve(
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     folder = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        listener.bind(f"/proc/self/fd/{folder}/{SOCKET_NAME}")
+        listener.bind(f"/proc/self/fd/{folder}/{DAEMON_SOCKET_NAME}")
     finally:
         os.close(folder)
     os.chmod(path, 0o600)

@@ -8,6 +8,9 @@ than most commands. Nothing passes from one command to the next:
 - counters are set back or their last value is subtracted; one that holds memory still (files that a command
   wrote) is not used again, nor is one that was killed, frozen or given a limit of its own;
 - what cannot be set back (`memory.peak` before Linux 6.12) is not used again.
+
+A command enters by itself, while it has one thread: in version 1 through `tasks`, whose writer moves himself without
+the lock that `cgroup.procs` waits for (see `birth.py`); in version 2 it is born there.
 """
 
 import contextlib
@@ -19,12 +22,19 @@ from typing import NamedTuple
 from coldframe.host.limits import GroupDescriptors, read_all
 
 MOST_READY = 4
-"""Groups of commands that ended, kept for the next ones; each holds up to six descriptors."""
+"""Groups of commands that ended, kept for the next ones; each holds up to seven descriptors."""
 MOST_LEFT_BYTES = 1 << 20
 """Memory that a group may still be charged for when it is used again: the kernel's own, by its batches per core."""
 
 _SMALL_BYTES = 4096
-_OPENED_TO_WRITE = {"cgroup.procs": os.O_WRONLY, "memory.max_usage_in_bytes": os.O_RDWR, "memory.peak": os.O_RDWR}
+_ENTRIES = {"unified": "cgroup.procs"}
+"""Where a process enters a group, if not through `tasks`."""
+_OPENED_TO_WRITE = {
+    "cgroup.procs": os.O_WRONLY,
+    "tasks": os.O_WRONLY,
+    "memory.max_usage_in_bytes": os.O_RDWR,
+    "memory.peak": os.O_RDWR,
+}
 
 
 class GroupUsage(NamedTuple):
@@ -39,9 +49,7 @@ class Groups:
 
     def __init__(self, descriptors: GroupDescriptors) -> None:
         self._descriptors = descriptors
-        self._attached = [
-            os.open("cgroup.procs", os.O_WRONLY | os.O_CLOEXEC, dir_fd=group) for _, group in descriptors.attach_only
-        ]
+        self._attached = [_open_entry(name, group) for name, group in descriptors.attach_only]
         self._ready: list[CommandGroup] = []
         self._unremoved: list[CommandGroup] = []
         self._count = 0
@@ -74,7 +82,7 @@ class CommandGroup:
     """The sub-groups of one command. `name` must be new; made in the parent before the fork."""
 
     def __init__(self, descriptors: GroupDescriptors, name: str, *, attached: list[int] | None = None) -> None:
-        """`attached`: open `cgroup.procs` of the `attach_only` groups; opened here if not given."""
+        """`attached`: what `_open_entry` gives of the `attach_only` groups; opened here if not given."""
         if "/" in name or name in ("", ".", "..") or len(name) > 200:
             raise ValueError(f"`{name}` cannot name a group")
         self.name = name
@@ -88,19 +96,24 @@ class CommandGroup:
         try:
             procs = attached
             if procs is None:
-                for _, group in descriptors.attach_only:
-                    self._own.append(os.open("cgroup.procs", os.O_WRONLY | os.O_CLOEXEC, dir_fd=group))
+                for hierarchy, group in descriptors.attach_only:
+                    self._own.append(_open_entry(hierarchy, group))
                 procs = self._own
             made = []
             for hierarchy, parent in descriptors.per_command:
                 os.mkdir(name, 0o755, dir_fd=parent)
                 self._made.append(hierarchy)
-                made.append(self._file(hierarchy, "cgroup.procs"))
+                made.append(self._file(hierarchy, _ENTRIES.get(hierarchy, "tasks")))
+            self.birthplace = self._file("unified", ".") if "unified" in self._made else -1
+            """Directory of the version 2 group, for `fork_into`; -1 without."""
         except OSError:
             self.remove()
             raise
         self.procs = (*made, *procs)
-        """Open files; whoever writes `0` to all of them is in all groups."""
+        """Open files; a process with one thread that writes `0` to all of them is in all groups."""
+        born = self._made.index("unified") if self.birthplace >= 0 else len(made)
+        self.procs_beside_birth = (*made[:born], *made[born + 1 :], *procs)
+        """The same for one that was born in `birthplace`."""
 
     @property
     def exact(self) -> bool:
@@ -134,13 +147,8 @@ class CommandGroup:
                 return True
         return False
 
-    def attach(self, pid: int) -> None:
-        """From the parent: the same for child `pid`. What the child started before is not moved."""
-        for descriptor in self.procs:
-            os.write(descriptor, b"%d" % pid)
-
     def close(self) -> None:
-        """Close what is open; all but `procs` and `attach` works afterwards and opens it again."""
+        """Close what is open; all but `procs` and `birthplace` works afterwards and opens it again."""
         while self._files:
             os.close(self._files.popitem()[1])
         while self._own:
@@ -287,6 +295,10 @@ class CommandGroup:
             os.write(descriptor, data)
         finally:
             os.close(descriptor)
+
+
+def _open_entry(hierarchy: str, group: int) -> int:
+    return os.open(_ENTRIES.get(hierarchy, "tasks"), os.O_WRONLY | os.O_CLOEXEC, dir_fd=group)
 
 
 def _field(text: bytes, name: bytes) -> int:

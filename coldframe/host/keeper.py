@@ -5,8 +5,8 @@ daemon can be killed while commands go on. It stays outside the box: the payload
 is lost if it dies is the box, which dies with it.
 
 The steps are told in order, because each depends on the one before: descriptors → the sandbox's own
-user → "here I am" (the machine puts this process into its control group) → bubblewrap (meanwhile the
-machine puts the first process into its groups) → join → last mounts → the first process goes on → no
+user → "here I am" (the machine sees that this process is in its control group) → bubblewrap (meanwhile the
+machine sees that the first process is in its groups) → join → last mounts → the first process goes on → no
 capabilities, no new privileges, filter, not dumpable → evidence → ready. Only then is the socket served,
 so no command runs before all of it holds.
 """
@@ -26,6 +26,7 @@ from coldframe.guest import contacts, main
 from coldframe.guest import files as _files  # noqa: F401 - its verbs register themselves
 from coldframe.guest import runtimes as _runtimes  # noqa: F401
 from coldframe.host import confine, seccomp
+from coldframe.host.birth import Births
 from coldframe.host.isolation import namespaces, programs
 from coldframe.host.limits import GroupDescriptors
 from coldframe.host.quota import DiskQuota
@@ -36,13 +37,16 @@ class Order(NamedTuple):
     """What the machine asks a keeper to be. Travels as JSON to the zygote."""
 
     sandbox_id: str
-    installation: str
+    mark: str
+    """What the processes of this installation are told by (see strays.py)."""
     uid: int
     """Host user of the payload; the caller's own where there is no root."""
     gid: int
     workspace: str
     history: str
     records: str
+    settings: str | None
+    """Directory that the box has as its /etc; None for one that is put together (see settings.py)."""
     tools: dict[str, str]
     limits: dict[str, Any]
     memory_enforced: bool
@@ -52,14 +56,14 @@ class Order(NamedTuple):
     libraries: list[str]
     """What these need: files below /usr."""
     files: list[str]
-    """What each descriptor that comes along is: `listener`, `answer`, `lease`, or `per_command:NAME` and
-    `attach_only:NAME` for directories of control groups."""
+    """What each descriptor that comes along is: `listener`, `answer`, `lease`, or directories of control groups:
+    `birthplace`, the keeper's own, `first`, that of the first process, `per_command:NAME` and `attach_only:NAME`."""
 
 
 def prepare() -> None:
     """In the zygote: work out what every keeper needs, so that each is forked with it."""
     namespaces.prepare()
-    for profile in ("default", "no-native"):
+    for profile in ("default", "keeper", "newborn", "no-native"):
         seccomp.build_filter(profile)
 
 
@@ -117,6 +121,15 @@ def _groups(files: dict[str, int]) -> GroupDescriptors | None:
     return GroupDescriptors(tuple(kinds["per_command"]), tuple(kinds["attach_only"]))
 
 
+def _entrance(groups: GroupDescriptors | None, birthplace: int | None) -> namespaces.Entrance | None:
+    """Into the groups of the box, for what becomes bubblewrap and with it the first process. Raises OSError."""
+    if groups is None:
+        return None
+    directories = [file for name, file in (*groups.per_command, *groups.attach_only) if name != "unified"]
+    tasks = (os.open("tasks", os.O_WRONLY | os.O_CLOEXEC, dir_fd=directory) for directory in directories)
+    return namespaces.Entrance(birthplace, tuple(tasks))
+
+
 def _build(order: Order, files: dict[str, int], answer: socket.socket) -> main.Setting:
     records = os.open(order.records, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     if os.getuid() == 0:
@@ -130,8 +143,17 @@ def _build(order: Order, files: dict[str, int], answer: socket.socket) -> main.S
         tools=order.tools if order.runtimes is None else {name: order.tools[name] for name in order.runtimes},
         memory_mib=order.limits["memory_mib"],
         tools_only=order.runtimes is not None,
+        settings=order.settings,
+        mark=order.mark,
     )
-    built = namespaces.build(plan, begun=lambda pid: _tell(answer, {"init": pid}))
+    groups = _groups(files)
+    if "birthplace" in files:
+        os.close(files["birthplace"])
+    built = namespaces.build(
+        plan,
+        entrance=_entrance(groups, files.get("first")),
+        begun=lambda init, bwrap: _tell(answer, {"init": init, "bwrap": bwrap}),
+    )
     init = os.pidfd_open(built.init)
     # Asked from outside: nobody inside may look at the first process that closely, and no filtered one changes its own.
     spaces = {name: os.stat(f"/proc/{built.init}/ns/{name}").st_ino for name in confine.NAMESPACES}
@@ -153,17 +175,19 @@ def _build(order: Order, files: dict[str, int], answer: socket.socket) -> main.S
         namespaces.let_go(built, program)
     confine.drop_all_capabilities()
     confine.set_no_new_privs()
-    seccomp.load_filter(program)
+    births = groups is not None and any(name == "unified" for name, _ in groups.per_command)
+    seccomp.load_filter(seccomp.build_filter("keeper") if births else program)
     confine.set_not_dumpable()
     root = os.open(namespaces.HOME, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     os.chdir("/")
     environment = {name.encode(): value.encode() for name, value in namespaces.ENVIRONMENT.items()}
     trees = Trees(
-        _groups(files),
+        groups,
         order.limits,
         memory_enforced=order.memory_enforced,
         root=root,
-        program=None if order.runtimes is None else seccomp.build_filter("no-native"),
+        program=_filter_of_commands(order, births=births),
+        births=Births(possible=births),
     )
     if order.runtimes is None:
         namespaces.await_first()
@@ -176,11 +200,19 @@ def _build(order: Order, files: dict[str, int], answer: socket.socket) -> main.S
         environment=environment,
         limits=order.limits,
         tree=trees.make,
+        seal=trees.seal,
         quota=trees.quota,
         starts_any_program=order.runtimes is None,
         capture=capture[0],
         evidence=partial(_evidence, spaces, order, trees.quota, hashlib.sha256(program).hexdigest()),
     )
+
+
+def _filter_of_commands(order: Order, *, births: bool) -> bytes | None:
+    """What they need beside the keeper's own filter for it to be the whole one of their box."""
+    if order.runtimes is not None:
+        return seccomp.build_filter("no-native")
+    return seccomp.build_filter("newborn") if births else None
 
 
 def _evidence(namespaces_of_init: dict[str, int], order: Order, quota: DiskQuota, filter_sha256: str) -> dict[str, Any]:

@@ -4,7 +4,7 @@ With control groups: a sub-group per command (``groups.py``) through directory d
 daemon (``cgroups.py``); kill, CPU time, peak memory and OOM kills are then exact for a whole process tree. A process
 inside a box cannot leave its group, since no cgroup file system is mounted there.
 
-Permission facts: the kernel judges a write to ``cgroup.procs`` by the credentials with which the file was
+Permission facts: the kernel judges a write to ``cgroup.procs`` or ``tasks`` by the credentials with which the file was
 *opened*; the keeper opens all of them itself, as the sandbox's uid, so nothing here carries the daemon's
 rights. Pids read from or written to these files are numbers of the pid namespace of the process that reads
 or writes, which for the keeper is the host's, also after it has joined the box.
@@ -69,7 +69,7 @@ def plan_mark(number: int) -> PlannedLimit:
 
 
 def enter_groups(procs: Iterable[int]) -> None:
-    """In the child, before exec: into the groups behind open `cgroup.procs`. Raises OSError."""
+    """In the child, before exec: into the groups behind these open files. Raises OSError."""
     for descriptor in procs:
         os.write(descriptor, b"0")
 

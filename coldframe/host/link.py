@@ -25,6 +25,7 @@ BUSY_AGAIN_S = 0.02
 """How soon a connection is tried again where too many wait for one already."""
 KEPT_CONNECTIONS = 16
 SOCKET_NAME = "keeper.sock"
+DAEMON_SOCKET_NAME = "daemon.sock"
 READ_BYTES = 256 * 1024
 """Most bytes taken from the kernel at once."""
 WAITING_BYTES = 1024 * 1024

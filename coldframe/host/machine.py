@@ -9,6 +9,7 @@ On disk, below the data directory:
     host/installation        id of this installation
     workspace/AGENT/         durable workspace, owned by the sandbox user of that agent
     background/SESSION/      temporary one
+    settings/NAME/           what boxes have as /etc (see settings.py)
     boxes/SANDBOX/           marks of a live box (see marks.py) and the records of its commands
 """
 
@@ -38,7 +39,9 @@ from coldframe.host.marks import GRAVE, KeeperMark, Marks
 from coldframe.host.offered_tools import libraries_of, offered_tools
 from coldframe.host.processes import process_start
 from coldframe.host.removal import remove_directory, remove_tree
+from coldframe.host.settings import HostSettings
 from coldframe.host.stored_commands import read_stored
+from coldframe.host.strays import kill_strays, mark_of
 from coldframe.host.workspaces import HISTORY, PARTS, Workspaces
 
 
@@ -77,19 +80,20 @@ class Machine:
         """What each sweep that goes on must let alone: all that was being built since it was asked for."""
         self._builds: dict[str, _Build] = {}
         self._deleting: set[str] = set()
-        for name in ("", "host", "workspace", "background", "boxes"):
+        for name in ("", "host", "workspace", "background", "boxes", "settings"):
             path = os.path.join(self._data, name)
             os.makedirs(path, mode=0o711, exist_ok=True)
         os.chmod(os.path.join(self._data, "host"), 0o700)
         if self._root:
-            for name in ("workspace", "background", "boxes"):
+            for name in ("workspace", "background", "boxes", "settings"):
                 os.chmod(os.path.join(self._data, name), 0o711)
             self._check_traversable()
         self.workspaces = Workspaces(self._data, own_disks=own_disks)
         self.installation = self._installation_id()
         self._controllers: Controllers = detect_controllers(self.installation)
         self._marks = Marks(os.path.join(self._data, "boxes"))
-        self._builder = Builder(self.installation, self._controllers, embedded=embedded)
+        self._settings = HostSettings(os.path.join(self._data, "settings"))
+        self._builder = Builder(self.installation, self._controllers, self._settings, embedded=embedded)
         self._endings = Endings(self._marks, self.workspaces, self._groups_of)
         self._endings.finish_former()
 
@@ -233,7 +237,7 @@ class Machine:
             os.chown(records, *owner)
         order = {
             "sandbox_id": sandbox_id,
-            "installation": self.installation,
+            "mark": mark_of(self.installation),
             "uid": owner[0],
             "gid": owner[1],
             "workspace": workspace,
@@ -243,7 +247,7 @@ class Machine:
             "limits": spec.limits.model_dump(mode="json"),
             "memory_enforced": "memory" in self._controllers.controls,
             "runtimes": None if spec.runtimes is None else list(spec.runtimes),
-            "libraries": await asyncio.to_thread(libraries_of, spec.runtimes or ()),
+            "libraries": await asyncio.to_thread(libraries_of, spec.runtimes) if spec.runtimes else [],
         }
         listener = self._listen(directory)
         try:
@@ -260,8 +264,9 @@ class Machine:
             init=answer["init"],
             init_started=process_start(answer["init"]) or "",
             limits=spec.limits.model_dump(mode="json"),
-            groups=BoxGroups(self._controllers, self.installation, sandbox_id).paths,
+            groups=answer["groups"],
             runtimes=None if spec.runtimes is None else list(spec.runtimes),
+            settings=answer["settings"],
         )
         try:
             self._marks.write(sandbox_id, mark)
@@ -383,11 +388,16 @@ class Machine:
                 await self._endings.end_keeper(mark)
                 await asyncio.to_thread(self._groups_of(name, mark).remove)
         await self._endings.finish()
+        strays = await asyncio.to_thread(kill_strays, mark_of(self.installation))
+        removed += [f"process {pid}" for pid in strays]
         for name in self.workspaces.strays(keep_sessions=keep_sessions | spared):
             await asyncio.to_thread(self.workspaces.remove_stray, name)
             removed.append(name)
         await asyncio.to_thread(self.workspaces.mount_all)
         spared.update(name for name, mark in self._marks.all() if mark.alive())
+        if not self._building:  # nor does anybody begin to meanwhile, since nothing else goes on in this thread
+            used = {mark.settings for _, mark in self._marks.all() if mark.settings is not None}
+            self._settings.remove_unused(used)
         gone = await asyncio.to_thread(remove_groups, self._controllers, self.installation, keep=spared)
         removed += [f"groups of {name}" for name in gone]
         return removed
@@ -415,6 +425,10 @@ class Machine:
                 await asyncio.to_thread(remove_directory, self._marks.directory(name))
         return measured.model_copy(update={"trials": tried})
 
+    async def prepare(self) -> None:
+        """What the first sandbox would wait for."""
+        await asyncio.to_thread(self._builder.prepare)
+
     async def close(self) -> None:
         """Let go of this process's part. Boxes go on, unless they are embedded: those end."""
         if self._embedded:
@@ -425,5 +439,6 @@ class Machine:
             life.box.close()
         self._lives.clear()
         await asyncio.to_thread(self._builder.close)
+        self._settings.close()
         if not any(mark.alive() for _, mark in self._marks.all()):
             remove_groups(self._controllers, self.installation, keep=set())

@@ -37,6 +37,8 @@ class KeeperMark:
 
     runtimes: list[str] | None = None
     """The only runtimes of the box; None for all programs of the machine."""
+    settings: str | None = None
+    """Directory that it has as its /etc; None if that was put together for it alone."""
 
     def alive(self) -> bool:
         return process_start(self.pid) == self.started
@@ -67,7 +69,7 @@ class Marks:
     def write(self, sandbox_id: str, mark: KeeperMark) -> None:
         path = os.path.join(self.directory(sandbox_id), KEPT)
         with open(f"{path}.new", "w", encoding="utf-8") as target:
-            json.dump(mark.__dict__, target)
+            target.write(json.dumps(mark.__dict__))
         os.rename(f"{path}.new", path)
 
     def names(self) -> list[str]:

@@ -60,7 +60,7 @@ def _source(target: str, filesystem: str) -> MountSource:
         return "device"
     if target in _MAKERS_OWN:
         return "settings"
-    if target in HOST_SETTINGS:
+    if target == "/etc" or target in HOST_SETTINGS:
         return "settings"
     if filesystem == "tmpfs":
         return "memory"

@@ -16,9 +16,8 @@ from coldframe.contract.isolation import IsolationReport
 from coldframe.contract.ports import Box, BoxLife, BoxStatus
 from coldframe.contract.sandbox import SandboxSpec
 from coldframe.host.box import KeeperBox, parse_event
-from coldframe.host.daemon import SOCKET_NAME
 from coldframe.host.history_files import HistoryFiles
-from coldframe.host.link import Link, LinkLost
+from coldframe.host.link import DAEMON_SOCKET_NAME, Link, LinkLost
 
 
 class RemoteHost:
@@ -26,9 +25,9 @@ class RemoteHost:
 
     def __init__(self, data_dir: str) -> None:
         self._data = os.path.abspath(data_dir)
-        self._link = Link(os.path.join(self._data, "host"), socket_name=SOCKET_NAME)
+        self._link = Link(os.path.join(self._data, "host"), socket_name=DAEMON_SOCKET_NAME)
         self._boxes: dict[str, KeeperBox] = {}
-        self._histories = HistoryFiles(os.path.join(self._data, "host"), SOCKET_NAME)
+        self._histories = HistoryFiles(os.path.join(self._data, "host"), DAEMON_SOCKET_NAME)
 
     async def _ask(self, verb: str, body: bytes = b"", **fields: Any) -> dict[str, Any]:
         try:
@@ -135,7 +134,7 @@ def daemon_answers(data_dir: str) -> bool:
         return False
     peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        peer.connect(f"/proc/self/fd/{folder}/{SOCKET_NAME}")
+        peer.connect(f"/proc/self/fd/{folder}/{DAEMON_SOCKET_NAME}")
     except OSError:
         return False
     finally:

@@ -12,6 +12,8 @@ are compared on the low half alone; `unshare` takes an unsigned long and is comp
 ``ptrace`` and ``process_vm_*`` stay allowed in ``default``: debuggers and LeakSanitizer need them, the
 pid namespace holds only the box's own, equally filtered processes, and the keeper is not dumpable.
 ``strict`` refuses them. ``no-native`` is for a box with few programs: it makes no files that live in memory alone.
+``keeper`` is ``default`` with clone3, for a keeper whose commands are born in their groups; these load ``newborn``
+beside it, which is nothing but the refusal of that call, and short because every command loads it.
 
 Rejected: judging ``execve`` arguments through a user notification, since another thread can change them
 after the look. The kernel keeps a bitmap of calls that are always allowed, so only calls with argument
@@ -28,7 +30,8 @@ from functools import cache
 from coldframe.host.confine import ConfineError, prctl
 from coldframe.host.syscalls import SYSCALLS
 
-PROFILES = ("default", "strict", "no-native")
+PROFILES = ("default", "strict", "no-native", "keeper")
+"""Whole filters; `newborn` is none by itself."""
 
 _REFUSED_NAMES = (
     # host-wide state and clocks
@@ -118,17 +121,19 @@ def build_filter(profile: str = "default", machine: str = "") -> bytes:
     Raises ConfineError for a machine without a table and ValueError for an unknown profile.
     """
     machine = machine or platform.machine()
-    if profile not in PROFILES:
+    if profile not in (*PROFILES, "newborn"):
         raise ValueError(f"unknown seccomp profile `{profile}`")
     if machine not in SYSCALLS:
         raise ConfineError("seccomp", f"no system call table for `{machine}`")
+    if profile == "newborn":
+        return _without_clone3(SYSCALLS[machine]["clone3"])
     refused = REFUSED | {"strict": REFUSED_STRICT, "no-native": REFUSED_NO_NATIVE}.get(profile, frozenset())
     actions: dict[int, str] = {}
     for name, number in SYSCALLS[machine].items():
         if name in _CHECKS:
             actions[number] = f"check {name}"
         elif name == "clone3":
-            actions[number] = "absent"
+            actions[number] = "allow" if profile == "keeper" else "absent"
         else:
             actions[number] = "refuse" if name in refused else "allow"
 
@@ -155,15 +160,36 @@ def build_filter(profile: str = "default", machine: str = "") -> bytes:
     return program.assemble()
 
 
+class _SockFprog(ctypes.Structure):
+    _fields_ = (("len", ctypes.c_ushort), ("filter", ctypes.c_void_p))
+
+
+class ReadyFilter:
+    """A program as the kernel wants it, so that loading it costs a child nothing but the call."""
+
+    def __init__(self, program: bytes) -> None:
+        self._lines = ctypes.create_string_buffer(program, len(program))
+        self._header = _SockFprog(len(program) // 8, ctypes.addressof(self._lines))
+
+    def load(self) -> None:
+        """Put it on this thread and all it will ever start. Needs no_new_privs; cannot be undone."""
+        prctl("load the seccomp filter", _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.addressof(self._header))
+
+
 def load_filter(program: bytes) -> None:
-    """Put `program` on this thread and all it will ever start. Needs no_new_privs; cannot be undone."""
-    lines = ctypes.create_string_buffer(program, len(program))
+    """The same for one that is loaded once."""
+    ReadyFilter(program).load()
 
-    class SockFprog(ctypes.Structure):
-        _fields_ = [("len", ctypes.c_ushort), ("filter", ctypes.c_void_p)]
 
-    header = SockFprog(len(program) // 8, ctypes.addressof(lines))
-    prctl("load the seccomp filter", _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.addressof(header))
+def _without_clone3(number: int) -> bytes:
+    """The filter before it has looked at the interface already, and ended who comes by another."""
+    program = _Program()
+    program.emit(_LOAD, _NUMBER)
+    program.emit(_JEQ, number, true="absent")
+    program.emit(_RET, _ALLOW)
+    program.label("absent")
+    program.emit(_RET, _ANSWERS["absent"])
+    return program.assemble()
 
 
 _ANSWERS = {

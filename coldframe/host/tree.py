@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from coldframe.guest.usage import Usage
+from coldframe.host.birth import Births
 from coldframe.host.groups import CommandGroup, Groups
 from coldframe.host.isolation.namespaces import HOME
 from coldframe.host.limits import (
@@ -28,7 +29,7 @@ from coldframe.host.limits import (
     sort_marks,
 )
 from coldframe.host.own_disk import quota_of
-from coldframe.host.seccomp import load_filter
+from coldframe.host.seccomp import ReadyFilter
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 RECENT_S = 0.01
@@ -47,12 +48,14 @@ class Trees:
         memory_enforced: bool,
         root: int,
         program: bytes | None = None,
+        births: Births | None = None,
     ) -> None:
         """`limits` may be lowered later in place: the next command is held to what it says then.
 
-        `program` is a system call filter that commands get beside the keeper's own.
+        `program` is a system call filter for whatever is forked here, beside the keeper's own.
         """
-        self.program = program
+        self._filter = ReadyFilter(program) if program is not None else None
+        self.births = births or Births(possible=False)
         self.groups = Groups(groups) if groups is not None else None
         self.live: set[int] = set()
         self._limits = limits
@@ -76,6 +79,11 @@ class Trees:
             capped = group is not None and group.limit_memory(self._limits["memory_mib"] << 20)
         self.live.add(number)
         return CommandTree(self, number, group, rlimits, polls_memory=not (self.memory_enforced and capped))
+
+    def seal(self) -> None:
+        """In whatever is forked from the keeper: take on the filter of the box. Raises ConfineError."""
+        if self._filter is not None:
+            self._filter.load()
 
     def marks(self, *, most_age_s: float = 0.0) -> dict[int, int]:
         """Of all processes, as they were at most `most_age_s` ago."""
@@ -125,20 +133,25 @@ class CommandTree:
         self._rlimits = rlimits
         self._planned = trees.planned(rlimits)
         self._mark = (plan_mark(number),)
-        self._procs = group.procs if group is not None else ()
+        self._born = False
         self._polls_memory = polls_memory
         self._overruns = trees.quota.overruns
         self._seen_cpu_s: dict[tuple[int, bytes], float] = {}
         """By process and its start, ended ones too: a child that was re-parented leaves its time to nobody."""
         self._closed = False
 
+    def fork(self) -> int:
+        """As os.fork; the child calls `enter`."""
+        pid, self._born = self._trees.births.fork(-1 if self._group is None else self._group.birthplace)
+        return pid
+
     def enter(self) -> None:
-        """In the child: into the groups first, then the limits, then the mark. An OSError fails the start."""
-        enter_groups(self._procs)
+        """In the child: the filter first, then the groups, the limits, the mark. An OSError or ConfineError fails the start."""
+        self._trees.seal()
+        if self._group is not None:
+            enter_groups(self._group.procs_beside_birth if self._born else self._group.procs)
         apply_rlimits(self._planned)
         apply_rlimits(self._mark)
-        if self._trees.program is not None:
-            load_filter(self._trees.program)
 
     def empty(self) -> bool:
         if self._closed:

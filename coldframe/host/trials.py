@@ -1,7 +1,8 @@
 """The promises that `coldframe doctor` tries from inside a throw-away box on the user's own machine.
 
 Each trial is a line for bash that says `BREACH` and what it could do, and `HELD` when it has tried everything; or it
-runs into a limit, and must be ended by that one and no other. They are few, harmless where a wall is missing, and
+runs into a limit, and must be ended by that one and no other, on a slow machine too: what takes memory takes little CPU
+time, and only the trial of CPU time has a tight limit of it. They are few, harmless where a wall is missing, and
 need only bash and coreutils. The attacks proper are the test suite's, which wants a machine that can be thrown away.
 """
 
@@ -15,8 +16,8 @@ from coldframe.contract.isolation import Trial
 from coldframe.contract.ports import Box
 from coldframe.contract.sandbox import Limits
 
-LIMITS = Limits(wall_s=60, cpu_s=1, memory_mib=192, disk_mib=64, pids=48, output_mib=1)
-"""Of the box that is tried: small, so that meeting them costs little."""
+LIMITS = Limits(wall_s=60, cpu_s=60, memory_mib=96, disk_mib=64, pids=48, output_mib=1)
+"""Of the box that is tried: small, so that meeting them costs little; but of CPU time so much that none is met by it."""
 PATIENCE_S = 90.0
 _MOST_OUTPUT_BYTES = 64 * 1024
 
@@ -28,6 +29,8 @@ class _Attempt(NamedTuple):
     limit: str | None = None
     """Kind of the limit that must end it."""
     timeout_s: float = 60.0
+    cpu_s: float | None = None
+    """Its own, if not that of the box."""
 
 
 WALLS = (
@@ -89,10 +92,20 @@ WALLS = (
 )
 LIMITED = (
     _Attempt("limit_wall", "a command over its time is ended", "sleep 60", limit="wall", timeout_s=1.0),
-    _Attempt("limit_cpu", "a command over its CPU time is ended", "while :; do :; done", limit="cpu"),
+    _Attempt(
+        "limit_cpu",
+        "a command over its CPU time is ended",
+        "for n in 1 2 3 4; do (while :; do :; done) & done; wait",
+        limit="cpu",
+        cpu_s=1.0,
+    ),
     _Attempt("limit_output", "a command that writes too much is ended", "yes", limit="output"),
     _Attempt(
-        "limit_memory", "a command over its memory is ended", "head -c 600M /dev/zero | tail; sleep 5", limit="memory"
+        "limit_memory",
+        "a command over its memory is ended",
+        # One read of all of it, and held: memory that no controller counts is looked at now and then.
+        "dd if=/dev/zero bs=160M count=1 status=none | { read -r -d '' && sleep 20; }",
+        limit="memory",
     ),
     _Attempt(
         "limit_disk",
@@ -115,6 +128,7 @@ async def _try(box: Box, attempt: _Attempt) -> Trial:
         command_id=f"trial-{attempt.name}",
         shell=attempt.line,
         timeout_s=attempt.timeout_s,
+        cpu_s=attempt.cpu_s,
         leftovers="end",
         track_files=False,
     )

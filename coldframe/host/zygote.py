@@ -7,13 +7,15 @@ End of file on the socket ends the zygote and nothing but the zygote.
 """
 
 import array
+import contextlib
+import ctypes
 import gc
 import json
 import os
 import signal
 import socket
 
-from coldframe.host import confine, keeper
+from coldframe.host import birth, confine, keeper
 
 MAX_ORDER_BYTES = 65536
 MAX_FILES = 16
@@ -23,7 +25,7 @@ def main() -> None:
     """Serve the socket that is descriptor 3."""
     channel = socket.socket(fileno=3)
     keeper.prepare()
-    confine.set_subreaper()  # what a keeper killed at its work leaves half built comes here, where it is found
+    confine.set_subreaper()  # what a keeper killed at its work leaves is reaped here, and `strays.py` finds it
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Keepers are reaped by the kernel: nobody waits for them here, their end is seen on their sockets.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -34,13 +36,41 @@ def main() -> None:
         if not message:
             break
         order = keeper.Order(**json.loads(message))
-        if os.fork() == 0:
+        given = dict(zip(order.files, files, strict=True))
+        try:
+            pid = _fork(given.get("birthplace"))
+        except OSError as error:  # this order fails, and not those that wait behind it
+            _refuse(given["answer"], f"no keeper could be forked: {error.strerror}")
+            pid = -1
+        if pid == 0:
             channel.close()
             _settle()
-            keeper.become_keeper(order, dict(zip(order.files, files, strict=True)))
+            keeper.become_keeper(order, given)
         for file in files:
             os.close(file)
     os._exit(0)
+
+
+def _refuse(answer: int, reason: str) -> None:
+    with socket.socket(fileno=os.dup(answer)) as machine, contextlib.suppress(OSError):
+        machine.send(json.dumps({"failed": reason}).encode())
+
+
+def _fork(group: int | None) -> int:
+    """As os.fork. The child is born in the group where that can be had; if it is not, the machine moves it there."""
+    if group is not None:
+        api = ctypes.pythonapi  # what os.fork calls, since this child goes on as Python
+        api.PyOS_BeforeFork()
+        try:
+            pid = birth.fork_into(group)
+        except OSError as error:
+            api.PyOS_AfterFork_Parent()
+            if error.errno not in birth.UNAVAILABLE:
+                raise
+        else:
+            (api.PyOS_AfterFork_Parent if pid else api.PyOS_AfterFork_Child)()
+            return pid
+    return os.fork()
 
 
 def _receive(channel: socket.socket) -> tuple[bytes, list[int]]:

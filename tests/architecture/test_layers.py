@@ -29,7 +29,7 @@ SKELETON = {
     "control/gate": "from coldframe.contract.ports import Box\nfrom coldframe.tools.registry import tool\nhost.box('x')",
     "control/receipts": "from coldframe.contract import errors",
     "fronts/__init__": "",
-    "fronts/rest": "import fastapi\nfrom coldframe.control.gate import Gate\nfrom coldframe.tools.registry import tool",
+    "fronts/rest": "import starlette\nfrom coldframe.control.gate import Gate\nfrom coldframe.tools.registry import tool",
     "client/__init__": "",
     "client/api": "from coldframe.contract.errors import ColdframeError",
 }

@@ -30,6 +30,8 @@ class SessionTree:
         self._blind = blind
         self.enter = enter
 
+    fork = staticmethod(os.fork)
+
     def _pids(self) -> list[int]:
         if self._blind or not self.leader:
             return []

@@ -10,7 +10,6 @@ import socket
 import stat
 import subprocess
 import sys
-import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -99,12 +98,10 @@ def test_special_files_are_refused_at_once_and_left_alone(workspace: Workspace) 
     finally:
         os.chdir(here)
     os.symlink("fifo", workspace.path / "link")
-    begun = time.monotonic()
-    for path in ("fifo", "socket", "link"):
+    for path in ("fifo", "socket", "link"):  # who opens one waits for ever
         assert workspace.code_of(ReadFile(path=path)) == "NOT_A_REGULAR_FILE"
         assert workspace.code_of(WriteFile(path=path, content=b"x")) == "NOT_A_REGULAR_FILE"
         assert workspace.code_of(EditFile(path=path, edits=(Edit(old="a", new="b"),))) == "NOT_A_REGULAR_FILE"
-    assert time.monotonic() - begun < 1
     with pytest.raises(OSError) as nobody_reads:  # a reader that had come and gone would have let this through
         os.open(workspace.path / "fifo", os.O_WRONLY | os.O_NONBLOCK)
     assert nobody_reads.value.errno == errno.ENXIO

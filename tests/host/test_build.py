@@ -1,5 +1,6 @@
 """A box that is being built is bound to its builder: whoever of them dies, at whatever step, nothing goes on without them."""
 
+import dataclasses
 import os
 import signal
 import tempfile
@@ -8,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from coldframe.contract.errors import IsolationUnavailable
-from coldframe.host import confine
-from coldframe.host.builder import kill_strays
 from coldframe.host.cgroups import BoxGroups
 from coldframe.host.isolation import namespaces
+from coldframe.host.limits import write_text
 from coldframe.host.machine import Machine
 from tests.host.boxes import become_ordinary
 from tests.host.forked import in_child, wait_until
@@ -28,19 +28,6 @@ def _start_of(pid: int) -> str | None:
         return None
 
 
-def _children_of(pid: int) -> list[int]:
-    found = []
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            try:
-                parent = Path("/proc", entry, "stat").read_text().rpartition(")")[2].split()[1]
-            except OSError:
-                continue
-            if int(parent) == pid:
-                found.append(int(entry))
-    return found
-
-
 def _plan() -> namespaces.Plan:
     become_ordinary()
     folder = tempfile.mkdtemp(prefix="cf-build-")
@@ -52,7 +39,7 @@ def _plan() -> namespaces.Plan:
 def test_a_first_process_whose_keeper_died_before_its_word_ends() -> None:
     def build_and_die() -> tuple[int, str | None, str]:
         plan = _plan()
-        built = namespaces.build(plan, begun=lambda _: None)
+        built = namespaces.build(plan, begun=lambda *_: None)
         return built.init, _start_of(built.init), plan.workspace
 
     first, started, workspace = in_child(build_and_die)
@@ -62,6 +49,25 @@ def test_a_first_process_whose_keeper_died_before_its_word_ends() -> None:
     finally:
         os.unlink(os.path.join(workspace, ".exec_history"))
         os.rmdir(workspace)
+
+
+def test_a_first_program_may_be_larger_than_a_socket_takes() -> None:
+    """Where `sleep` is one name of a program that is all of coreutils."""
+
+    def build() -> bool:
+        plan = _plan()
+        content = namespaces._first_program() + bytes(8 << 20)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(namespaces, "_first_program", lambda: content)
+            built = namespaces.build(plan, begun=lambda *_: None)
+        shown = os.stat(f"/proc/{built.init}/root{namespaces.FIRST}").st_size
+        os.kill(built.bwrap, signal.SIGKILL)
+        os.waitpid(built.bwrap, 0)
+        os.unlink(plan.history)
+        os.rmdir(plan.workspace)
+        return shown == len(content)
+
+    assert in_child(build)
 
 
 @as_root_and_ordinary
@@ -95,8 +101,8 @@ def test_a_keeper_killed_while_its_box_is_built_leaves_nothing(who: str) -> None
             keepers.append(pid)
             enter(self, pid)
 
-        def settle_and_kill(self: BoxGroups, first_pid: int) -> None:
-            settle(self, first_pid)
+        def settle_and_kill(self: BoxGroups, *pids: int) -> None:
+            settle(self, *pids)
             os.kill(keepers[-1], signal.SIGKILL)
 
         with pytest.MonkeyPatch.context() as patch:
@@ -110,39 +116,73 @@ def test_a_keeper_killed_while_its_box_is_built_leaves_nothing(who: str) -> None
     on_a_machine(steps, who=who)
 
 
-def test_what_bubblewrap_left_half_built_is_found_and_killed() -> None:
-    """Its own process is held just before it tells its child to go on, and killed there."""
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs control groups")
+def test_a_keeper_that_cannot_be_forked_is_told_and_the_zygote_goes_on() -> None:
+    async def steps(machine: Machine) -> None:
+        if "unified" not in machine._controllers.hierarchies:
+            pytest.skip("needs a version 2 hierarchy")
+        await new_box(machine, "first")
+        zygote = machine._builder.zygote
 
-    def leave_one_and_kill_it() -> tuple[bool, bool]:
-        become_ordinary()
-        confine.set_subreaper()
-        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-        _, full = os.pipe()
-        os.set_blocking(full, False)
-        try:
-            while True:
-                os.write(full, bytes(4096))
-        except BlockingIOError:
-            os.set_blocking(full, True)
-        os.set_inheritable(full, True)
-        line = [
-            namespaces.BWRAP,
-            "--unshare-all",
-            "--die-with-parent",
-            "--info-fd",
-            str(full),
-            "--ro-bind",
-            "/",
-            "/",
-            "true",
-        ]
-        bwrap = os.posix_spawn(namespaces.BWRAP, line, {})
-        wait_until(lambda: bool(_children_of(bwrap)))
-        first = _children_of(bwrap)[0]
-        os.kill(bwrap, signal.SIGKILL)
-        wait_until(lambda: first in _children_of(os.getpid()))
-        left = _start_of(first) is not None
-        kill_strays(os.getpid())
-        return left, _start_of(first) is None
+        def removed(self: BoxGroups) -> list[tuple[str, int]]:
+            gone = f"{self.paths['unified']}/gone"
+            os.mkdir(gone)
+            file = os.open(gone, os.O_RDONLY | os.O_DIRECTORY)
+            os.rmdir(gone)
+            return [("birthplace", file)]
 
-    assert in_child(leave_one_and_kill_it) == (True, True)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(BoxGroups, "birthplaces", removed)
+            with pytest.raises(IsolationUnavailable, match="no keeper could be forked"):
+                await new_box(machine, "second")
+        await new_box(machine, "third")
+        assert machine._builder.zygote is zygote
+
+    on_a_machine(steps)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs control groups")
+@pytest.mark.parametrize("way", ["born", "moved", "delegated"])
+def test_keeper_and_first_process_are_born_in_their_groups_or_moved_there(way: str) -> None:
+    """`delegated` is how it is done where the mount option `nsdelegate` makes a namespace bound processes."""
+
+    async def steps(machine: Machine) -> None:
+        if "unified" not in machine._controllers.hierarchies:
+            pytest.skip("needs a version 2 hierarchy")
+        moved: list[str] = []
+        spared: list[str] = []
+
+        def note(path: str, text: str) -> None:
+            if path.endswith("/cgroup.procs"):
+                moved.append(path)
+            if path.endswith("/oom_score_adj"):
+                spared.append(path.split("/")[2])
+            write_text(path, text)
+
+        machine._controllers = dataclasses.replace(machine._controllers, delegated=way == "delegated")
+        machine._builder._controllers = machine._controllers
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("coldframe.host.cgroups.write_text", note)
+            patch.setattr(BoxGroups, "let_out", lambda _: None)  # afterwards, where it has to be
+            if way == "moved":
+                patch.setattr(BoxGroups, "birthplaces", lambda _: [])
+            await new_box(machine)
+        own = machine._marks.read("box")
+        assert own is not None
+        unified = own.groups["unified"]
+        keeper, init = f"{unified}/keeper/cgroup.procs", f"{unified}/box/init/cgroup.procs"
+        assert moved == {"born": [], "moved": [keeper, init, init], "delegated": [init, init, keeper]}[way]
+        assert spared[0] == str(own.init)
+        assert set(spared) == set(Path(f"{unified}/box/init/cgroup.procs").read_text().split())
+        for part, count in (("", 0), ("/keeper", 1), ("/box", 0), ("/box/init", 2)):
+            assert len(Path(f"{unified}{part}/cgroup.procs").read_text().split()) == count, part
+        for name in {"memory", "pids"} & own.groups.keys():
+            inside = Path(own.groups[name], "cgroup.procs").read_text().split()
+            assert len(inside) == 2
+            assert str(own.init) in inside
+            assert str(own.pid) not in inside
+        report = await (await machine.life("box")).report()
+        assert {one.kind for one in report.limits if "cgroup" in one.enforced_by} == {"cpu", "memory", "pids"}
+        assert (await run(await machine.box("box"), "echo runs")).stdout == "runs\n"
+
+    on_a_machine(steps)

@@ -1,6 +1,7 @@
 """The privileged process answers its server and nobody else, and no request ends it or makes it hold much."""
 
 import asyncio
+import contextlib
 import json
 import os
 import socket
@@ -23,6 +24,7 @@ from coldframe.host.confine import ConfineError
 from coldframe.host.history_files import HistoryFiles
 from coldframe.host.remote import RemoteHost, daemon_answers
 from coldframe.host.removal import remove_tree
+from coldframe.host.strays import mark_of
 from coldframe.host.workspaces import HISTORY, Workspaces
 from tests.host import boxes
 from tests.host.forked import in_child
@@ -182,6 +184,29 @@ def test_another_user_is_not_served_even_past_the_mode_of_the_socket() -> None:
         os.chmod(daemon.socket_path(folder), 0o666)
         os.chmod(os.path.join(folder, "host"), 0o711)
         assert await asyncio.to_thread(in_child, as_another) == ("connected", b"")
+
+    with_a_daemon(steps)
+
+
+def test_what_the_first_sandbox_would_wait_for_is_begun_when_the_server_is_up() -> None:
+    def zygotes(folder: str) -> int:
+        mark = mark_of(Path(folder, "host", "installation").read_text().strip()).encode()
+        found = 0
+        for entry in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                found += mark in (entry / "cmdline").read_bytes().split(b"\0")
+        return found
+
+    async def steps(folder: str) -> None:
+        assert zygotes(folder) == 0
+        host = RemoteHost(folder)
+        await host.sweep(keep_boxes=set(), keep_sessions=set())
+
+        async def is_there() -> bool:
+            return zygotes(folder) == 1
+
+        await until(is_there, "the zygote is there")
+        await host.close()
 
     with_a_daemon(steps)
 

@@ -1,8 +1,10 @@
 """A keeper serves whatever is asked on its socket and outlives every malformed request; its commands get nothing of it."""
 
 import asyncio
+import errno
 import fcntl
 import os
+import shutil
 import sys
 import termios
 from collections.abc import Awaitable, Callable
@@ -12,11 +14,12 @@ from typing import Any
 import pytest
 
 from coldframe.contract.command import CommandSpec, Ended, Started
-from coldframe.contract.files import WriteFile
+from coldframe.contract.files import ListRuntimes, RuntimesAnswer, WriteFile
 from coldframe.contract.ports import Box
 from coldframe.contract.sandbox import Limits
 from coldframe.guest.commands import KEPT_COMMANDS
 from coldframe.guest.frames import MAX_HEAD_BYTES, PREFIX, decode_head, encode
+from coldframe.guest.runtimes import RUNTIMES
 from coldframe.host.groups import MOST_READY
 from coldframe.host.link import KEPT_CONNECTIONS, connect
 from coldframe.host.machine import Machine
@@ -24,7 +27,7 @@ from tests.host.machines import Outcome, as_root_and_ordinary, needs_bubblewrap,
 
 pytestmark = needs_bubblewrap
 
-GROUP_FILES = 6
+GROUP_FILES = 7
 """What a control group that is kept ready holds open at most."""
 
 
@@ -182,6 +185,33 @@ def test_a_command_inherits_no_descriptor_and_no_neighbour_shows_the_keepers_own
             seen = set((await run(box, script)).stdout.split())
             await other
         assert not [one for one in seen if not one.startswith(("pipe:", "/dev/null", "/home/user", "/proc/"))]
+
+    on_a_box(steps, who=who)
+
+
+@as_root_and_ordinary
+def test_no_process_of_a_box_has_the_call_that_the_keeper_keeps_for_itself(
+    who: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """clone3, whose arguments no filter sees: not the commands, not what they start, not what a helper starts."""
+    clone3 = (
+        "import ctypes; libc = ctypes.CDLL(None, use_errno=True); libc.syscall(ctypes.c_long(435), None, ctypes.c_long(0)); "
+        "print(ctypes.get_errno())"
+    )
+    absent = next(name for name in RUNTIMES if shutil.which(name) is None)
+    offered = tmp_path / "runtime"
+    offered.write_text(f'#!/bin/sh\necho 1.$(/usr/bin/python3 -c "{clone3}")\n')
+    offered.chmod(0o755)
+    for folder in (tmp_path, *list(tmp_path.parents)[:2]):
+        folder.chmod(0o755)
+    monkeypatch.setattr("coldframe.host.machine.offered_tools", lambda: {absent: str(offered)})
+
+    async def steps(machine: Machine, box: Box) -> None:
+        told = (await run(box, f"python3 -c '{clone3}'; (bash -c \"python3 -c '{clone3}'\")")).stdout.split()
+        assert told == [str(errno.ENOSYS)] * 2
+        runtimes = await box.ask(ListRuntimes())
+        assert isinstance(runtimes, RuntimesAnswer)
+        assert [one.version for one in runtimes.runtimes if one.name == absent] == [f"1.{errno.ENOSYS}"]
 
     on_a_box(steps, who=who)
 

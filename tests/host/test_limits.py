@@ -1,5 +1,6 @@
 """Limits bite over a whole process tree, say what they counted, and leave nothing behind."""
 
+import errno
 import os
 import resource
 import signal
@@ -11,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from coldframe.host import cgroups, limits
+from coldframe.host.birth import Births, fork_into
+from coldframe.host.confine import ConfineError
 from coldframe.host.groups import CommandGroup, Groups, GroupUsage
 from tests.host.forked import in_child, wait_until
 
@@ -41,12 +44,14 @@ def groups(controllers: cgroups.Controllers) -> Iterator[cgroups.BoxGroups]:
 def as_keeper(groups: cgroups.BoxGroups, tmp_path: Path) -> limits.GroupDescriptors:
     """In a child: what a keeper is when it starts commands - unprivileged and with no view of the groups."""
     groups.enter(os.getpid())
-    first = os.fork()
-    if first == 0:
-        os.closerange(3, 256)
-        signal.pause()
-        os._exit(0)
-    groups.settle(first)
+    processes = []
+    for _ in ("the first process", "bubblewrap"):
+        processes.append(os.fork())
+        if processes[-1] == 0:
+            os.closerange(3, 256)
+            signal.pause()
+            os._exit(0)
+    groups.settle(*processes)
     descriptors = groups.descriptors()
     os.chroot(tmp_path)
     os.setgroups([])
@@ -80,19 +85,41 @@ def test_an_ordinary_user_without_delegation_gets_reasons_instead_of_controls() 
 
 @as_root
 def test_the_kernel_gives_the_limits_back(groups: cgroups.BoxGroups) -> None:
-    assert groups.read_limits() == {"memory_bytes": 64 << 20, "pids": 20, "cpus": 0.5}
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as first:
+        groups.settle(first.pid)
+        assert groups.read_limits() == {"memory_bytes": 64 << 20, "pids": 20, "cpus": 0.5}
+        assert groups.holds(first.pid)
 
 
 @as_root
-def test_a_memory_hog_is_killed_and_counted_for_its_own_command_only(groups: cgroups.BoxGroups, tmp_path: Path) -> None:
+def test_who_is_gone_before_it_is_in_its_groups_is_told(groups: cgroups.BoxGroups) -> None:
+    gone = subprocess.Popen(["/bin/true"])
+    gone.wait()
+    for see_to in (groups.enter, groups.settle):
+        with pytest.raises(ConfineError, match="into its control group"):
+            see_to(gone.pid)
+
+
+def fork_inside(group: CommandGroup, *, born: bool) -> int:
+    """As os.fork; the child is in all groups when this returns."""
+    pid = fork_into(group.birthplace) if born else os.fork()
+    if pid == 0:
+        limits.enter_groups(group.procs_beside_birth if born else group.procs)
+    return pid
+
+
+@as_root
+@pytest.mark.parametrize("born", [True, False], ids=["born in its group", "moves there"])
+def test_a_memory_hog_is_killed_and_counted_for_its_own_command_only(
+    groups: cgroups.BoxGroups, tmp_path: Path, born: bool
+) -> None:
     def keeper() -> tuple[int, GroupUsage, GroupUsage]:
         descriptors = as_keeper(groups, tmp_path)
         hog, other = CommandGroup(descriptors, "hog"), CommandGroup(descriptors, "other")
         pids = []
         for group, size in ((hog, 200 << 20), (other, 1 << 20)):
-            pid = os.fork()
+            pid = fork_inside(group, born=born)
             if pid == 0:
-                limits.enter_groups(group.procs)
                 held = bytearray(size)
                 os._exit(0 if held else 1)
             pids.append(os.waitpid(pid, 0)[1])
@@ -106,6 +133,45 @@ def test_a_memory_hog_is_killed_and_counted_for_its_own_command_only(groups: cgr
     assert hog.oom_kills == 1
     assert hog.peak_memory_bytes is not None and hog.peak_memory_bytes > 32 << 20
     assert other.oom_kills == 0
+
+
+@as_root
+def test_who_is_born_in_a_group_is_there_before_it_does_anything(groups: cgroups.BoxGroups, tmp_path: Path) -> None:
+    def keeper() -> tuple[bool, list[int], bool, list[int], bool]:
+        group = CommandGroup(as_keeper(groups, tmp_path), "cmd")
+        waiting, held = os.pipe()
+        pid = fork_into(group.birthplace)
+        if pid == 0:
+            os.close(held)
+            os.read(waiting, 1)
+            os._exit(7)
+        there = group.pids()
+        os.close(held)
+        status = os.waitpid(pid, 0)[1]
+        return pid in there, there[1:], os.waitstatus_to_exitcode(status) == 7, group.pids(), group.remove()
+
+    assert in_child(keeper) == (True, [], True, [], True)
+
+
+@as_root
+def test_who_cannot_be_born_in_a_group_is_forked_beside_it(groups: cgroups.BoxGroups, tmp_path: Path) -> None:
+    """It enters like any other then, and is told what is wrong."""
+
+    def keeper() -> tuple[int, bool, int]:
+        os.chown(f"{groups.paths['unified']}/box/init/cgroup.procs", 0, 0)
+        foreign = os.open(f"{groups.paths['unified']}/box/init", os.O_RDONLY | os.O_DIRECTORY)
+        as_keeper(groups, tmp_path)
+        refused = 0
+        try:
+            fork_into(foreign)
+        except OSError as error:
+            refused = error.errno or 0
+        pid, born = Births(possible=True).fork(foreign)
+        if pid == 0:
+            os._exit(7)
+        return refused, born, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+    assert in_child(keeper) == (errno.EACCES, False, 7)
 
 
 @as_root

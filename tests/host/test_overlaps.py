@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from coldframe.contract.errors import NotFound, WrongState
+from coldframe.contract.errors import IsolationUnavailable, NotFound, WrongState
 from coldframe.contract.sandbox import SandboxSpec
-from coldframe.host.builder import Builder
+from coldframe.host.builder import AT_ONCE, Builder
 from coldframe.host.endings import Endings
 from coldframe.host.machine import Machine
 from coldframe.host.marks import Marks
@@ -163,5 +163,27 @@ def test_a_creation_that_is_broken_off_twice_leaves_nothing(who: str) -> None:
             with pytest.raises(asyncio.CancelledError):
                 await creating
         await nothing_is_left(machine)
+
+    on_a_machine(steps, who=who)
+
+
+@as_root_and_ordinary
+def test_boxes_that_are_built_at_once_are_each_their_own_also_when_the_zygote_dies_meanwhile(who: str) -> None:
+    async def steps(machine: Machine) -> None:
+        await new_box(machine, "first")
+        names = [f"box-{number}" for number in range(2 * AT_ONCE + 1)]
+        creating = [asyncio.create_task(new_box(machine, name, agent=name)) for name in names]
+        assert machine._builder.zygote is not None
+        machine._builder.zygote.kill()
+        made = await asyncio.gather(*creating, return_exceptions=True)
+        for name, box in zip(names, made, strict=True):
+            if isinstance(box, BaseException):  # its order had reached the one that was killed
+                assert isinstance(box, IsolationUnavailable)
+                box = await new_box(machine, name, agent=name)
+            await run(box, f"echo {name} > file")
+        for name in names:
+            assert (await run(await machine.box(name), "cat file; ls")).stdout.split()[:2] == [name, "file"]
+        assert (await run(await machine.box("first"), "ls")).stdout.split() == ["integrations", "scratch", "skills"]
+        await asyncio.gather(*(machine.end_box(name) for name in ("first", *names)))
 
     on_a_machine(steps, who=who)

@@ -8,21 +8,25 @@ joining, in `finish_mounts`.
 Order matters in `arguments`: later mounts cover earlier ones, and the read-only remounts come last.
 The first process sleeps and never forks: the kernel reaps for it, since it ignores SIGCHLD, and it has no
 handler, so nothing inside can signal it. (A shell that reaps needs a child to wait for; a payload that killed
-that child while the box was at its process limit ended the box, measured.) Its program may be executed and not
-read, so the kernel lets nobody inside trace it: what a hijacked first process forks would belong to no command
-and keep none of a command's limits. bubblewrap gets an empty environment of its own, since `--clearenv` does not
-reach its reaper.
+that child while the box was at its process limit ended the box, measured.) It gets this from bubblewrap, which is
+started so and then does not see the first process end; the keeper does, and bubblewrap dies with it. Its program may
+be executed and not read, so the kernel lets nobody inside trace it: what a hijacked first process forks would belong to
+no command and keep none of a command's limits. bubblewrap gets an empty environment of its own, since `--clearenv` does
+not reach its reaper.
 """
 
+import contextlib
 import json
 import os
+import select
 import signal
+import socket
 import time
 from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
 
-from coldframe.host import confine, routes
+from coldframe.host import birth, confine, routes
 
 LEVEL = "namespaces"
 BWRAP = "/usr/bin/bwrap"
@@ -31,19 +35,16 @@ TOOLS = "/opt/coldframe/bin"
 FIRST = "/opt/coldframe/sleep"
 SLEEP = "/usr/bin/sleep"
 """What `FIRST` is a copy of."""
-ENV = "/usr/bin/env"
 BUILD_TIMEOUT_S = GO_TIMEOUT_S = 10.0
 LOOK_S = 0.0002
 """Between two looks at a process that nobody tells about: what one look costs, ten times over."""
+LISTEN_MS = 50
+"""How long the end of bubblewrap's last file is waited for before the first look."""
 UID = GID = 1000
 HOSTNAME = "coldframe"
 NAMESERVER = "198.18.0.1"
 """Nobody answers there: look-ups fail at once and are seen. The benchmark range is never routed."""
 PATH = f"{HOME}/.local/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin:{TOOLS}"
-
-QUIET_INIT = (ENV, "-i", "--ignore-signal=CHLD", FIRST, "infinity")
-OLD_INIT = ("/bin/sh", "-c", "trap '' HUP INT TERM QUIT; while :; do sleep 1000000000 & wait; done")
-"""For an `env` older than coreutils 8.31, which cannot ignore SIGCHLD for another program."""
 
 ENVIRONMENT = {
     "PATH": PATH,
@@ -130,6 +131,19 @@ class Plan(NamedTuple):
     memory_mib: int
     tools_only: bool = False
     """The host's own will be covered (see `programs.py`)."""
+    settings: str | None = None
+    """A directory that holds all of /etc (see `settings.py`); None to put it together from its parts."""
+    mark: str = ""
+    """Of the installation (see `strays.py`)."""
+
+
+class Entrance(NamedTuple):
+    """Open ways into the control groups of the box, for bubblewrap and with it the first process. Closed once used."""
+
+    birthplace: int | None
+    """Directory of a version 2 group."""
+    tasks: tuple[int, ...]
+    """Files of version 1 groups."""
 
 
 class Built(NamedTuple):
@@ -147,26 +161,36 @@ class BuildFailed(Exception):
 
 def arguments(plan: Plan, *, info: int, word: int, first: int, data: dict[str, int]) -> list[str]:
     """bubblewrap's command line. Numbers are descriptors that it inherits."""
-    line = [BWRAP, "--unshare-all", "--unshare-user", "--disable-userns", "--cap-drop", "ALL"]
+    line = [marked_name(plan.mark), "--unshare-all", "--unshare-user", "--disable-userns", "--cap-drop", "ALL"]
     line += ["--uid", str(UID), "--gid", str(GID), "--hostname", HOSTNAME, "--clearenv"]
     line += ["--new-session", "--die-with-parent", "--as-pid-1"]
     line += ["--info-fd", str(info), "--seccomp", str(word)]
     line += _of_the_host()
-    for path, number in data.items():
-        line += ["--perms", "0444", "--file", str(number), path]
+    if plan.settings is not None:
+        line += ["--ro-bind", plan.settings, "/etc"]
+    else:
+        line += ["--perms", "0755", "--dir", "/etc"]
+        for path in HOST_SETTINGS:
+            line += ["--ro-bind-try", path, path]
+        for path, number in data.items():
+            line += ["--perms", "0444", "--file", str(number), path]
     line += ["--proc", "/proc", "--dev", "/dev"]
     for path, size in memory_sizes(plan.memory_mib).items():
         line += ["--perms", "0755" if path == "/run" else "1777", "--size", str(size), "--tmpfs", path]
     line += ["--perms", "0755", "--dir", TOOLS]
-    if not plan.tools_only:
+    if not plan.tools_only and "python" not in plan.tools:
         line += ["--symlink", "/usr/bin/python3", f"{TOOLS}/python"]
-    # Files of the root itself and no mounts, each of which would cost a tenth of a millisecond: / ends read-only.
-    line += ["--perms", "0111", "--file", str(first), FIRST]
     for name, path in plan.tools.items():
         line += ["--ro-bind", path, f"{TOOLS}/{name}"]
     line += ["--bind", plan.workspace, HOME, "--ro-bind", plan.history, f"{HOME}/.exec_history"]
-    line += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", HOME]
-    return [*line, *(QUIET_INIT if _env_ignores_signals() else OLD_INIT)]
+    # A file of the root itself and no mount, each of which would cost a tenth of a millisecond: / ends read-only.
+    line += ["--perms", "0111", "--file", str(first), FIRST]
+    return [*line, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", HOME, FIRST, "infinity"]
+
+
+def marked_name(mark: str) -> str:
+    """What bubblewrap's processes call themselves, so that what is left of them can be found."""
+    return f"{mark}/bwrap"
 
 
 def memory_sizes(memory_mib: int) -> dict[str, int]:
@@ -179,7 +203,6 @@ def prepare() -> None:
     """Find out what stays the same from box to box, so that a process forked after this knows it."""
     _of_the_host()
     _first_program()
-    _env_ignores_signals()
 
 
 @cache
@@ -191,10 +214,8 @@ def _of_the_host() -> list[str]:
             line += ["--symlink", os.readlink(path), path]
         elif os.path.isdir(path):
             line += ["--ro-bind", path, path]
-    for path in ("/etc", "/home", "/opt", "/var"):
+    for path in ("/home", "/opt", "/var"):
         line += ["--perms", "0755", "--dir", path]
-    for path in HOST_SETTINGS:
-        line += ["--ro-bind-try", path, path]
     return line
 
 
@@ -204,23 +225,14 @@ def _first_program() -> bytes:
         return file.read()
 
 
-@cache
-def _env_ignores_signals() -> bool:
-    """Whether the machine's `env` can; it is that of the box as well."""
-    quiet = [(os.POSIX_SPAWN_OPEN, number, "/dev/null", os.O_RDWR, 0) for number in (0, 1, 2)]
-    try:
-        pid = os.posix_spawn(ENV, [ENV, "--ignore-signal=CHLD", "true"], {"PATH": "/usr/bin:/bin"}, file_actions=quiet)
-    except OSError:
-        return False
-    return os.waitpid(pid, 0)[1] == 0
-
-
-def build(plan: Plan, *, begun: Callable[[int], None]) -> Built:
+def build(plan: Plan, *, begun: Callable[[int, int], None], entrance: Entrance | None = None) -> Built:
     """Start bubblewrap and wait until the box stands, with its first process about to start.
 
-    `begun` is told that process's id as soon as there is one, while bubblewrap is still at work in it. It waits for
-    its filter then, the last thing that bubblewrap asks for; if the keeper dies, it ends for want of one. Must run as the sandbox's own user. bubblewrap dies with the calling *thread*, which is the
-    keeper's only one, so the box cannot outlive its keeper.
+    `begun` is told the ids of that process and of bubblewrap's own as soon as there are both, while bubblewrap is still
+    at work in the first. It waits for its filter then, the last thing that bubblewrap asks for; if the keeper dies, it
+    ends for want of one. Must run as the sandbox's own user. bubblewrap dies with the calling *thread*, which is the
+    keeper's only one, so the box cannot outlive its keeper. Where there is no birth in a group, it is for others to
+    move both there.
 
     Raises:
         BuildFailed: with what bubblewrap said; nothing is left of the attempt.
@@ -230,12 +242,16 @@ def build(plan: Plan, *, begun: Callable[[int], None]) -> Built:
     info_read, info_write = os.pipe2(os.O_CLOEXEC)
     filter_read, word = os.pipe2(os.O_CLOEXEC)
     complaint = os.memfd_create("complaint", os.MFD_CLOEXEC)
-    data = {path: _data_file("setting", text.encode()) for path, text in SETTINGS.items()}
-    first = _data_file("sleep", _first_program())
+    made_up = SETTINGS if plan.settings is None else {}
+    data = {path: _data_file("setting", text.encode()) for path, text in made_up.items()}
+    told, first = _file_with_end(_first_program())
     line = arguments(plan, info=info_write, word=filter_read, first=first, data=data)
     handed = (info_write, filter_read, first, *data.values())
     try:
-        pid = _start_bwrap(line, complaint, handed)
+        if entrance is None:
+            pid = _start_bwrap(line, complaint, handed)
+        else:
+            pid = _start_bwrap_in_groups(line, complaint, handed, entrance)
     except OSError as error:
         raise BuildFailed(f"{BWRAP}: {error.strerror}") from error
     for file in handed:
@@ -244,27 +260,32 @@ def build(plan: Plan, *, begun: Callable[[int], None]) -> Built:
         information = _read_all(info_read)
         if information:
             init = int(json.loads(information)["child-pid"])
-            begun(init)
-            if _stands(init):
+            begun(init, pid)
+            if _stands(init, told):
                 return Built(init=init, bwrap=pid, word=word)
         os.close(word)
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
         said = os.pread(complaint, 4000, 0).decode("utf-8", "replace").strip()
         raise BuildFailed(said or "bubblewrap ended without a word")
     finally:
+        told.close()
         for file in (info_read, complaint):
             os.close(file)
 
 
-def _stands(init: int) -> bool:
+def _stands(init: int, told: socket.socket) -> bool:
     """Wait until bubblewrap's child has built the box and waits for its filter; False if it ended, or takes too long.
 
-    It tells nobody, but it can be seen: the last thing before it waits is to give its capabilities away, which it has
-    from its first moment on. Should another bubblewrap do it in another order, then what is joined is no whole box,
-    and is refused when it is measured.
+    It tells nobody, but first it closes the last file that it is to make in the box, and then it can be seen: the last
+    thing before it waits is to give its capabilities away, which it has from its first moment on. Should another
+    bubblewrap do it in another order, then what is joined is no whole box, and is refused when it is measured.
     """
     deadline = time.monotonic() + BUILD_TIMEOUT_S
+    closed = select.poll()
+    closed.register(told, 0)
+    closed.poll(LISTEN_MS)
     try:
         status = os.open(f"/proc/{init}/status", os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -305,11 +326,7 @@ def await_first() -> None:
     name = os.open("/proc/1/comm", os.O_RDONLY | os.O_CLOEXEC)
     try:
         while time.monotonic() < deadline:
-            if _env_ignores_signals():
-                arrived = os.pread(name, 64, 0) == b"sleep\n"
-            else:  # a shell with a child instead
-                arrived = sum(entry.isdigit() for entry in os.listdir("/proc")) > 1
-            if arrived:
+            if os.pread(name, 64, 0) == b"sleep\n":
                 return
             time.sleep(LOOK_S)
     finally:
@@ -319,12 +336,52 @@ def await_first() -> None:
 
 def _start_bwrap(line: list[str], complaint: int, handed: tuple[int, ...]) -> int:
     """Only `handed` goes along. The environment is empty: bubblewrap's own reaper would show ours to the box."""
-    confine.close_range(3, on_exec=True)
-    for file in handed:
-        os.set_inheritable(file, True)
+    _hand_on(handed)
     # Not `fork`: the pages of this Python would be copied for a process that runs a few lines of it.
     actions = [(os.POSIX_SPAWN_OPEN, number, "/dev/null", os.O_RDWR, 0) for number in (0, 1)]
-    return os.posix_spawn(BWRAP, line, {}, file_actions=[*actions, (os.POSIX_SPAWN_DUP2, complaint, 2)])
+    kept = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        return os.posix_spawn(BWRAP, line, {}, file_actions=[*actions, (os.POSIX_SPAWN_DUP2, complaint, 2)])
+    finally:
+        signal.signal(signal.SIGCHLD, kept)
+
+
+def _start_bwrap_in_groups(line: list[str], complaint: int, handed: tuple[int, ...], entrance: Entrance) -> int:
+    """The same, born or moved by itself into the groups of the box. What goes wrong there is its complaint."""
+    _hand_on(handed)
+    null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+    pid = _fork_into(entrance.birthplace)
+    if pid == 0:
+        try:
+            for target, source in enumerate((null, null, complaint)):
+                os.dup2(source, target)
+            for file in entrance.tasks:
+                os.write(file, b"0")
+            signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+            os.execve(BWRAP, line, {})
+        except OSError as error:
+            os.write(complaint, f"{BWRAP}: {error.strerror}".encode())
+        finally:
+            os._exit(127)
+    for file in (null, *entrance.tasks, *(() if entrance.birthplace is None else (entrance.birthplace,))):
+        os.close(file)
+    return pid
+
+
+def _fork_into(group: int | None) -> int:
+    if group is not None:
+        try:
+            return birth.fork_into(group)
+        except OSError as error:
+            if error.errno not in birth.UNAVAILABLE:
+                raise
+    return os.fork()
+
+
+def _hand_on(files: tuple[int, ...]) -> None:
+    confine.close_range(3, on_exec=True)
+    for file in files:
+        os.set_inheritable(file, True)
 
 
 def _data_file(name: str, content: bytes) -> int:
@@ -332,6 +389,21 @@ def _data_file(name: str, content: bytes) -> int:
     os.write(file, content)
     os.lseek(file, 0, os.SEEK_SET)
     return file
+
+
+def _file_with_end(content: bytes) -> tuple[socket.socket, int]:
+    """Second, something to be read once like a file; first, what hangs up when nobody holds that any more.
+
+    A socket takes some hundred kilobytes. What is larger comes as a file that tells nobody: the first hangs up at once.
+    """
+    ours, theirs = socket.socketpair()
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * len(content))
+    ours.setblocking(False)
+    if ours.send(content) != len(content):
+        theirs.close()
+        return ours, _data_file("program", content)
+    ours.shutdown(socket.SHUT_WR)
+    return ours, theirs.detach()
 
 
 def _read_all(file: int) -> bytes:

@@ -1,0 +1,143 @@
+"""What bubblewrap left half built of a dead keeper's box is found whoever's child it is, and nothing of anybody else's."""
+
+import os
+import secrets
+import signal
+from pathlib import Path
+
+import pytest
+
+from coldframe.host import strays
+from coldframe.host.isolation import namespaces
+from coldframe.host.machine import Machine
+from coldframe.host.processes import process_start
+from coldframe.host.strays import kill_strays, mark_of
+from tests.host.boxes import become_ordinary
+from tests.host.forked import in_child, wait_until
+from tests.host.machines import as_root_and_ordinary, needs_bubblewrap, new_box, on_a_machine
+
+pytestmark = needs_bubblewrap
+
+
+def _children_of(pid: int) -> list[int]:
+    found = []
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                parent = Path("/proc", entry, "stat").read_text().rpartition(")")[2].split()[1]
+            except OSError:
+                continue
+            if int(parent) == pid:
+                found.append(int(entry))
+    return found
+
+
+def _leave_behind(name: str, *, own_session: bool = True) -> int:
+    """A first process that waits for ever: bubblewrap is held just before it tells it to go on, and killed there.
+
+    *name* is what bubblewrap calls itself. Its keeper, with a session of its own or without, ends at once.
+    """
+
+    def keeper() -> int:
+        become_ordinary()
+        if own_session:
+            os.setsid()
+        _, full = os.pipe()
+        os.set_blocking(full, False)
+        try:
+            while True:
+                os.write(full, bytes(4096))
+        except BlockingIOError:
+            os.set_blocking(full, True)
+        os.set_inheritable(full, True)
+        line = [name, "--unshare-all", "--die-with-parent", "--info-fd", str(full), "--ro-bind", "/", "/", "true"]
+        bwrap = os.posix_spawn(namespaces.BWRAP, line, {})
+        wait_until(lambda: bool(_children_of(bwrap)))
+        first = _children_of(bwrap)[0]
+        os.kill(bwrap, signal.SIGKILL)
+        os.waitpid(bwrap, 0)
+        return first
+
+    first = in_child(keeper)
+    assert process_start(first) is not None
+    return first
+
+
+def test_a_stray_is_killed_and_no_bubblewrap_of_somebody_else() -> None:
+    mark = mark_of(secrets.token_hex(6))
+    left = {_leave_behind(namespaces.marked_name(mark)) for _ in range(2)}
+    others = [
+        _leave_behind("bwrap"),
+        _leave_behind(namespaces.marked_name(mark_of("another"))),
+        _leave_behind(namespaces.marked_name(mark), own_session=False),  # somebody who lives started it
+    ]
+    try:
+        assert set(kill_strays(mark)) == left
+        assert [process_start(pid) for pid in left] == [None, None]
+        assert None not in [process_start(pid) for pid in others]
+        assert kill_strays(mark) == []
+    finally:
+        for pid in others:
+            os.kill(pid, signal.SIGKILL)
+
+
+def _forge(name: str) -> int:
+    """A process that calls itself *name*, in a session whose leader is gone."""
+
+    def leader() -> int:
+        os.setsid()
+        return os.posix_spawn(namespaces.SLEEP, [name, "1000"], {})
+
+    return in_child(leader)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs another user")
+def test_the_mark_in_the_name_of_another_users_process_stops_nobody() -> None:
+    """Every user of the machine can read it there."""
+    mark = mark_of(secrets.token_hex(6))
+
+    def kill_as_ordinary() -> list[int]:
+        become_ordinary()
+        return kill_strays(mark)
+
+    forged = _forge(namespaces.marked_name(mark))
+    try:
+        stray = _leave_behind(namespaces.marked_name(mark))
+        assert in_child(kill_as_ordinary) == [stray]
+        assert process_start(forged) is not None
+    finally:
+        os.kill(forged, signal.SIGKILL)
+
+
+def test_who_makes_such_processes_for_ever_does_not_hold_us_up_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    mark = mark_of(secrets.token_hex(6))
+    made: list[int] = []
+    looking = strays._strays
+
+    def another(mark: str) -> list[int]:
+        made.append(_forge(namespaces.marked_name(mark)))
+        return looking(mark)
+
+    monkeypatch.setattr(strays, "_strays", another)
+    monkeypatch.setattr(strays, "MOST_LOOKS", 5)
+    assert kill_strays(mark) == made
+    assert len(made) == 5
+
+
+@as_root_and_ordinary
+def test_a_stray_goes_with_its_zygote_and_with_a_sweep_and_a_box_that_lives_stays(who: str) -> None:
+    async def steps(machine: Machine) -> None:
+        await new_box(machine)
+        stray = _leave_behind(namespaces.marked_name(mark_of(machine.installation)))
+        machine._builder._end_zygote()
+        assert process_start(stray) is None
+        stray = _leave_behind(namespaces.marked_name(mark_of(machine.installation)))
+        removed = await machine.sweep(keep_boxes={"box"}, keep_sessions={"session-box"})
+        assert removed == [f"process {stray}"]
+        assert process_start(stray) is None
+        assert (await machine.boxes())[0].state == "running"
+        mark = machine._marks.read("box")
+        assert mark is not None
+        assert process_start(mark.init) == mark.init_started
+
+    on_a_machine(steps, who=who)
