@@ -6,12 +6,11 @@ parent or server are killed, the daemon, the keepers and their commands go on, a
 A graceful end stops server and daemon; sandboxes go on.
 
 This file also is the program of both children, `python -m coldframe.assembly daemon|server`, started with a
-clean environment and without the current directory in the module path.
+clean environment and without the current directory in the module path. Since nothing is started before the parent
+has loaded this file, what only the children need is imported where they do.
 """
 
-import asyncio
 import contextlib
-import ctypes
 import fcntl
 import gc
 import importlib
@@ -20,7 +19,6 @@ import logging
 import os
 import select
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -39,6 +37,8 @@ from coldframe.contract.errors import (
 from coldframe.data_dir import ServerUser, prepare_data_dir, server_user, write_default_rules
 
 if TYPE_CHECKING:
+    import socket
+
     from coldframe.control.control import Control
 
 START_TIMEOUT_S = 30.0
@@ -48,13 +48,14 @@ _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 KEEP_ALIVE_S = 75
 """Longer than clients keep an idle connection, so that none is closed under a request."""
 GC_THRESHOLDS = (10_000, 20, 20)
-"""A request makes a few hundred objects and leaves no circles: Python's 700 has the server look for them at every other."""
+"""A request makes a few hundred objects and leaves no circles: Python's 700 has the server look for them at
+every other."""
 TOKEN_NAME = "local owner"  # noqa: S105  a name, no secret
 _SERVER_CODE = (
     "coldframe.control.control",
     "coldframe.fronts.rest",
     "coldframe.host.remote",
-    "uvicorn.protocols.http.httptools_impl",
+    "coldframe.fronts.corked",
     "uvloop",
 )
 _log = logging.getLogger("coldframe.assembly")
@@ -114,10 +115,10 @@ def serve(settings: Settings, *, started: Callable[[Running], None] = lambda _: 
         Unavailable: a process did not start; its own words are on standard error.
     """
     prepare_data_dir(settings)
-    write_default_rules(settings.rules_path)
     user = server_user(settings)
     launched = _launch_server(settings, user)
     try:
+        write_default_rules(settings.rules_path)
         running = _find_daemon(settings)
         daemon_pid = running or _start_daemon(settings, user)
     except BaseException:
@@ -197,6 +198,7 @@ def _child_environment() -> dict[str, str]:
         "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         "LANG": "C.UTF-8",
         "PYTHONPATH": package,
+        "PYDANTIC_DISABLE_PLUGINS": "__all__",  # to look for some is a part of every start, and here are none
     }
 
 
@@ -208,6 +210,10 @@ def _find_daemon(settings: Settings) -> int | None:
 
 def _ping_daemon(settings: Settings) -> dict[str, Any]:
     """What the daemon of this data directory tells of itself; nothing if none runs."""
+    if not os.path.exists(settings.host_socket):
+        return {}
+    import asyncio
+
     from coldframe.host.remote import RemoteHost
 
     async def ping() -> dict[str, Any]:
@@ -334,6 +340,8 @@ def _end_daemon(settings: Settings, pid: int) -> None:
 
 
 def _run_daemon(settings: Settings, ready: int, *, server_uid: int | None) -> None:
+    import asyncio
+
     from coldframe.host.daemon import serve as serve_host
 
     lock = os.open(os.path.join(settings.data_dir, "host", "daemon.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -342,14 +350,14 @@ def _run_daemon(settings: Settings, ready: int, *, server_uid: int | None) -> No
     except BlockingIOError:
         raise WrongState("another host daemon runs on this data directory and does not answer") from None
 
+    def told_ready() -> None:
+        _say(ready, "ok")
+        gc.freeze()
+        gc.enable()
+
     async def run() -> None:
         task = asyncio.ensure_future(
-            serve_host(
-                settings.data_dir,
-                server_uid=server_uid,
-                own_disks=settings.own_disks,
-                ready=lambda: _say(ready, "ok"),
-            )
+            serve_host(settings.data_dir, server_uid=server_uid, own_disks=settings.own_disks, ready=told_ready)
         )
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
         with contextlib.suppress(asyncio.CancelledError):
@@ -382,9 +390,12 @@ def asyncio_run(coroutine: Any) -> None:
 
 
 async def _serve_http(settings: Settings, ready: int) -> None:
+    import asyncio
+
     import uvicorn
 
     from coldframe.control.control import build_control
+    from coldframe.fronts.corked import CorkedProtocol
     from coldframe.fronts.rest import build_app
     from coldframe.host.remote import RemoteHost
 
@@ -400,7 +411,7 @@ async def _serve_http(settings: Settings, ready: int) -> None:
         config = uvicorn.Config(
             app,
             loop="none",
-            http="httptools",
+            http=CorkedProtocol,
             ws="none",
             lifespan="off",
             access_log=False,
@@ -410,10 +421,11 @@ async def _serve_http(settings: Settings, ready: int) -> None:
             timeout_graceful_shutdown=5,
         )
         server = uvicorn.Server(config)
-        # What is here now stays: without this, the garbage collector looks at all of it again and again.
-        gc.collect()
+        # What is here now stays: without this, the garbage collector looks at all of it again and again. To look once
+        # before, for what may be left of the start, costs a tenth of it and finds a few hundred objects.
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
+        gc.enable()
         asyncio.get_running_loop().call_soon(_say, ready, f"ok {url}")
         await server.serve(sockets=[listener])
     finally:
@@ -421,7 +433,9 @@ async def _serve_http(settings: Settings, ready: int) -> None:
         await host.close()
 
 
-def _listen(settings: Settings) -> socket.socket:
+def _listen(settings: Settings) -> "socket.socket":
+    import socket
+
     family = socket.AF_INET6 if ":" in settings.bind else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -438,7 +452,8 @@ def _listen(settings: Settings) -> socket.socket:
 
 
 def _write_client_file(control: "Control", settings: Settings, url: str) -> None:
-    """Leave address and owner token for local clients, readable by this user alone. A token that still works is kept."""
+    """Leave address and owner token for local clients, readable by this user alone. A token that still works
+    is kept."""
     from coldframe.contract.policy import Role
 
     secret = None
@@ -460,6 +475,8 @@ def _write_client_file(control: "Control", settings: Settings, url: str) -> None
 
 def _die_with(parent: int) -> None:
     """End when the parent does, however it ends: a server nobody supervises would hold port and database."""
+    import ctypes
+
     libc = ctypes.CDLL(None, use_errno=True)
     set_parent_death_signal = 1
     if libc.prctl(set_parent_death_signal, signal.SIGKILL, 0, 0, 0) != 0 or os.getppid() != parent:
@@ -474,6 +491,7 @@ def _say(ready: int, line: str) -> None:
 
 
 def _main(role: str, given: str) -> None:
+    gc.disable()  # until all code is loaded: none of it is garbage, and to look for some is a fifth of the start
     content = json.loads(given)
     settings, ready = Settings.model_validate(content["settings"]), int(content["ready"])
     os.set_inheritable(ready, False)

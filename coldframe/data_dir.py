@@ -78,6 +78,8 @@ def _give(directory: str, user: ServerUser) -> None:
 
 def write_default_rules(path: str) -> bool:
     """Put the rules of an installation that has none beside its data, to be edited. Returns whether it did."""
+    if os.path.lexists(path):
+        return False
     from coldframe.policy.rules import DEFAULT_RULES
 
     try:

@@ -78,7 +78,8 @@ def replay(seq: Annotated[int, typer.Argument(help="Number of the ledger entry."
     stored, again = answer["stored"], answer["recomputed"]
     show(
         answer,
-        f"{'same' if answer['same'] else 'DIFFERENT'}: {stored['outcome']} by {stored['rule_id']}, again {again['outcome']} by {again['rule_id']}",
+        f"{'same' if answer['same'] else 'DIFFERENT'}: {stored['outcome']} by {stored['rule_id']}, "
+        f"again {again['outcome']} by {again['rule_id']}",
     )
     return 0 if answer["same"] else 6
 

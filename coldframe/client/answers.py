@@ -6,13 +6,11 @@ came in, with label, decision and receipt, as `result`.
 
 import base64
 from datetime import datetime
-from functools import cache
-from typing import Any, Literal, TypeVar
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, PrivateAttr, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, PrivateAttr
 
 from coldframe.contract.command import Contact, FileChanges, Leftover, LimitHit
-from coldframe.contract.errors import Unavailable
 from coldframe.contract.tool import ToolResult
 
 
@@ -28,67 +26,8 @@ class Answer(BaseModel):
         return self._result
 
 
-T = TypeVar("T", bound=Answer)
-M = TypeVar("M", bound=BaseModel)
 Bytes = bytes
 """The type, where a field of the same name hides it."""
-
-
-def answer_from(result: ToolResult, kind: type[T]) -> T:
-    answer = read_part(kind, result.value)
-    answer._result = result
-    return answer
-
-
-def read_answer(kind: type[M], body: bytes | str) -> M:
-    """One object that the server gave as JSON. What a newer one says beside the fields known here is passed over.
-
-    Raises:
-        Unavailable: it is something else; here as in all that follow.
-    """
-    try:
-        return kind.model_validate_json(body, extra="ignore")
-    except ValidationError as error:
-        raise _not_known(error) from error
-
-
-def read_part(kind: type[M], content: object) -> M:
-    """The same of a part of an answer."""
-    try:
-        return kind.model_validate(content, extra="ignore")
-    except ValidationError as error:
-        raise _not_known(error) from error
-
-
-def read_answers(kind: type[M], body: bytes) -> list[M]:
-    """A list of them."""
-    try:
-        return _list_of(kind).validate_json(body, extra="ignore")
-    except ValidationError as error:
-        raise _not_known(error) from error
-
-
-def read_object(body: bytes) -> "JsonObject":
-    """An object without a model."""
-    try:
-        return _OBJECT.validate_json(body)
-    except ValidationError as error:
-        raise _not_known(error) from error
-
-
-def _not_known(error: ValidationError) -> Unavailable:
-    first = error.errors(include_url=False, include_input=False)[0]
-    place = ".".join(map(str, first["loc"]))
-    return Unavailable(
-        f"the answer of the server is not what this client knows: {error.title}{place and ' `' + place + '`'}: "
-        f"{first['msg'][:1].lower()}{first['msg'][1:]}",
-        hint="is this a Coldframe server, of a version that fits this client?",
-    )
-
-
-@cache
-def _list_of(kind: type[M]) -> TypeAdapter[list[M]]:
-    return TypeAdapter(list[kind])  # type: ignore[valid-type]
 
 
 class Written(Answer):
@@ -236,7 +175,3 @@ class LiveRules(Answer):
 
     text: str
     sha256: str
-
-
-JsonObject = dict[str, Any]
-_OBJECT = TypeAdapter(JsonObject)

@@ -10,30 +10,21 @@ Whatever the server refuses is raised as the class of `coldframe.contract.errors
 change something carry an idempotency key: repeated over a broken connection, they are carried out once.
 """
 
-import uuid
+from __future__ import annotations
+
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any
+from typing import Any, TypeAlias
 
-from coldframe.client.answers import (
-    JsonObject,
-    LiveRules,
-    read_answer,
-    read_answers,
-    read_part,
-)
+from coldframe.client import models
 from coldframe.client.location import find_location
-from coldframe.client.sandbox import Sandbox
+from coldframe.client.replies import JsonObject, read_answer, read_answers, read_part
+from coldframe.client.sandbox import Sandbox, make_key
 from coldframe.client.transport import Reply, Transport, ask, ask_json, encode_path, error_of
-from coldframe.contract.caller import TokenInfo
-from coldframe.contract.isolation import IsolationReport
-from coldframe.contract.ledger import LedgerEntry, LedgerVerdict
-from coldframe.contract.sandbox import AgentInfo, Limits, SandboxInfo, SandboxSpec, SessionInfo
-from coldframe.contract.tool import ToolInfo
 
 SandboxItems = list[Sandbox]
-AgentItems = list[AgentInfo]
-TokenItems = list[TokenInfo]
+AgentItems: TypeAlias = "list[models.AgentInfo]"
+TokenItems: TypeAlias = "list[models.TokenInfo]"
 
 
 class Coldframe:
@@ -57,7 +48,7 @@ class Coldframe:
         self.tokens = TokenList(self._transport)
         self.sessions = SessionList(self._transport)
 
-    async def __aenter__(self) -> "Coldframe":
+    async def __aenter__(self) -> Coldframe:
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -69,16 +60,16 @@ class Coldframe:
     async def health(self) -> JsonObject:
         return await ask_json(self._transport, "GET", "/v1/health")
 
-    async def tools(self) -> list[ToolInfo]:
-        return read_answers(ToolInfo, (await ask(self._transport, "GET", "/v1/tools")).body)
+    async def tools(self) -> list[models.ToolInfo]:
+        return read_answers(models.ToolInfo, (await ask(self._transport, "GET", "/v1/tools")).body)
 
     async def receipt(self, receipt_id: str) -> JsonObject:
         """What one call really did, with digests to check it by."""
         return await ask_json(self._transport, "GET", f"/v1/receipts/{encode_path(receipt_id)}")
 
-    async def doctor(self) -> IsolationReport:
+    async def doctor(self) -> models.IsolationReport:
         """Build a throw-away box on the server's machine and report what holds."""
-        return read_answer(IsolationReport, (await ask(self._transport, "GET", "/v1/doctor")).body)
+        return read_answer(models.IsolationReport, (await ask(self._transport, "GET", "/v1/doctor")).body)
 
 
 class Sandboxes:
@@ -90,10 +81,10 @@ class Sandboxes:
         agent_id: str | None = None,
         *,
         background: bool = False,
-        limits: Limits | None = None,
-        spec: SandboxSpec | None = None,
+        limits: models.Limits | None = None,
+        spec: models.SandboxSpec | None = None,
         idempotency_key: str | None = None,
-    ) -> "Sandbox":
+    ) -> Sandbox:
         """Create a sandbox on the workspace of *agent_id*, on a temporary one with *background*, or by a whole *spec*.
 
         With the *idempotency_key* of an earlier call the sandbox of that call is returned; without one, only a call
@@ -104,45 +95,45 @@ class Sandboxes:
             IsolationUnavailable: a wall cannot be raised on that machine; nothing was started.
         """
         if spec is None:
-            spec = SandboxSpec(agent_id=agent_id, background=background, limits=limits or Limits())
+            spec = models.SandboxSpec(agent_id=agent_id, background=background, limits=limits or models.Limits())
         payload = spec.model_dump(mode="json", exclude_unset=True)
-        headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
+        headers = {"Idempotency-Key": idempotency_key or make_key()}
         reply = await ask(self._transport, "POST", "/v1/sandboxes", payload=payload, headers=headers)
-        return Sandbox(self._transport, read_answer(SandboxInfo, reply.body))
+        return Sandbox(self._transport, read_answer(models.SandboxInfo, reply.body))
 
-    async def get(self, sandbox_id: str) -> "Sandbox":
+    async def get(self, sandbox_id: str) -> Sandbox:
         reply = await ask(self._transport, "GET", f"/v1/sandboxes/{encode_path(sandbox_id)}")
-        return Sandbox(self._transport, read_answer(SandboxInfo, reply.body))
+        return Sandbox(self._transport, read_answer(models.SandboxInfo, reply.body))
 
-    async def list(self) -> "SandboxItems":
+    async def list(self) -> SandboxItems:
         reply = await ask(self._transport, "GET", "/v1/sandboxes")
-        return [Sandbox(self._transport, info) for info in read_answers(SandboxInfo, reply.body)]
+        return [Sandbox(self._transport, info) for info in read_answers(models.SandboxInfo, reply.body)]
 
 
 class Agents:
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
-    async def create(self, agent_id: str) -> AgentInfo:
+    async def create(self, agent_id: str) -> models.AgentInfo:
         reply = await ask(self._transport, "POST", "/v1/agents", payload={"agent_id": agent_id})
-        return read_answer(AgentInfo, reply.body)
+        return read_answer(models.AgentInfo, reply.body)
 
-    async def get(self, agent_id: str) -> AgentInfo:
+    async def get(self, agent_id: str) -> models.AgentInfo:
         reply = await ask(self._transport, "GET", f"/v1/agents/{encode_path(agent_id)}")
-        return read_answer(AgentInfo, reply.body)
+        return read_answer(models.AgentInfo, reply.body)
 
     async def list(self) -> AgentItems:
-        return read_answers(AgentInfo, (await ask(self._transport, "GET", "/v1/agents")).body)
+        return read_answers(models.AgentInfo, (await ask(self._transport, "GET", "/v1/agents")).body)
 
     async def delete(self, agent_id: str) -> None:
         """Delete the agent and its workspace. What the ledger says of it stays."""
         await ask(self._transport, "DELETE", f"/v1/agents/{encode_path(agent_id)}")
 
-    async def set_label(self, agent_id: str, label: str, *, reason: str) -> AgentInfo:
+    async def set_label(self, agent_id: str, label: str, *, reason: str) -> models.AgentInfo:
         """Set the label of a workspace, also downward. Owner and admin only, and recorded with *reason*."""
         payload = {"label": label, "reason": reason}
         reply = await ask(self._transport, "PUT", f"/v1/agents/{encode_path(agent_id)}/label", payload=payload)
-        return read_answer(AgentInfo, reply.body)
+        return read_answer(models.AgentInfo, reply.body)
 
     async def clean_scratch(self, agent_id: str) -> None:
         """Empty the `scratch` directory of the workspace and touch nothing else."""
@@ -153,14 +144,14 @@ class SessionList:
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
-    async def get(self, session_id: str) -> SessionInfo:
+    async def get(self, session_id: str) -> models.SessionInfo:
         reply = await ask(self._transport, "GET", f"/v1/sessions/{encode_path(session_id)}")
-        return read_answer(SessionInfo, reply.body)
+        return read_answer(models.SessionInfo, reply.body)
 
-    async def reset(self, session_id: str) -> SessionInfo:
+    async def reset(self, session_id: str) -> models.SessionInfo:
         """Archive the session and open a new one at PUBLIC. Owner only; the label of the workspace stays."""
         reply = await ask(self._transport, "POST", f"/v1/sessions/{encode_path(session_id)}/reset")
-        return read_answer(SessionInfo, reply.body)
+        return read_answer(models.SessionInfo, reply.body)
 
 
 class LedgerView:
@@ -176,7 +167,7 @@ class LedgerView:
         subject: str | None = None,
         sandbox_id: str | None = None,
         agent_id: str | None = None,
-    ) -> list[LedgerEntry]:
+    ) -> list[models.LedgerEntry]:
         """At most *limit* entries after sequence number *after*."""
         query = {
             "after": after,
@@ -186,10 +177,12 @@ class LedgerView:
             "sandbox_id": sandbox_id,
             "agent_id": agent_id,
         }
-        return read_answers(LedgerEntry, (await ask(self._transport, "GET", "/v1/ledger/entries", query=query)).body)
+        return read_answers(
+            models.LedgerEntry, (await ask(self._transport, "GET", "/v1/ledger/entries", query=query)).body
+        )
 
-    async def verify(self) -> LedgerVerdict:
-        return read_answer(LedgerVerdict, (await ask(self._transport, "GET", "/v1/ledger/verify")).body)
+    async def verify(self) -> models.LedgerVerdict:
+        return read_answer(models.LedgerVerdict, (await ask(self._transport, "GET", "/v1/ledger/verify")).body)
 
     async def export(self) -> AsyncGenerator[bytes, None]:
         """The whole ledger as JSON lines."""
@@ -205,17 +198,17 @@ class Policy:
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
-    async def show(self) -> LiveRules:
-        return read_answer(LiveRules, (await ask(self._transport, "GET", "/v1/policy")).body)
+    async def show(self) -> models.LiveRules:
+        return read_answer(models.LiveRules, (await ask(self._transport, "GET", "/v1/policy")).body)
 
-    async def load(self, text: str) -> LiveRules:
+    async def load(self, text: str) -> models.LiveRules:
         """Put a rule file into force.
 
         Raises:
             RulesInvalid: with the line; the old set stays.
         """
         reply = await ask(self._transport, "PUT", "/v1/policy", body=text.encode())
-        return read_answer(LiveRules, reply.body)
+        return read_answer(models.LiveRules, reply.body)
 
     async def check(self, sandbox_id: str, tool: str, arguments: Mapping[str, Any]) -> JsonObject:
         """The decision that a call would get now. Nothing is run or recorded as run."""
@@ -233,14 +226,14 @@ class TokenList:
 
     async def create(
         self, role: str, name: str, *, agent_id: str | None = None, expires_at: str | None = None
-    ) -> tuple[str, TokenInfo]:
+    ) -> tuple[str, models.TokenInfo]:
         """Make a token. Its secret is given this once and kept nowhere."""
         payload = {"role": role, "name": name, "agent_id": agent_id, "expires_at": expires_at}
         answer = await ask_json(self._transport, "POST", "/v1/tokens", payload=payload)
-        return str(answer["secret"]), read_part(TokenInfo, answer["token"])
+        return str(answer["secret"]), read_part(models.TokenInfo, answer["token"])
 
     async def list(self) -> TokenItems:
-        return read_answers(TokenInfo, (await ask(self._transport, "GET", "/v1/tokens")).body)
+        return read_answers(models.TokenInfo, (await ask(self._transport, "GET", "/v1/tokens")).body)
 
     async def revoke(self, token_id: str) -> None:
         await ask(self._transport, "DELETE", f"/v1/tokens/{encode_path(token_id)}")

@@ -1,4 +1,7 @@
-"""One blocking connection, with the verbs of `sockets.py`. A file of its own: a program that blocks loads no asyncio."""
+"""One blocking connection, with the verbs of `sockets.py`.
+
+A file of its own: a program that blocks loads no asyncio.
+"""
 
 import select
 import socket
@@ -9,6 +12,9 @@ if TYPE_CHECKING:
 
 READ_BYTES = 256 * 1024
 """Most bytes taken from the kernel at once; keeps memory flat for answers of any size."""
+FIRST_READ_BYTES = 16 * 1024
+"""The same where no more are expected. Room for READ_BYTES is asked of the kernel and given back on each read, which
+takes longer than to read a short answer."""
 
 
 class SyncSocket:
@@ -16,6 +22,8 @@ class SyncSocket:
 
     def __init__(self, plain: socket.socket) -> None:
         self._socket = plain
+        self._timeout_s = plain.gettimeout()
+        self._read_bytes = FIRST_READ_BYTES
         self._closed = False
 
     @classmethod
@@ -38,12 +46,19 @@ class SyncSocket:
 
     def read(self, timeout_s: float | None) -> bytes:
         """Return some bytes, or none at the end. Raises OSError."""
-        self._socket.settimeout(timeout_s)
-        return self._socket.recv(READ_BYTES)
+        self._wait_at_most(timeout_s)
+        data = self._socket.recv(self._read_bytes)
+        self._read_bytes = READ_BYTES if len(data) >= FIRST_READ_BYTES else FIRST_READ_BYTES
+        return data
 
     def write(self, data: bytes) -> None:
-        self._socket.settimeout(None)
+        self._wait_at_most(None)
         self._socket.sendall(data)
+
+    def _wait_at_most(self, timeout_s: float | None) -> None:
+        if timeout_s != self._timeout_s:  # to set it is a system call, also to what it is
+            self._socket.settimeout(timeout_s)
+            self._timeout_s = timeout_s
 
     def close(self) -> None:
         self._closed = True

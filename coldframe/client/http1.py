@@ -3,8 +3,8 @@
 A general library keeps every event as an object and every body in a buffer of its own; here, bytes of a body
 are handed on as they came from the socket. Rejected: h11, which reads the same; measured beside it in processor
 time, a call of 2 KB costs 75 µs in place of 9, a MiB in chunks 0.2 ms or more in place of 0.05, and its import 40 ms
-of every start of the command line. There is no answer to HEAD, which says a length and has no body. Whatever is not plainly right raises ProtocolBroken, and the
-connection is given up: nothing is repaired by guessing.
+of every start of the command line. There is no answer to HEAD, which says a length and has no body. Whatever is not
+plainly right raises ProtocolBroken, and the connection is given up: nothing is repaired by guessing.
 """
 
 import re
@@ -18,6 +18,7 @@ _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _STATUS = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9][0-9])(?: [^\r\n\0]*)?")
 _HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\r\n\0]*)")
 _SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;.*)?")
+_VALUE = re.compile(r"[^\r\n\0]*")
 _LENGTH = re.compile(r"[0-9]{1,15}")
 LAST_CHUNK = b"0\r\n\r\n"
 
@@ -30,7 +31,7 @@ def request_head(method: str, target: str, headers: Iterable[tuple[str, str]]) -
     """The head of a request. InvalidArgument for a header that could not be sent as one."""
     lines = [f"{method} {target} HTTP/1.1"]
     for name, value in headers:
-        if not _NAME.fullmatch(name) or any(sign in value for sign in "\r\n\0"):
+        if not _NAME.fullmatch(name) or not _VALUE.fullmatch(value):
             # Not the value: it may be a token, read with the line end of its file.
             raise InvalidArgument(
                 f"the header `{name[:40]}` of the request cannot hold what it was given",

@@ -1,33 +1,25 @@
 """One sandbox of the SDK: its tools, its files as bytes of any size, its commands, its state."""
 
+from __future__ import annotations
+
 import base64
-import uuid
+import os
 from collections.abc import AsyncGenerator, AsyncIterable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any, Literal
 
-from coldframe.client.answers import (
-    CommandAnswer,
-    Edited,
-    FileContent,
-    Found,
+from coldframe.client import models
+from coldframe.client.replies import (
     JsonObject,
-    Listing,
-    Written,
     answer_from,
     read_answer,
     read_answers,
     read_object,
     read_part,
+    unknown_answer,
 )
 from coldframe.client.transport import Reply, Transport, ask, ask_json, encode_path, error_of
-from coldframe.contract.command import CommandEvent, CommandInfo, Contact, Ended, OutputChunk, Started
-from coldframe.contract.errors import HostUnreachable, from_wire
-from coldframe.contract.files import ProcessInfo, Runtime
-from coldframe.contract.isolation import IsolationReport
-from coldframe.contract.policy import Label
-from coldframe.contract.sandbox import SandboxInfo
-from coldframe.contract.tool import AllowedOperation, OutputWindow, ToolResult
+from coldframe.contract.errors import HostUnreachable, Unavailable, from_wire
 
 FRAMES = "application/x-coldframe-frames"
 """Events with bytes as they are; without it they come as lines of JSON."""
@@ -39,13 +31,13 @@ READING = frozenset({"list_directory", "read_file", "search_files"})
 class Sandbox:
     """One sandbox. As a context manager it is terminated at the end of the block; the agent's workspace stays."""
 
-    def __init__(self, transport: Transport, info: SandboxInfo) -> None:
+    def __init__(self, transport: Transport, info: models.SandboxInfo) -> None:
         self._transport = transport
         self._path = f"/v1/sandboxes/{encode_path(info.sandbox_id)}"
         self.info = info
         self.id = info.sandbox_id
 
-    async def __aenter__(self) -> "Sandbox":
+    async def __aenter__(self) -> Sandbox:
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -60,7 +52,7 @@ class Sandbox:
         *,
         session_id: str | None = None,
         idempotency_key: str | None = None,
-    ) -> ToolResult:
+    ) -> models.ToolResult:
         """Call any tool by name. Returns its result also where that is an error of the tool (`result.error`).
 
         Raises:
@@ -70,12 +62,12 @@ class Sandbox:
             "POST",
             f"{self._path}/tools/{encode_path(tool)}",
             payload=arguments,
-            headers=_call_headers(session_id, idempotency_key or (None if tool in READING else uuid.uuid4().hex)),
+            headers=_call_headers(session_id, idempotency_key or (None if tool in READING else make_key())),
             repeatable=tool in READING,
         )
         return _result_of(reply)
 
-    async def _value(self, tool: str, **arguments: object) -> ToolResult:
+    async def _value(self, tool: str, **arguments: object) -> models.ToolResult:
         result = await self.call(tool, {name: value for name, value in arguments.items() if value is not None})
         if result.error is not None:
             raise from_wire(result.error)
@@ -89,7 +81,7 @@ class Sandbox:
         if_version: str | None = None,
         create_only: bool = False,
         mode: int | None = None,
-    ) -> Written:
+    ) -> models.Written:
         """Write or replace a file atomically. For content of any size see `upload`."""
         result = await self._value(
             "write_file",
@@ -100,7 +92,7 @@ class Sandbox:
             create_only=create_only,
             mode=mode,
         )
-        return answer_from(result, Written)
+        return answer_from(result, models.Written)
 
     async def read_file(
         self,
@@ -109,36 +101,36 @@ class Sandbox:
         offset: int = 0,
         length: int | None = None,
         encoding: Literal["auto", "utf-8", "base64"] = "auto",
-    ) -> FileContent:
+    ) -> models.FileContent:
         """Read a file, or *length* bytes of it from *offset*. `data` of the answer gives bytes in any case."""
         result = await self._value("read_file", path=path, offset=offset, length=length, encoding=encoding)
-        return answer_from(result, FileContent)
+        return answer_from(result, models.FileContent)
 
     async def edit_file(
         self, path: str, old: str, new: str, *, replace_all: bool = False, if_version: str | None = None
-    ) -> Edited:
+    ) -> models.Edited:
         """Replace *old*, which must occur exactly once unless *replace_all*, by *new*."""
         result = await self._value(
             "edit_file", path=path, old=old, new=new, replace_all=replace_all, if_version=if_version
         )
-        return answer_from(result, Edited)
+        return answer_from(result, models.Edited)
 
     async def edit_file_many(
         self, path: str, edits: Sequence[tuple[str, str]], *, if_version: str | None = None
-    ) -> Edited:
+    ) -> models.Edited:
         """Apply (old, new) replacements in order, all or none."""
         result = await self._value(
             "edit_file", path=path, edits=[{"old": old, "new": new} for old, new in edits], if_version=if_version
         )
-        return answer_from(result, Edited)
+        return answer_from(result, models.Edited)
 
     async def list_directory(
         self, path: str = "", *, recursive: bool = False, max_depth: int | None = None, max_entries: int | None = None
-    ) -> Listing:
+    ) -> models.Listing:
         result = await self._value(
             "list_directory", path=path, recursive=recursive, max_depth=max_depth, max_entries=max_entries
         )
-        return answer_from(result, Listing)
+        return answer_from(result, models.Listing)
 
     async def search_files(
         self,
@@ -150,7 +142,7 @@ class Sandbox:
         glob: str | None = None,
         include_hidden_stores: bool = False,
         max_matches: int | None = None,
-    ) -> Found:
+    ) -> models.Found:
         result = await self._value(
             "search_files",
             pattern=pattern,
@@ -161,7 +153,7 @@ class Sandbox:
             include_hidden_stores=include_hidden_stores,
             max_matches=max_matches,
         )
-        return answer_from(result, Found)
+        return answer_from(result, models.Found)
 
     async def run_command(
         self,
@@ -177,7 +169,7 @@ class Sandbox:
         encoding: Literal["utf-8", "base64"] = "utf-8",
         view_bytes: int | None = None,
         idempotency_key: str | None = None,
-    ) -> CommandAnswer:
+    ) -> models.CommandAnswer:
         """Run a shell line (text) or a program with arguments (list) and return how it went, output complete.
 
         A failing program is an answer, not an error. *view_bytes* asks for only so much of each stream.
@@ -197,7 +189,7 @@ class Sandbox:
         result = await self.call("run_command", arguments, idempotency_key=idempotency_key)
         if result.error is not None:
             raise from_wire(result.error)
-        return answer_from(result, CommandAnswer)
+        return answer_from(result, models.CommandAnswer)
 
     async def run(
         self,
@@ -210,7 +202,7 @@ class Sandbox:
         runtime: str | None = None,
         pty: bool = False,
         idempotency_key: str | None = None,
-    ) -> AsyncGenerator[CommandEvent | ToolResult, None]:
+    ) -> AsyncGenerator[models.CommandEvent | models.ToolResult, None]:
         """Run a command and yield its events while it runs, then the ToolResult. Memory stays flat.
 
         Leaving early does not end the command; `follow` takes it up again. Without *idempotency_key* a call over
@@ -225,7 +217,7 @@ class Sandbox:
 
     async def run_arguments(
         self, arguments: Mapping[str, Any], *, idempotency_key: str | None = None
-    ) -> AsyncGenerator[CommandEvent | ToolResult, None]:
+    ) -> AsyncGenerator[models.CommandEvent | models.ToolResult, None]:
         """Like `run`, with the arguments of the tool as they are."""
         headers = _call_headers(None, idempotency_key)
         path = f"{self._path}/tools/run_command"
@@ -235,7 +227,7 @@ class Sandbox:
 
     # Files as bytes of any size.
 
-    async def upload(self, path: str, content: Content, *, if_version: str | None = None) -> Written:
+    async def upload(self, path: str, content: Content, *, if_version: str | None = None) -> models.Written:
         """Replace a file by *content*, streamed. A broken upload changes nothing."""
         reply = await self._transport.request(
             "PUT",
@@ -246,7 +238,7 @@ class Sandbox:
         result = _result_of(reply)
         if result.error is not None:
             raise from_wire(result.error)
-        return answer_from(result, Written)
+        return answer_from(result, models.Written)
 
     async def download(self, path: str, *, offset: int = 0, length: int | None = None) -> AsyncGenerator[bytes, None]:
         """Yield the bytes of a file, or of a range.
@@ -274,12 +266,12 @@ class Sandbox:
 
     # Commands that were started.
 
-    async def commands(self) -> list[CommandInfo]:
-        return read_answers(CommandInfo, (await ask(self._transport, "GET", f"{self._path}/commands")).body)
+    async def commands(self) -> list[models.CommandInfo]:
+        return read_answers(models.CommandInfo, (await ask(self._transport, "GET", f"{self._path}/commands")).body)
 
-    async def command(self, command_id: str) -> CommandInfo:
+    async def command(self, command_id: str) -> models.CommandInfo:
         reply = await ask(self._transport, "GET", f"{self._path}/commands/{encode_path(command_id)}")
-        return read_answer(CommandInfo, reply.body)
+        return read_answer(models.CommandInfo, reply.body)
 
     async def output(
         self,
@@ -288,7 +280,7 @@ class Sandbox:
         *,
         offset: int = 0,
         length: int | None = None,
-    ) -> OutputWindow:
+    ) -> models.OutputWindow:
         """Raw bytes of one stream, at most 16 MiB from *offset*."""
         reply = await ask(
             self._transport,
@@ -297,20 +289,22 @@ class Sandbox:
             query={"stream": stream, "offset": offset, "length": length},
         )
         headers = reply.headers
-        next_offset = headers.get("coldframe-next-offset")
-        return OutputWindow(
-            command_id=command_id,
-            stream=stream,
-            offset=int(headers["coldframe-offset"]),
-            data=reply.body,
-            next_offset=None if next_offset is None else int(next_offset),
-            total_bytes=int(headers["coldframe-total-bytes"]),
-            sha256=headers.get("coldframe-sha256"),
-            ended=headers["coldframe-ended"] == "true",
-            label=Label(headers["coldframe-label"]),
-        )
+        window = {
+            "command_id": command_id,
+            "stream": stream,
+            "offset": headers.get("coldframe-offset"),
+            "data": reply.body,
+            "next_offset": headers.get("coldframe-next-offset"),
+            "total_bytes": headers.get("coldframe-total-bytes"),
+            "sha256": headers.get("coldframe-sha256"),
+            "ended": headers.get("coldframe-ended"),
+            "label": headers.get("coldframe-label"),
+        }
+        return read_part(models.OutputWindow, window)
 
-    async def follow(self, command_id: str, *, after_seq: int = -1) -> AsyncGenerator[CommandEvent | ToolResult, None]:
+    async def follow(
+        self, command_id: str, *, after_seq: int = -1
+    ) -> AsyncGenerator[models.CommandEvent | models.ToolResult, None]:
         """Yield the events of a command after chunk *after_seq*, until it ends."""
         path = f"{self._path}/commands/{encode_path(command_id)}/events"
         async with aclosing(_events(self._transport, "GET", path, query={"after_seq": after_seq})) as events:
@@ -328,29 +322,29 @@ class Sandbox:
 
     # The sandbox itself.
 
-    async def refresh(self) -> SandboxInfo:
+    async def refresh(self) -> models.SandboxInfo:
         """Ask for the state now, and keep it as `info`."""
-        self.info = read_answer(SandboxInfo, (await ask(self._transport, "GET", self._path)).body)
+        self.info = read_answer(models.SandboxInfo, (await ask(self._transport, "GET", self._path)).body)
         return self.info
 
     async def contract(self) -> JsonObject:
         return await ask_json(self._transport, "GET", f"{self._path}/contract")
 
-    async def report(self) -> IsolationReport:
+    async def report(self) -> models.IsolationReport:
         """Measure the walls now."""
-        return read_answer(IsolationReport, (await ask(self._transport, "GET", f"{self._path}/report")).body)
+        return read_answer(models.IsolationReport, (await ask(self._transport, "GET", f"{self._path}/report")).body)
 
-    async def allowed(self) -> list[AllowedOperation]:
-        return read_answers(AllowedOperation, (await ask(self._transport, "GET", f"{self._path}/allowed")).body)
+    async def allowed(self) -> list[models.AllowedOperation]:
+        return read_answers(models.AllowedOperation, (await ask(self._transport, "GET", f"{self._path}/allowed")).body)
 
-    async def contacts(self) -> list[Contact]:
-        return read_answers(Contact, (await ask(self._transport, "GET", f"{self._path}/contacts")).body)
+    async def contacts(self) -> list[models.Contact]:
+        return read_answers(models.Contact, (await ask(self._transport, "GET", f"{self._path}/contacts")).body)
 
-    async def processes(self) -> list[ProcessInfo]:
-        return read_answers(ProcessInfo, (await ask(self._transport, "GET", f"{self._path}/processes")).body)
+    async def processes(self) -> list[models.ProcessInfo]:
+        return read_answers(models.ProcessInfo, (await ask(self._transport, "GET", f"{self._path}/processes")).body)
 
-    async def runtimes(self) -> list[Runtime]:
-        return read_answers(Runtime, (await ask(self._transport, "GET", f"{self._path}/runtimes")).body)
+    async def runtimes(self) -> list[models.Runtime]:
+        return read_answers(models.Runtime, (await ask(self._transport, "GET", f"{self._path}/runtimes")).body)
 
     async def terminate(self) -> None:
         """End the sandbox and everything in it. Idempotent."""
@@ -365,7 +359,7 @@ async def _events(
     query: Mapping[str, object] | None = None,
     payload: object = None,
     headers: Mapping[str, str] | None = None,
-) -> AsyncGenerator[CommandEvent | ToolResult, None]:
+) -> AsyncGenerator[models.CommandEvent | models.ToolResult, None]:
     accept = {"Accept": f"{FRAMES}, application/x-ndjson"}
     stream = await transport.open(method, path, query=query, payload=payload, headers={**(headers or {}), **accept})
     if stream.status >= 400:
@@ -375,41 +369,48 @@ async def _events(
         async with aclosing(stream.frames()) as frames:
             async for head, body in frames:
                 event = _event_of(head, body)
-                complete = isinstance(event, Ended | ToolResult)
+                complete = isinstance(event, (models.Ended, models.ToolResult))
                 yield event
     else:  # a server that knows no frames
         async with aclosing(stream.lines()) as lines:
             async for line in lines:
                 event = _event_of(line)
-                complete = isinstance(event, Ended | ToolResult)
+                complete = isinstance(event, (models.Ended, models.ToolResult))
                 yield event
     if not complete:
         raise HostUnreachable("the events of the command stopped before its end")
 
 
-def _event_of(line: bytes, body: bytes | None = None) -> CommandEvent | ToolResult:
+def _event_of(line: bytes, body: bytes | None = None) -> models.CommandEvent | models.ToolResult:
     if body is not None and line.startswith(b'{"event":"output"'):
-        return read_part(OutputChunk, {**read_object(line), "data": body})
+        return read_part(models.OutputChunk, {**read_object(line), "data": body})
     if line.startswith(b'{"event":"output"'):
-        return read_answer(OutputChunk, line)
+        return read_answer(models.OutputChunk, line)
     if line.startswith(b'{"event":"started"'):
-        return read_answer(Started, line)
+        return read_answer(models.Started, line)
     if line.startswith(b'{"event":"ended"'):
-        return read_answer(Ended, line)
+        return read_answer(models.Ended, line)
     content = read_object(line)
     if content.get("event") == "result":
-        return read_part(ToolResult, content["result"])
-    raise from_wire(content.get("error") or {})
+        return read_part(models.ToolResult, content.get("result"))
+    if isinstance(error := content.get("error"), dict):
+        raise from_wire(error)
+    raise unknown_answer("an event without a meaning here")
 
 
-def _result_of(reply: Reply) -> ToolResult:
+def _result_of(reply: Reply) -> models.ToolResult:
     if reply.status < 400:
-        return read_answer(ToolResult, reply.body)
+        return read_answer(models.ToolResult, reply.body)
     error = error_of(reply)
-    content = reply.json() if reply.headers.get("content-type") == "application/json" else {}
-    if isinstance(content, dict) and content.get("result"):
-        return read_part(ToolResult, content["result"])
+    with suppress(Unavailable):  # it is no object
+        if result := read_object(reply.body).get("result"):
+            return read_part(models.ToolResult, result)
     raise error
+
+
+def make_key() -> str:
+    """An idempotency key that no other call has."""
+    return os.urandom(16).hex()
 
 
 def _call_headers(session_id: str | None, idempotency_key: str | None) -> dict[str, str]:

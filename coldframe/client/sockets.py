@@ -31,7 +31,8 @@ class AsyncSocket:
 
     @property
     def usable(self) -> bool:
-        """False once an idle connection has something to read, be it the end, or if it belongs to another event loop."""
+        """False once an idle connection has something to read, be it the end, or if it belongs to another
+        event loop."""
         return (
             self._loop is asyncio.get_running_loop()
             and not self._writer.is_closing()

@@ -6,43 +6,32 @@ with SyncColdframe() as coldframe:
         print(sandbox.run_command("echo hello").stdout)
 """
 
+from __future__ import annotations
+
 import base64
 import json
+import os
 import struct
 import time
-import uuid
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from contextlib import closing
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from contextlib import closing, suppress
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 from urllib.parse import quote, urlencode, urlsplit
 
-from coldframe.client.answers import (
-    CommandAnswer,
-    Edited,
-    FileContent,
-    Found,
+from coldframe.client import models
+from coldframe.client.blocking_sockets import SyncSocket
+from coldframe.client.http1 import LAST_CHUNK, Answer, chunk_of, request_head
+from coldframe.client.location import find_location
+from coldframe.client.replies import (
     JsonObject,
-    Listing,
-    LiveRules,
-    Written,
     answer_from,
     read_answer,
     read_answers,
     read_object,
     read_part,
+    unknown_answer,
 )
-from coldframe.client.blocking_sockets import SyncSocket
-from coldframe.client.http1 import LAST_CHUNK, Answer, chunk_of, request_head
-from coldframe.client.location import find_location
-from coldframe.contract.caller import TokenInfo
-from coldframe.contract.command import CommandEvent, CommandInfo, Contact, Ended, OutputChunk, Started
 from coldframe.contract.errors import ColdframeError, HostUnreachable, InvalidArgument, Unavailable, from_wire
-from coldframe.contract.files import ProcessInfo, Runtime
-from coldframe.contract.isolation import IsolationReport
-from coldframe.contract.ledger import LedgerEntry, LedgerVerdict
-from coldframe.contract.policy import Label
-from coldframe.contract.sandbox import AgentInfo, Limits, SandboxInfo, SandboxSpec, SessionInfo
-from coldframe.contract.tool import AllowedOperation, OutputWindow, ToolInfo, ToolResult
 
 if TYPE_CHECKING:
     import ssl
@@ -64,9 +53,6 @@ class Reply(NamedTuple):
     status: int
     headers: dict[str, str]
     body: bytes
-
-    def json(self) -> Any:
-        return json.loads(self.body)
 
 
 class Connection:
@@ -127,7 +113,7 @@ class Connection:
 class Stream:
     """An answer whose body is still coming. Closing it early gives up the connection."""
 
-    def __init__(self, transport: "Transport", connection: Connection, answer: Answer) -> None:
+    def __init__(self, transport: Transport, connection: Connection, answer: Answer) -> None:
         self.status = answer.status
         self.headers = answer.headers
         self._transport = transport
@@ -316,7 +302,7 @@ class Transport:
             self._idle.pop().close()
 
 
-def _tls_context() -> "ssl.SSLContext":
+def _tls_context() -> ssl.SSLContext:
     import ssl  # only here: most servers are on this very machine
 
     return ssl.create_default_context()
@@ -355,8 +341,8 @@ def raise_for(reply: Reply) -> Reply:
 
 def error_of(reply: Reply) -> ColdframeError:
     try:
-        content = reply.json()["error"]
-    except (ValueError, KeyError, TypeError):
+        content = read_object(reply.body).get("error")
+    except Unavailable:
         content = None
     if not isinstance(content, dict):
         return Unavailable(
@@ -399,13 +385,13 @@ READING = frozenset({"list_directory", "read_file", "search_files"})
 class SyncSandbox:
     """One sandbox. As a context manager it is terminated at the end of the block; the agent's workspace stays."""
 
-    def __init__(self, transport: Transport, info: SandboxInfo) -> None:
+    def __init__(self, transport: Transport, info: models.SandboxInfo) -> None:
         self._transport = transport
         self._path = f"/v1/sandboxes/{encode_path(info.sandbox_id)}"
         self.info = info
         self.id = info.sandbox_id
 
-    def __enter__(self) -> "SyncSandbox":
+    def __enter__(self) -> SyncSandbox:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -420,7 +406,7 @@ class SyncSandbox:
         *,
         session_id: str | None = None,
         idempotency_key: str | None = None,
-    ) -> ToolResult:
+    ) -> models.ToolResult:
         """Call any tool by name. Returns its result also where that is an error of the tool (`result.error`).
 
         Raises:
@@ -430,12 +416,12 @@ class SyncSandbox:
             "POST",
             f"{self._path}/tools/{encode_path(tool)}",
             payload=arguments,
-            headers=_call_headers(session_id, idempotency_key or (None if tool in READING else uuid.uuid4().hex)),
+            headers=_call_headers(session_id, idempotency_key or (None if tool in READING else make_key())),
             repeatable=tool in READING,
         )
         return _result_of(reply)
 
-    def _value(self, tool: str, **arguments: object) -> ToolResult:
+    def _value(self, tool: str, **arguments: object) -> models.ToolResult:
         result = self.call(tool, {name: value for name, value in arguments.items() if value is not None})
         if result.error is not None:
             raise from_wire(result.error)
@@ -449,7 +435,7 @@ class SyncSandbox:
         if_version: str | None = None,
         create_only: bool = False,
         mode: int | None = None,
-    ) -> Written:
+    ) -> models.Written:
         """Write or replace a file atomically. For content of any size see `upload`."""
         result = self._value(
             "write_file",
@@ -460,7 +446,7 @@ class SyncSandbox:
             create_only=create_only,
             mode=mode,
         )
-        return answer_from(result, Written)
+        return answer_from(result, models.Written)
 
     def read_file(
         self,
@@ -469,32 +455,34 @@ class SyncSandbox:
         offset: int = 0,
         length: int | None = None,
         encoding: Literal["auto", "utf-8", "base64"] = "auto",
-    ) -> FileContent:
+    ) -> models.FileContent:
         """Read a file, or *length* bytes of it from *offset*. `data` of the answer gives bytes in any case."""
         result = self._value("read_file", path=path, offset=offset, length=length, encoding=encoding)
-        return answer_from(result, FileContent)
+        return answer_from(result, models.FileContent)
 
     def edit_file(
         self, path: str, old: str, new: str, *, replace_all: bool = False, if_version: str | None = None
-    ) -> Edited:
+    ) -> models.Edited:
         """Replace *old*, which must occur exactly once unless *replace_all*, by *new*."""
         result = self._value("edit_file", path=path, old=old, new=new, replace_all=replace_all, if_version=if_version)
-        return answer_from(result, Edited)
+        return answer_from(result, models.Edited)
 
-    def edit_file_many(self, path: str, edits: Sequence[tuple[str, str]], *, if_version: str | None = None) -> Edited:
+    def edit_file_many(
+        self, path: str, edits: Sequence[tuple[str, str]], *, if_version: str | None = None
+    ) -> models.Edited:
         """Apply (old, new) replacements in order, all or none."""
         result = self._value(
             "edit_file", path=path, edits=[{"old": old, "new": new} for old, new in edits], if_version=if_version
         )
-        return answer_from(result, Edited)
+        return answer_from(result, models.Edited)
 
     def list_directory(
         self, path: str = "", *, recursive: bool = False, max_depth: int | None = None, max_entries: int | None = None
-    ) -> Listing:
+    ) -> models.Listing:
         result = self._value(
             "list_directory", path=path, recursive=recursive, max_depth=max_depth, max_entries=max_entries
         )
-        return answer_from(result, Listing)
+        return answer_from(result, models.Listing)
 
     def search_files(
         self,
@@ -506,7 +494,7 @@ class SyncSandbox:
         glob: str | None = None,
         include_hidden_stores: bool = False,
         max_matches: int | None = None,
-    ) -> Found:
+    ) -> models.Found:
         result = self._value(
             "search_files",
             pattern=pattern,
@@ -517,7 +505,7 @@ class SyncSandbox:
             include_hidden_stores=include_hidden_stores,
             max_matches=max_matches,
         )
-        return answer_from(result, Found)
+        return answer_from(result, models.Found)
 
     def run_command(
         self,
@@ -533,7 +521,7 @@ class SyncSandbox:
         encoding: Literal["utf-8", "base64"] = "utf-8",
         view_bytes: int | None = None,
         idempotency_key: str | None = None,
-    ) -> CommandAnswer:
+    ) -> models.CommandAnswer:
         """Run a shell line (text) or a program with arguments (list) and return how it went, output complete.
 
         A failing program is an answer, not an error. *view_bytes* asks for only so much of each stream.
@@ -553,7 +541,7 @@ class SyncSandbox:
         result = self.call("run_command", arguments, idempotency_key=idempotency_key)
         if result.error is not None:
             raise from_wire(result.error)
-        return answer_from(result, CommandAnswer)
+        return answer_from(result, models.CommandAnswer)
 
     def run(
         self,
@@ -566,7 +554,7 @@ class SyncSandbox:
         runtime: str | None = None,
         pty: bool = False,
         idempotency_key: str | None = None,
-    ) -> Generator[CommandEvent | ToolResult, None, None]:
+    ) -> Generator[models.CommandEvent | models.ToolResult, None, None]:
         """Run a command and yield its events while it runs, then the ToolResult. Memory stays flat.
 
         Leaving early does not end the command; `follow` takes it up again. Without *idempotency_key* a call over
@@ -581,7 +569,7 @@ class SyncSandbox:
 
     def run_arguments(
         self, arguments: Mapping[str, Any], *, idempotency_key: str | None = None
-    ) -> Generator[CommandEvent | ToolResult, None, None]:
+    ) -> Generator[models.CommandEvent | models.ToolResult, None, None]:
         """Like `run`, with the arguments of the tool as they are."""
         headers = _call_headers(None, idempotency_key)
         path = f"{self._path}/tools/run_command"
@@ -591,7 +579,7 @@ class SyncSandbox:
 
     # Files as bytes of any size.
 
-    def upload(self, path: str, content: Content, *, if_version: str | None = None) -> Written:
+    def upload(self, path: str, content: Content, *, if_version: str | None = None) -> models.Written:
         """Replace a file by *content*, streamed. A broken upload changes nothing."""
         reply = self._transport.request(
             "PUT",
@@ -602,7 +590,7 @@ class SyncSandbox:
         result = _result_of(reply)
         if result.error is not None:
             raise from_wire(result.error)
-        return answer_from(result, Written)
+        return answer_from(result, models.Written)
 
     def download(self, path: str, *, offset: int = 0, length: int | None = None) -> Generator[bytes, None, None]:
         """Yield the bytes of a file, or of a range.
@@ -630,12 +618,12 @@ class SyncSandbox:
 
     # Commands that were started.
 
-    def commands(self) -> list[CommandInfo]:
-        return read_answers(CommandInfo, (ask(self._transport, "GET", f"{self._path}/commands")).body)
+    def commands(self) -> list[models.CommandInfo]:
+        return read_answers(models.CommandInfo, (ask(self._transport, "GET", f"{self._path}/commands")).body)
 
-    def command(self, command_id: str) -> CommandInfo:
+    def command(self, command_id: str) -> models.CommandInfo:
         reply = ask(self._transport, "GET", f"{self._path}/commands/{encode_path(command_id)}")
-        return read_answer(CommandInfo, reply.body)
+        return read_answer(models.CommandInfo, reply.body)
 
     def output(
         self,
@@ -644,7 +632,7 @@ class SyncSandbox:
         *,
         offset: int = 0,
         length: int | None = None,
-    ) -> OutputWindow:
+    ) -> models.OutputWindow:
         """Raw bytes of one stream, at most 16 MiB from *offset*."""
         reply = ask(
             self._transport,
@@ -653,20 +641,22 @@ class SyncSandbox:
             query={"stream": stream, "offset": offset, "length": length},
         )
         headers = reply.headers
-        next_offset = headers.get("coldframe-next-offset")
-        return OutputWindow(
-            command_id=command_id,
-            stream=stream,
-            offset=int(headers["coldframe-offset"]),
-            data=reply.body,
-            next_offset=None if next_offset is None else int(next_offset),
-            total_bytes=int(headers["coldframe-total-bytes"]),
-            sha256=headers.get("coldframe-sha256"),
-            ended=headers["coldframe-ended"] == "true",
-            label=Label(headers["coldframe-label"]),
-        )
+        window = {
+            "command_id": command_id,
+            "stream": stream,
+            "offset": headers.get("coldframe-offset"),
+            "data": reply.body,
+            "next_offset": headers.get("coldframe-next-offset"),
+            "total_bytes": headers.get("coldframe-total-bytes"),
+            "sha256": headers.get("coldframe-sha256"),
+            "ended": headers.get("coldframe-ended"),
+            "label": headers.get("coldframe-label"),
+        }
+        return read_part(models.OutputWindow, window)
 
-    def follow(self, command_id: str, *, after_seq: int = -1) -> Generator[CommandEvent | ToolResult, None, None]:
+    def follow(
+        self, command_id: str, *, after_seq: int = -1
+    ) -> Generator[models.CommandEvent | models.ToolResult, None, None]:
         """Yield the events of a command after chunk *after_seq*, until it ends."""
         path = f"{self._path}/commands/{encode_path(command_id)}/events"
         with closing(_events(self._transport, "GET", path, query={"after_seq": after_seq})) as events:
@@ -684,29 +674,29 @@ class SyncSandbox:
 
     # The sandbox itself.
 
-    def refresh(self) -> SandboxInfo:
+    def refresh(self) -> models.SandboxInfo:
         """Ask for the state now, and keep it as `info`."""
-        self.info = read_answer(SandboxInfo, (ask(self._transport, "GET", self._path)).body)
+        self.info = read_answer(models.SandboxInfo, (ask(self._transport, "GET", self._path)).body)
         return self.info
 
     def contract(self) -> JsonObject:
         return ask_json(self._transport, "GET", f"{self._path}/contract")
 
-    def report(self) -> IsolationReport:
+    def report(self) -> models.IsolationReport:
         """Measure the walls now."""
-        return read_answer(IsolationReport, (ask(self._transport, "GET", f"{self._path}/report")).body)
+        return read_answer(models.IsolationReport, (ask(self._transport, "GET", f"{self._path}/report")).body)
 
-    def allowed(self) -> list[AllowedOperation]:
-        return read_answers(AllowedOperation, (ask(self._transport, "GET", f"{self._path}/allowed")).body)
+    def allowed(self) -> list[models.AllowedOperation]:
+        return read_answers(models.AllowedOperation, (ask(self._transport, "GET", f"{self._path}/allowed")).body)
 
-    def contacts(self) -> list[Contact]:
-        return read_answers(Contact, (ask(self._transport, "GET", f"{self._path}/contacts")).body)
+    def contacts(self) -> list[models.Contact]:
+        return read_answers(models.Contact, (ask(self._transport, "GET", f"{self._path}/contacts")).body)
 
-    def processes(self) -> list[ProcessInfo]:
-        return read_answers(ProcessInfo, (ask(self._transport, "GET", f"{self._path}/processes")).body)
+    def processes(self) -> list[models.ProcessInfo]:
+        return read_answers(models.ProcessInfo, (ask(self._transport, "GET", f"{self._path}/processes")).body)
 
-    def runtimes(self) -> list[Runtime]:
-        return read_answers(Runtime, (ask(self._transport, "GET", f"{self._path}/runtimes")).body)
+    def runtimes(self) -> list[models.Runtime]:
+        return read_answers(models.Runtime, (ask(self._transport, "GET", f"{self._path}/runtimes")).body)
 
     def terminate(self) -> None:
         """End the sandbox and everything in it. Idempotent."""
@@ -721,7 +711,7 @@ def _events(
     query: Mapping[str, object] | None = None,
     payload: object = None,
     headers: Mapping[str, str] | None = None,
-) -> Generator[CommandEvent | ToolResult, None, None]:
+) -> Generator[models.CommandEvent | models.ToolResult, None, None]:
     accept = {"Accept": f"{FRAMES}, application/x-ndjson"}
     stream = transport.open(method, path, query=query, payload=payload, headers={**(headers or {}), **accept})
     if stream.status >= 400:
@@ -731,41 +721,48 @@ def _events(
         with closing(stream.frames()) as frames:
             for head, body in frames:
                 event = _event_of(head, body)
-                complete = isinstance(event, Ended | ToolResult)
+                complete = isinstance(event, (models.Ended, models.ToolResult))
                 yield event
     else:  # a server that knows no frames
         with closing(stream.lines()) as lines:
             for line in lines:
                 event = _event_of(line)
-                complete = isinstance(event, Ended | ToolResult)
+                complete = isinstance(event, (models.Ended, models.ToolResult))
                 yield event
     if not complete:
         raise HostUnreachable("the events of the command stopped before its end")
 
 
-def _event_of(line: bytes, body: bytes | None = None) -> CommandEvent | ToolResult:
+def _event_of(line: bytes, body: bytes | None = None) -> models.CommandEvent | models.ToolResult:
     if body is not None and line.startswith(b'{"event":"output"'):
-        return read_part(OutputChunk, {**read_object(line), "data": body})
+        return read_part(models.OutputChunk, {**read_object(line), "data": body})
     if line.startswith(b'{"event":"output"'):
-        return read_answer(OutputChunk, line)
+        return read_answer(models.OutputChunk, line)
     if line.startswith(b'{"event":"started"'):
-        return read_answer(Started, line)
+        return read_answer(models.Started, line)
     if line.startswith(b'{"event":"ended"'):
-        return read_answer(Ended, line)
+        return read_answer(models.Ended, line)
     content = read_object(line)
     if content.get("event") == "result":
-        return read_part(ToolResult, content["result"])
-    raise from_wire(content.get("error") or {})
+        return read_part(models.ToolResult, content.get("result"))
+    if isinstance(error := content.get("error"), dict):
+        raise from_wire(error)
+    raise unknown_answer("an event without a meaning here")
 
 
-def _result_of(reply: Reply) -> ToolResult:
+def _result_of(reply: Reply) -> models.ToolResult:
     if reply.status < 400:
-        return read_answer(ToolResult, reply.body)
+        return read_answer(models.ToolResult, reply.body)
     error = error_of(reply)
-    content = reply.json() if reply.headers.get("content-type") == "application/json" else {}
-    if isinstance(content, dict) and content.get("result"):
-        return read_part(ToolResult, content["result"])
+    with suppress(Unavailable):  # it is no object
+        if result := read_object(reply.body).get("result"):
+            return read_part(models.ToolResult, result)
     raise error
+
+
+def make_key() -> str:
+    """An idempotency key that no other call has."""
+    return os.urandom(16).hex()
 
 
 def _call_headers(session_id: str | None, idempotency_key: str | None) -> dict[str, str]:
@@ -797,8 +794,8 @@ def _command_arguments(
 
 
 SandboxItems = list[SyncSandbox]
-AgentItems = list[AgentInfo]
-TokenItems = list[TokenInfo]
+AgentItems: TypeAlias = "list[models.AgentInfo]"
+TokenItems: TypeAlias = "list[models.TokenInfo]"
 
 
 class SyncColdframe:
@@ -822,7 +819,7 @@ class SyncColdframe:
         self.tokens = TokenList(self._transport)
         self.sessions = SessionList(self._transport)
 
-    def __enter__(self) -> "SyncColdframe":
+    def __enter__(self) -> SyncColdframe:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -834,16 +831,16 @@ class SyncColdframe:
     def health(self) -> JsonObject:
         return ask_json(self._transport, "GET", "/v1/health")
 
-    def tools(self) -> list[ToolInfo]:
-        return read_answers(ToolInfo, (ask(self._transport, "GET", "/v1/tools")).body)
+    def tools(self) -> list[models.ToolInfo]:
+        return read_answers(models.ToolInfo, (ask(self._transport, "GET", "/v1/tools")).body)
 
     def receipt(self, receipt_id: str) -> JsonObject:
         """What one call really did, with digests to check it by."""
         return ask_json(self._transport, "GET", f"/v1/receipts/{encode_path(receipt_id)}")
 
-    def doctor(self) -> IsolationReport:
+    def doctor(self) -> models.IsolationReport:
         """Build a throw-away box on the server's machine and report what holds."""
-        return read_answer(IsolationReport, (ask(self._transport, "GET", "/v1/doctor")).body)
+        return read_answer(models.IsolationReport, (ask(self._transport, "GET", "/v1/doctor")).body)
 
 
 class Sandboxes:
@@ -855,10 +852,10 @@ class Sandboxes:
         agent_id: str | None = None,
         *,
         background: bool = False,
-        limits: Limits | None = None,
-        spec: SandboxSpec | None = None,
+        limits: models.Limits | None = None,
+        spec: models.SandboxSpec | None = None,
         idempotency_key: str | None = None,
-    ) -> "SyncSandbox":
+    ) -> SyncSandbox:
         """Create a sandbox on the workspace of *agent_id*, on a temporary one with *background*, or by a whole *spec*.
 
         With the *idempotency_key* of an earlier call the sandbox of that call is returned; without one, only a call
@@ -869,45 +866,45 @@ class Sandboxes:
             IsolationUnavailable: a wall cannot be raised on that machine; nothing was started.
         """
         if spec is None:
-            spec = SandboxSpec(agent_id=agent_id, background=background, limits=limits or Limits())
+            spec = models.SandboxSpec(agent_id=agent_id, background=background, limits=limits or models.Limits())
         payload = spec.model_dump(mode="json", exclude_unset=True)
-        headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
+        headers = {"Idempotency-Key": idempotency_key or make_key()}
         reply = ask(self._transport, "POST", "/v1/sandboxes", payload=payload, headers=headers)
-        return SyncSandbox(self._transport, read_answer(SandboxInfo, reply.body))
+        return SyncSandbox(self._transport, read_answer(models.SandboxInfo, reply.body))
 
-    def get(self, sandbox_id: str) -> "SyncSandbox":
+    def get(self, sandbox_id: str) -> SyncSandbox:
         reply = ask(self._transport, "GET", f"/v1/sandboxes/{encode_path(sandbox_id)}")
-        return SyncSandbox(self._transport, read_answer(SandboxInfo, reply.body))
+        return SyncSandbox(self._transport, read_answer(models.SandboxInfo, reply.body))
 
-    def list(self) -> "SandboxItems":
+    def list(self) -> SandboxItems:
         reply = ask(self._transport, "GET", "/v1/sandboxes")
-        return [SyncSandbox(self._transport, info) for info in read_answers(SandboxInfo, reply.body)]
+        return [SyncSandbox(self._transport, info) for info in read_answers(models.SandboxInfo, reply.body)]
 
 
 class Agents:
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
-    def create(self, agent_id: str) -> AgentInfo:
+    def create(self, agent_id: str) -> models.AgentInfo:
         reply = ask(self._transport, "POST", "/v1/agents", payload={"agent_id": agent_id})
-        return read_answer(AgentInfo, reply.body)
+        return read_answer(models.AgentInfo, reply.body)
 
-    def get(self, agent_id: str) -> AgentInfo:
+    def get(self, agent_id: str) -> models.AgentInfo:
         reply = ask(self._transport, "GET", f"/v1/agents/{encode_path(agent_id)}")
-        return read_answer(AgentInfo, reply.body)
+        return read_answer(models.AgentInfo, reply.body)
 
     def list(self) -> AgentItems:
-        return read_answers(AgentInfo, (ask(self._transport, "GET", "/v1/agents")).body)
+        return read_answers(models.AgentInfo, (ask(self._transport, "GET", "/v1/agents")).body)
 
     def delete(self, agent_id: str) -> None:
         """Delete the agent and its workspace. What the ledger says of it stays."""
         ask(self._transport, "DELETE", f"/v1/agents/{encode_path(agent_id)}")
 
-    def set_label(self, agent_id: str, label: str, *, reason: str) -> AgentInfo:
+    def set_label(self, agent_id: str, label: str, *, reason: str) -> models.AgentInfo:
         """Set the label of a workspace, also downward. Owner and admin only, and recorded with *reason*."""
         payload = {"label": label, "reason": reason}
         reply = ask(self._transport, "PUT", f"/v1/agents/{encode_path(agent_id)}/label", payload=payload)
-        return read_answer(AgentInfo, reply.body)
+        return read_answer(models.AgentInfo, reply.body)
 
     def clean_scratch(self, agent_id: str) -> None:
         """Empty the `scratch` directory of the workspace and touch nothing else."""
@@ -918,14 +915,14 @@ class SessionList:
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
-    def get(self, session_id: str) -> SessionInfo:
+    def get(self, session_id: str) -> models.SessionInfo:
         reply = ask(self._transport, "GET", f"/v1/sessions/{encode_path(session_id)}")
-        return read_answer(SessionInfo, reply.body)
+        return read_answer(models.SessionInfo, reply.body)
 
-    def reset(self, session_id: str) -> SessionInfo:
+    def reset(self, session_id: str) -> models.SessionInfo:
         """Archive the session and open a new one at PUBLIC. Owner only; the label of the workspace stays."""
         reply = ask(self._transport, "POST", f"/v1/sessions/{encode_path(session_id)}/reset")
-        return read_answer(SessionInfo, reply.body)
+        return read_answer(models.SessionInfo, reply.body)
 
 
 class LedgerView:
@@ -941,7 +938,7 @@ class LedgerView:
         subject: str | None = None,
         sandbox_id: str | None = None,
         agent_id: str | None = None,
-    ) -> list[LedgerEntry]:
+    ) -> list[models.LedgerEntry]:
         """At most *limit* entries after sequence number *after*."""
         query = {
             "after": after,
@@ -951,10 +948,10 @@ class LedgerView:
             "sandbox_id": sandbox_id,
             "agent_id": agent_id,
         }
-        return read_answers(LedgerEntry, (ask(self._transport, "GET", "/v1/ledger/entries", query=query)).body)
+        return read_answers(models.LedgerEntry, (ask(self._transport, "GET", "/v1/ledger/entries", query=query)).body)
 
-    def verify(self) -> LedgerVerdict:
-        return read_answer(LedgerVerdict, (ask(self._transport, "GET", "/v1/ledger/verify")).body)
+    def verify(self) -> models.LedgerVerdict:
+        return read_answer(models.LedgerVerdict, (ask(self._transport, "GET", "/v1/ledger/verify")).body)
 
     def export(self) -> Generator[bytes, None, None]:
         """The whole ledger as JSON lines."""
@@ -970,17 +967,17 @@ class Policy:
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
-    def show(self) -> LiveRules:
-        return read_answer(LiveRules, (ask(self._transport, "GET", "/v1/policy")).body)
+    def show(self) -> models.LiveRules:
+        return read_answer(models.LiveRules, (ask(self._transport, "GET", "/v1/policy")).body)
 
-    def load(self, text: str) -> LiveRules:
+    def load(self, text: str) -> models.LiveRules:
         """Put a rule file into force.
 
         Raises:
             RulesInvalid: with the line; the old set stays.
         """
         reply = ask(self._transport, "PUT", "/v1/policy", body=text.encode())
-        return read_answer(LiveRules, reply.body)
+        return read_answer(models.LiveRules, reply.body)
 
     def check(self, sandbox_id: str, tool: str, arguments: Mapping[str, Any]) -> JsonObject:
         """The decision that a call would get now. Nothing is run or recorded as run."""
@@ -998,14 +995,14 @@ class TokenList:
 
     def create(
         self, role: str, name: str, *, agent_id: str | None = None, expires_at: str | None = None
-    ) -> tuple[str, TokenInfo]:
+    ) -> tuple[str, models.TokenInfo]:
         """Make a token. Its secret is given this once and kept nowhere."""
         payload = {"role": role, "name": name, "agent_id": agent_id, "expires_at": expires_at}
         answer = ask_json(self._transport, "POST", "/v1/tokens", payload=payload)
-        return str(answer["secret"]), read_part(TokenInfo, answer["token"])
+        return str(answer["secret"]), read_part(models.TokenInfo, answer["token"])
 
     def list(self) -> TokenItems:
-        return read_answers(TokenInfo, (ask(self._transport, "GET", "/v1/tokens")).body)
+        return read_answers(models.TokenInfo, (ask(self._transport, "GET", "/v1/tokens")).body)
 
     def revoke(self, token_id: str) -> None:
         ask(self._transport, "DELETE", f"/v1/tokens/{encode_path(token_id)}")

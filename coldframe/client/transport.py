@@ -7,6 +7,8 @@ An idle connection that turns out to be closed is replaced once, and only for re
 repeated: those that change nothing, and those with an idempotency key.
 """
 
+from __future__ import annotations
+
 import json
 import struct
 import time
@@ -15,8 +17,8 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, urlencode, urlsplit
 
-from coldframe.client.answers import read_object
 from coldframe.client.http1 import LAST_CHUNK, Answer, chunk_of, request_head
+from coldframe.client.replies import read_object
 from coldframe.client.sockets import AsyncSocket
 from coldframe.contract.errors import ColdframeError, HostUnreachable, InvalidArgument, Unavailable, from_wire
 
@@ -40,9 +42,6 @@ class Reply(NamedTuple):
     status: int
     headers: dict[str, str]
     body: bytes
-
-    def json(self) -> Any:
-        return json.loads(self.body)
 
 
 class Connection:
@@ -103,7 +102,7 @@ class Connection:
 class Stream:
     """An answer whose body is still coming. Closing it early gives up the connection."""
 
-    def __init__(self, transport: "Transport", connection: Connection, answer: Answer) -> None:
+    def __init__(self, transport: Transport, connection: Connection, answer: Answer) -> None:
         self.status = answer.status
         self.headers = answer.headers
         self._transport = transport
@@ -292,7 +291,7 @@ class Transport:
             await self._idle.pop().close()
 
 
-def _tls_context() -> "ssl.SSLContext":
+def _tls_context() -> ssl.SSLContext:
     import ssl  # only here: most servers are on this very machine
 
     return ssl.create_default_context()
@@ -331,8 +330,8 @@ def raise_for(reply: Reply) -> Reply:
 
 def error_of(reply: Reply) -> ColdframeError:
     try:
-        content = reply.json()["error"]
-    except (ValueError, KeyError, TypeError):
+        content = read_object(reply.body).get("error")
+    except Unavailable:
         content = None
     if not isinstance(content, dict):
         return Unavailable(

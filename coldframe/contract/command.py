@@ -9,7 +9,8 @@ from coldframe.contract.model import Model
 from coldframe.contract.state import StateObject
 
 MAX_COMMAND_BYTES = 8 * 1024 * 1024
-"""Longest shell text. Past 100 KB it goes to bash as a script on a descriptor, since Linux caps one argument at 128 KiB."""
+"""Longest shell text. Past 100 KB it goes to bash as a script on a descriptor, since Linux caps one argument at
+128 KiB."""
 
 
 class TerminalSize(Model):

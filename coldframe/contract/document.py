@@ -33,7 +33,8 @@ def _section(description: str) -> Any:
 
 
 class ContractDocument(Model):
-    """One version of one sandbox's contract; a version never changes. `sha256` is over the canonical JSON of the rest."""
+    """One version of one sandbox's contract; a version never changes. `sha256` is over the canonical JSON of
+    the rest."""
 
     contract: Literal["contract/v1"] = "contract/v1"
     sandbox_id: str

@@ -72,7 +72,8 @@ class WriteAnswer(Model):
 
 
 class WriteFile(Request[WriteAnswer]):
-    """Replace atomically: old or new content, never a mix. Parents are made; mode, owner and a link in the path are kept."""
+    """Replace atomically: old or new content, never a mix. Parents are made; mode, owner and a link in the path
+    are kept."""
 
     verb: str = "write_file"
     path: str

@@ -76,7 +76,8 @@ class FirstProcess(Model):
     seccomp_mode: int | None
     seccomp_filters: int | None
     filter_sha256: str | None
-    """Of the program that bubblewrap and the keeper loaded, told by the keeper: no ordinary process can read it back."""
+    """Of the program that bubblewrap and the keeper loaded, told by the keeper: no ordinary process can read
+    it back."""
     no_new_privileges: bool | None
     capabilities: dict[str, str]
     """Set -> hexadecimal mask, as in /proc/PID/status."""

@@ -20,7 +20,8 @@ class LedgerEntry(Model):
     seq: int
     at: datetime
     kind: str
-    """`call.started`, `call.ended`, `call.refused`, `call.interrupted`, `policy.changed`, `sandbox.created`, `token.created` …"""
+    """`call.started`, `call.ended`, `call.refused`, `call.interrupted`, `policy.changed`,
+    `sandbox.created`, `token.created` …"""
     subject: str
     """Id of what it is about: a call, sandbox, agent, token."""
     body: dict[str, Any]
@@ -61,7 +62,8 @@ class ExecutionInputs(Model):
     template_sha256: str | None = None
     isolation: str
     limits: dict[str, int] = Field(default_factory=dict)
-    """Whole numbers, unit in the name: `wall_ms`, `cpu_ms`, `memory_mib`, `disk_mib`, `pids`, `open_files`, `file_mib`, `cpus_milli`."""
+    """Whole numbers, unit in the name: `wall_ms`, `cpu_ms`, `memory_mib`, `disk_mib`, `pids`,
+    `open_files`, `file_mib`, `cpus_milli`."""
 
 
 class StreamDigest(Model):

@@ -75,7 +75,8 @@ class CommandReading(Model):
     """What the shell reader found in a command."""
 
     certainty: Literal["complete", "opaque", "unparsable"]
-    """`opaque`: some program is only known at run time (`$x`, `eval`, `| sh`, `python -c`). `unparsable`: no shell grammar."""
+    """`opaque`: some program is only known at run time (`$x`, `eval`, `| sh`, `python -c`). `unparsable`: no
+    shell grammar."""
     programs: tuple[ProgramCall, ...] = ()
     written_paths: tuple[str, ...] = ()
     """Targets of output redirections."""
@@ -162,7 +163,8 @@ class Decision(Model):
 
 
 class AgentLimits(Model):
-    """Limits of an agent's calls; those of the sandbox hold where they are lower. Whole numbers, None to say nothing."""
+    """Limits of an agent's calls; those of the sandbox hold where they are lower. Whole numbers, None to
+    say nothing."""
 
     wall_s: int | None = Field(default=None, ge=1)
     cpu_s: int | None = Field(default=None, ge=1)

@@ -69,7 +69,8 @@ class BoxLife(Protocol):
         ...
 
     async def end(self) -> None:
-        """End the box and everything in it. Idempotent; returns when every process in it is gone, what holds it follows."""
+        """End the box and everything in it. Idempotent; returns when every process in it is gone, what holds
+        it follows."""
         ...
 
 

@@ -136,11 +136,13 @@ class Admission:
             request = "" if key is None else digest_of(asked)
             known = await self._same_call(caller, info, spec, checked, key, request)
             if known is None:
+                looked = self._store.changes
                 box = await self._sandboxes.box(info)
                 await self._find_runtime(draft, info, session, box)
                 await self._sandboxes.hold_to_limits(info.sandbox_id, box)
                 # Nothing is waited for from here until `call.started` is written.
-                known = await self._same_call(caller, info, spec, checked, key, request)
+                if self._store.changes != looked:
+                    known = await self._same_call(caller, info, spec, checked, key, request)
             if known is None:
                 flight = self._judge_and_start(draft, spec, checked, box, session_id, key, request)
         except ColdframeError as error:

@@ -11,6 +11,7 @@ from coldframe.contract.command import Contact, FileChanges, StreamInfo
 from coldframe.contract.errors import ColdframeError, PendingApproval
 from coldframe.contract.ledger import (
     CallEnded,
+    CallInterrupted,
     CallRefused,
     CallStarted,
     ExecutionInputs,
@@ -200,15 +201,7 @@ def ended_record(
             "disk_change_bytes": command.files.size_change_bytes,
         }
     return CallEnded(
-        call_id=started.call_id,
-        sandbox_id=started.sandbox_id,
-        agent_id=started.agent_id,
-        session_id=started.session_id,
-        caller=started.caller,
-        tool=started.tool,
-        taint_before=started.taint_before,
-        started_seq=started_seq,
-        command_id=started.command_id,
+        **_repeated(started, started_seq),
         error_code=None if error is None else error.wire_code or error.code,
         label=label,
         label_reason=label_reason,
@@ -217,6 +210,27 @@ def ended_record(
         decision=decision,
         **how,
     )
+
+
+def interrupted_record(
+    started: CallStarted, started_seq: int, reason: str, taint_after: Label, *, began: bool
+) -> CallInterrupted:
+    return CallInterrupted(**_repeated(started, started_seq), began=began, reason=reason, taint_after=taint_after)
+
+
+def _repeated(started: CallStarted, started_seq: int) -> dict[str, Any]:
+    """What the record of an end repeats of its start."""
+    return {
+        "call_id": started.call_id,
+        "sandbox_id": started.sandbox_id,
+        "agent_id": started.agent_id,
+        "session_id": started.session_id,
+        "caller": started.caller,
+        "tool": started.tool,
+        "taint_before": started.taint_before,
+        "started_seq": started_seq,
+        "command_id": started.command_id,
+    }
 
 
 def endpoint(contact: Contact) -> str:

@@ -99,6 +99,6 @@ def build_control(*, data_dir: str, host: Host, clock: Callable[[], datetime], r
         outputs=Outputs(ledger, rulebook, sandboxes, sessions, host),
         history=history,
         host=host,
-        probe=Probe(sandboxes.measure_used),
+        probe=Probe(sandboxes),
         clock=clock,
     )

@@ -18,13 +18,10 @@ from coldframe.contract.errors import (
     HostUnreachable,
     PolicyUnavailable,
 )
-from coldframe.contract.ledger import CallInterrupted, CallStarted, LedgerEntry
+from coldframe.contract.ledger import CallStarted, LedgerEntry
 from coldframe.contract.policy import Decision, Label, Outcome, ResultContext
 from coldframe.contract.tool import ToolResult
-from coldframe.control.call_records import (
-    ended_record,
-    endpoint,
-)
+from coldframe.control.call_records import ended_record, endpoint, interrupted_record
 from coldframe.control.flights import Flight
 from coldframe.control.history import History
 from coldframe.control.judged_outputs import JudgedOutputs
@@ -185,30 +182,17 @@ class Landing:
                 call_id=started.call_id,
             )
         with self._store.transaction() as connection:
-            body = CallInterrupted(
-                call_id=started.call_id,
-                sandbox_id=started.sandbox_id,
-                agent_id=started.agent_id,
-                session_id=started.session_id,
-                caller=started.caller,
-                tool=started.tool,
-                taint_before=started.taint_before,
-                started_seq=entry.seq,
-                command_id=started.command_id,
-                began=began,
-                reason=reason,
-                taint_after=self._sessions.get(started.session_id).taint,
-            )
+            taint = self._sessions.get(started.session_id).taint
+            body = interrupted_record(started, entry.seq, reason, taint, began=began)
             written = self._ledger.append(
                 "call.interrupted", started.call_id, body.model_dump(mode="json"), connection=connection
             )
             self._history.note(written, started)
-            if started.idempotency_key is None:
-                pass
-            elif began:
-                self._keyed.close(started.call_id, {"error": error.to_wire()}, connection=connection)
-            else:
-                self._keyed.forget(started.call_id, connection=connection)
+            if started.idempotency_key is not None:
+                if began:
+                    self._keyed.close(started.call_id, {"error": error.to_wire()}, connection=connection)
+                else:
+                    self._keyed.forget(started.call_id, connection=connection)
         await show(self._history)
         return error
 

@@ -135,7 +135,7 @@ class Ledger:
                 # Forward over what a crash between commit and head left; with faults the next entry moves it,
                 # so that a second crash cannot take the evidence away.
                 self._checkpoints.move(seq, digest)
-        except (OSError, sqlite3.Error) as error:
+        except (OSError, ValueError, sqlite3.Error) as error:
             raise LedgerUnavailable(f"the ledger in `{directory}` cannot be opened: {error}", path=directory) from error
         if faults:
             for fault in faults:

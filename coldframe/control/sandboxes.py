@@ -9,7 +9,6 @@ import asyncio
 import builtins
 import contextlib
 import json
-import logging
 import secrets
 from collections.abc import AsyncIterator, Callable
 from datetime import datetime
@@ -64,10 +63,6 @@ from coldframe.control.store import Kept, Store
 from coldframe.policy.labels import join, parse
 from coldframe.tools.registry import CallFacts
 
-MEASURE_TIMEOUT_S = 30.0
-"""For measuring one sandbox, in the turns of the probe."""
-_log = logging.getLogger(__name__)
-
 IssueContract = Callable[[SandboxInfo, IsolationReport], ContractDocument]
 
 
@@ -97,8 +92,8 @@ class Sandboxes:
         self._told: dict[str, Limits] = {}
         """The limits that each box holds its commands to, as far as it was told since this server began."""
         self._telling = asyncio.Lock()
-        self._used: set[str] = set()
-        """Those to be measured at the next turn."""
+        self.used: set[str] = set()
+        """Those in which something may run that the probe has not measured; it takes out what it has."""
         self._keyed = KeyedCalls(store)
         self._creating: dict[str, asyncio.Event] = {}
         """Sandboxes that are being made under a key; set when they are there, or are not."""
@@ -269,39 +264,10 @@ class Sandboxes:
         info = self.get(caller, sandbox_id)
         if info.state.state == "running":
             with contextlib.suppress(GuestLost, NotFound):
-                return await self._measure(info)
+                return await self.measure(info)
         return self.measured(sandbox_id)
 
-    async def measure_used(self) -> None:
-        """Measure every sandbox in which something was started since the last time, or still runs.
-
-        The others are let alone, so that idle ones cost nothing: without a process of theirs nothing of theirs changes.
-        One that does not answer holds up no other.
-        """
-        for sandbox_id in tuple(self._used):
-            self._used.discard(sandbox_id)  # before the look: whatever is started during it counts for the next turn
-            needs_no_other = False
-            try:
-                async with asyncio.timeout(MEASURE_TIMEOUT_S):
-                    needs_no_other = await self._is_settled(sandbox_id)
-            except (ColdframeError, TimeoutError) as error:
-                _log.warning("the walls of sandbox `%s` could not be measured: %s", sandbox_id, error or "no answer")
-            finally:
-                if not needs_no_other:
-                    self._used.add(sandbox_id)
-
-    async def _is_settled(self, sandbox_id: str) -> bool:
-        """Whether it has ended, or is measured now, and seen to be at rest and whole."""
-        try:
-            info = self._find(sandbox_id)
-        except NotFound:
-            return True
-        if info.state.state != "running":
-            return True
-        report = await self._measure(info)
-        return report.processes == 1 and not fallen_walls(degraded_of(report))
-
-    async def _measure(self, info: SandboxInfo) -> IsolationReport:
+    async def measure(self, info: SandboxInfo) -> IsolationReport:
         """Measure now; what holds otherwise than before is kept, recorded, and in the contract.
 
         What was found missing is looked at once more: processes end while they are read.
@@ -388,7 +354,7 @@ class Sandboxes:
             GuestLost: it ended by itself; its state is `lost` from now on.
         """
         self.require_running(info)
-        self._used.add(info.sandbox_id)
+        self.used.add(info.sandbox_id)
         if fallen := fallen_walls(info.degraded):
             raise IsolationUnavailable(
                 f"a wall of sandbox `{info.sandbox_id}` does not hold any more: {', '.join(fallen)}",
@@ -520,7 +486,7 @@ class Sandboxes:
                 self._set_state(row.sandbox_id, state_object(row.sandbox_id, "terminated", self._clock()))
                 self._close_sessions(row.sandbox_id)
             elif state == "running" and boxes.get(row.sandbox_id) == "running":
-                self._used.add(row.sandbox_id)  # nobody knows what was started in it before
+                self.used.add(row.sandbox_id)  # nobody knows what was started in it before
             elif state == "running":
                 self.mark_lost(row.sandbox_id, "its box was not there when the server started")
         return await self._sweep()

@@ -30,7 +30,7 @@ import sqlalchemy
 from sqlalchemy.pool import StaticPool
 
 from coldframe.contract.errors import LedgerUnavailable, WrongState
-from coldframe.control.migrations import head_revision, upgrade
+from coldframe.control.migrations import head_revision, make_tables, upgrade
 
 BUSY_TIMEOUT_MS = 5000
 """How long to wait for a reader (a backup, `coldframe ledger verify`) that holds the file."""
@@ -133,6 +133,12 @@ class Store:
     def raw(self) -> sqlite3.Connection:
         """The DBAPI connection below, for hand-kept statements inside a transaction."""
         return self._raw
+
+    @property
+    def changes(self) -> int:
+        """Rows that were written so far, also in transactions that were undone. While it stays, nothing new can be
+        read: nobody else writes to this database. Undoing what was put off is not counted."""
+        return self._raw.total_changes
 
     @property
     def is_settled(self) -> bool:
@@ -437,7 +443,7 @@ def _give_up(descriptor: int) -> None:
 
 
 def _migrate(connection: sqlalchemy.Connection, raw: sqlite3.Connection) -> None:
-    """Bring the tables up to date. The usual case, nothing to do, costs one SELECT and no import of Alembic."""
+    """Bring the tables up to date. The usual cases, a new database and nothing to do, need no import of Alembic."""
     tables = {str(row[0]) for row in raw.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     if "alembic_version" in tables:
         revisions = [str(row[0]) for row in raw.execute("SELECT version_num FROM alembic_version")]
@@ -447,7 +453,10 @@ def _migrate(connection: sqlalchemy.Connection, raw: sqlite3.Connection) -> None
     connection.exec_driver_sql("SELECT 1")  # SQLAlchemy now counts itself in a transaction, so Alembic ends none.
     raw.execute("BEGIN IMMEDIATE")
     try:
-        upgrade(connection)
+        if tables:
+            upgrade(connection)
+        else:
+            make_tables(raw)
         raw.execute("COMMIT")
     except BaseException:
         raw.execute("ROLLBACK")

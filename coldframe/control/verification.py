@@ -12,13 +12,15 @@ fault names the entry at which it shows. What each attack looks like:
 """
 
 import hashlib
+import itertools
 import json
 import os
 import sqlite3
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from json.encoder import encode_basestring_ascii as quoted
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from pydantic import ValidationError
 
@@ -40,6 +42,10 @@ MAX_FAULTS = 100
 """More are not listed; the ledger is broken anyway."""
 HEAD_LAG_ENTRIES = 64
 """Most entries that one transaction commits before the head moves; a crash between leaves that many unvouched."""
+_NUL = "\\u0000"
+"""As it stands in JSON. SQLite reads a text up to there, so whoever has one is compared here."""
+_LEDGER = "ledger NOT INDEXED"
+"""Where entries are read: an index may have been made to keep what the table had before it was changed."""
 INDEXED = ("sandbox_id", "agent_id", "session_id", "call_id")
 """Keys of a body that have a column of their own, for queries."""
 
@@ -59,8 +65,13 @@ class _Row(NamedTuple):
     session_id: str | None
     call_id: str | None
 
-    def hash_at(self, seq: int) -> str:
-        return entry_hash(seq, self.at, self.kind, self.subject, self.body, self.previous)
+    def fits(self, seq: int) -> bool:
+        """Whether its hash is that of an entry with number *seq*. Where a column holds no text, it is none."""
+        try:
+            digest = entry_hash(seq, self.at, self.kind, self.subject, self.body, self.previous)
+        except TypeError:
+            return False
+        return isinstance(self.body, str) and digest == self.hash
 
 
 def entry_hash(seq: int, at: str, kind: str, subject: str, body: str, previous: str) -> str:
@@ -84,12 +95,16 @@ class _Faults:
             self._known.add((kind, seq))
             self.found.append(LedgerFault(kind=kind, seq=seq, message=message))
 
+    @property
+    def full(self) -> bool:
+        return len(self.found) >= MAX_FAULTS
+
 
 def verify_directory(database_path: str, directory: str) -> LedgerVerdict:
     """Check the ledger in the database at *database_path* against *directory*.
 
     Without the private key (another user's copy) the head file cannot be checked; the checkpoints can.
-    About 25 µs an entry.
+    About 4 µs an entry of a call, on two processors: SQLite compares columns with bodies beside the rest.
     """
     faults = _Faults()
     seal = read_seal(directory)
@@ -98,8 +113,10 @@ def verify_directory(database_path: str, directory: str) -> LedgerVerdict:
     points = _check_points(lines, seal, head, faults)
     chain = _Chain(points, head, faults)
     try:
-        for row in _rows(database_path, after=0):
-            chain.take(row)
+        with ThreadPoolExecutor(1) as beside:
+            misfits = beside.submit(_find_misfits, database_path, chain.vouched)
+            chain.take_all(_entries(database_path, after=0))
+        _check_columns(database_path, misfits.result(), chain.vouched, faults)
     except sqlite3.Error as error:
         faults.add("changed", chain.last_seq + 1, f"the database cannot be read after entry {chain.last_seq}: {error}")
         chain.readable = False
@@ -199,18 +216,63 @@ class _Chain:
         self.last_hash = ZERO
         self._previous: str | None = ZERO if first == 1 else None
         self.readable = True
+        self.vouched = max([head.seq if head is not None else 0, *points])
+        """The last entry that the head or a checkpoint knows: as long as no fault is found, all up to it are ours."""
+
+    def take_all(self, entries: Iterable[tuple[Any, ...]]) -> None:
+        """Take what is in *entries*. Up to number `vouched` it is left to SQLite to compare columns with bodies.
+
+        Only there: of a body that somebody made up, with a key twice or a number for a text, it makes something else.
+
+        Nearly every entry continues the one before and fits its hash, is neither signed nor the head, and has nothing
+        to say of faults; that is all that is asked of it here.
+        """
+        apart = {*self._points, *(() if self._head is None else (self._head.seq,))}
+        expected, before = self._expected, self._previous
+        try:
+            for fields in entries:
+                seq, at, kind, subject, body, previous, digest, _, _, _, _ = fields
+                try:
+                    usual = (
+                        seq == expected
+                        and previous == before
+                        and seq <= self.vouched
+                        and kind != FAULT_FOUND
+                        and seq not in apart
+                        and _NUL not in body
+                        and entry_hash(seq, at, kind, subject, body, previous) == digest
+                    )
+                except TypeError:  # a column holds no text
+                    usual = False
+                if usual:
+                    expected, before = seq + 1, digest
+                    continue
+                self._pass_over(expected, before)
+                self.take(_Row._make(fields))
+                expected, before = self._expected, self._previous
+        finally:  # also where the rest cannot be read
+            self._pass_over(expected, before)
+
+    def _pass_over(self, expected: int, previous: str | None) -> None:
+        """Count the usual entries that stand before number *expected*, the last of which has the hash *previous*."""
+        if previous is not None and expected > self._expected:
+            self.count += expected - self._expected
+            self.last_seq, self.last_hash = expected - 1, previous
+            self._expected, self._previous = expected, previous
 
     def take(self, row: _Row) -> None:
+        if not isinstance(row.seq, int):
+            raise sqlite3.DataError("the number of an entry is no number")
         if row.seq != self._expected:
             gap = range(self._expected, row.seq)
             self._faults.add("missing", self._expected, f"{_span(gap.start, gap.stop - 1)} missing")
             self._missing.extend(gap[:MAX_FAULTS])
             self._previous = None
-        if row.hash_at(row.seq) != row.hash:
+        if not row.fits(row.seq):
             self._damaged.append(row)
         elif not _columns_fit(row):
             self._faults.add("changed", row.seq, f"the query columns of entry {row.seq} do not fit its body")
-        if self._previous is not None and row.previous != self._previous and row.hash_at(row.seq) == row.hash:
+        if self._previous is not None and row.previous != self._previous and row.fits(row.seq):
             self._faults.add(
                 "changed", self.last_seq, f"entry {row.seq} continues another entry {self.last_seq} than the one there"
             )
@@ -224,7 +286,7 @@ class _Chain:
         if row.kind == FAULT_FOUND:
             self._recall(row)
         self.count += 1
-        self.last_seq, self.last_hash = row.seq, row.hash
+        self.last_seq, self.last_hash = row.seq, row.hash if isinstance(row.hash, str) else ""
         self._expected, self._previous = row.seq + 1, row.hash
 
     def _recall(self, row: _Row) -> None:
@@ -240,16 +302,16 @@ class _Chain:
         """Sort out damaged entries, then compare the end. *newer_head* was read after the entries."""
         places = {row.seq for row in self._damaged[:MAX_FAULTS]} | set(self._missing)
         for row in self._damaged[:MAX_FAULTS]:
-            origin = next((seq for seq in places if seq != row.seq and row.hash_at(seq) == row.hash), None)
+            origin = next((seq for seq in places if seq != row.seq and row.fits(seq)), None)
             if origin is not None:
                 self._faults.add("reordered", row.seq, f"entry {origin} stands in the place of entry {row.seq}")
             else:
                 self._faults.add("changed", row.seq, f"entry {row.seq} does not fit its hash")
         if not self.readable:
             return
-        known = max([self._head.seq if self._head is not None else 0, *self._points])
-        if known > self.last_seq:
-            self._faults.add("tail_missing", self.last_seq + 1, f"{_span(self.last_seq + 1, known)} missing at the end")
+        if self.vouched > self.last_seq:
+            span = _span(self.last_seq + 1, self.vouched)
+            self._faults.add("tail_missing", self.last_seq + 1, f"{span} missing at the end")
         if self.last_seq > 0 and not has_marks:
             self._faults.add("checkpoint_missing", 0, "there is neither a head nor a checkpoint")
         elif self._head is None and has_marks:
@@ -271,26 +333,71 @@ def _columns_fit(row: _Row) -> bool:
     return isinstance(body, dict) and all(getattr(row, name) == body.get(name) for name in INDEXED)
 
 
+def _find_misfits(database_path: str, last_seq: int) -> list[int] | None:
+    """Entries up to *last_seq* whose columns may not fit their body, by SQLite's own reading of JSON.
+
+    It reads several times as fast as Python, and without Python's lock, but a text only up to a NUL. None if there is a
+    body that it cannot read. Whatever type or collation somebody gave a column, texts are compared as they stand.
+    """
+    fits = " AND ".join(f"json_extract(body, '$.{name}') IS +{name} COLLATE BINARY" for name in INDEXED)
+    connection = _connect(database_path)
+    if connection is None:
+        return []
+    try:
+        query = f"SELECT seq FROM {_LEDGER} WHERE seq <= ? AND NOT ({fits}) ORDER BY seq"  # noqa: S608  names of ours
+        return [int(row[0]) for row in connection.execute(query, (last_seq,))]
+    except sqlite3.Error:
+        return None
+    finally:
+        connection.close()
+
+
+def _check_columns(database_path: str, misfits: list[int] | None, last_seq: int, faults: _Faults) -> None:
+    """Look at *misfits* again, or at all entries up to *last_seq* if they are not known."""
+    if misfits is None:
+        rows: Iterator[_Row] = itertools.takewhile(lambda row: row.seq <= last_seq, _rows(database_path, after=0))
+    elif misfits:
+        wanted = frozenset(misfits)
+        rows = (row for row in _rows(database_path, after=misfits[0] - 1) if row.seq in wanted)
+    else:
+        return
+    for row in rows:
+        if faults.full:
+            break
+        if row.fits(row.seq) and not _columns_fit(row):
+            faults.add("changed", row.seq, f"the query columns of entry {row.seq} do not fit its body")
+
+
 def _connect(database_path: str) -> sqlite3.Connection | None:
-    """Open for reading only, or None if there is no database."""
+    """Open for reading only, or None if there is no database with a ledger. A view is none: it may say anything."""
     if not os.path.exists(database_path):
         return None
     # Without a WAL nobody has it open; `immutable` then spares making one, which a reader may have no right to.
     mode = "mode=ro" if os.path.exists(database_path + "-wal") else "mode=ro&immutable=1"
-    return sqlite3.connect(f"file:{urllib.parse.quote(os.path.abspath(database_path))}?{mode}", uri=True)
+    connection = sqlite3.connect(f"file:{urllib.parse.quote(os.path.abspath(database_path))}?{mode}", uri=True)
+    try:
+        if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'ledger' AND type = 'table'").fetchone():
+            return connection
+    except sqlite3.Error:
+        connection.close()
+        raise
+    connection.close()
+    return None
 
 
 def _rows(database_path: str, *, after: int) -> Iterator[_Row]:
+    return map(_Row._make, _entries(database_path, after=after))
+
+
+def _entries(database_path: str, *, after: int) -> Iterator[tuple[Any, ...]]:
+    """The fields of a row each, as plain tuples."""
     connection = _connect(database_path)
     if connection is None:
         return
     try:
-        if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'ledger'").fetchone():
-            return
         columns = ", ".join(_Row._fields)
-        query = f"SELECT {columns} FROM ledger WHERE seq > ? ORDER BY seq"  # noqa: S608  only names of ours
-        for fields in connection.execute(query, (after,)):
-            yield _Row._make(fields)
+        query = f"SELECT {columns} FROM {_LEDGER} WHERE seq > ? ORDER BY seq"  # noqa: S608  only names of ours
+        yield from connection.execute(query, (after,))
     finally:
         connection.close()
 
@@ -300,6 +407,6 @@ def _last_seq(database_path: str) -> int:
     if connection is None:
         return 0
     try:
-        return int(connection.execute("SELECT coalesce(max(seq), 0) FROM ledger").fetchone()[0])
+        return int(connection.execute("SELECT coalesce(max(seq), 0) FROM ledger NOT INDEXED").fetchone()[0])
     finally:
         connection.close()

@@ -27,7 +27,8 @@ NDJSON = "application/x-ndjson"
 FRAMES = "application/x-coldframe-frames"
 _LENGTHS = struct.Struct(">II")
 JSON_BODY_CAP_BYTES = 128 * 1024 * 1024
-"""Largest JSON body of a tool call: a file of READ_CAP_BYTES in base64, and some. Larger files go through the file routes."""
+"""Largest JSON body of a tool call: a file of READ_CAP_BYTES in base64, and some. Larger files go through the file
+routes."""
 SMALL_BODY_CAP_BYTES = 4 * 1024 * 1024
 """Largest body of every other route; rule files included."""
 _log = logging.getLogger("coldframe.fronts")
@@ -62,13 +63,22 @@ async def read_object(request: Request, cap_bytes: int = JSON_BODY_CAP_BYTES) ->
     body = await read_body(request, cap_bytes)
     if not body:
         return {}
-    try:
-        content = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise InvalidArgument(f"the body is not JSON: {error}", argument="body") from None
+    content = parse_json(body)
     if not isinstance(content, dict):
         raise InvalidArgument("the body is not a JSON object", argument="body")
     return content
+
+
+def parse_json(body: bytes) -> object:
+    """What a body says as JSON. Raises InvalidArgument, with the place of the fault."""
+    try:
+        return json.loads(body)
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise InvalidArgument(f"the body is not JSON: {error}", argument="body") from None
+    except (ValueError, RecursionError):
+        raise InvalidArgument(
+            "the body is nested too deep, or holds a number of too many digits", argument="body"
+        ) from None
 
 
 def wants_events(request: Request) -> bool:

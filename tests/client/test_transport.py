@@ -11,8 +11,8 @@ from contextlib import contextmanager
 import pytest
 
 from coldframe.client import sync
-from coldframe.client.answers import read_answers
 from coldframe.client.http1 import LAST_CHUNK, chunk_of
+from coldframe.client.replies import read_answers
 from coldframe.client.sockets import AsyncSocket
 from coldframe.client.transport import Transport, encode_path, encode_query
 from coldframe.contract.command import Contact
@@ -20,6 +20,15 @@ from coldframe.contract.errors import ColdframeError, GuestLost, HostUnreachable
 
 Answer = Callable[[socket.socket, bytes], bool]
 """Handles one request; returns whether the connection stays open."""
+SANDBOX = {
+    "sandbox_id": "s",
+    "agent_id": "a",
+    "session_id": "t",
+    "spec": {"agent_id": "a"},
+    "state": {"state": "running", "since": "2026-01-01T00:00:00Z"},
+    "created_at": "2026-01-01T00:00:00Z",
+    "workspace_label": "PUBLIC",
+}
 
 
 def ok(connection: socket.socket, request: bytes) -> bool:
@@ -311,13 +320,44 @@ def test_an_answer_that_is_none_of_ours_is_a_typed_error(content: object) -> Non
         client.close()
 
 
-@pytest.mark.parametrize("frames", [[(b"<html>", b"")], [(b"7", b"")], [(b'{"event":"output"', b"x")]])
+@pytest.mark.parametrize(
+    "frames",
+    [
+        [(b"<html>", b"")],
+        [(b"7", b"")],
+        [(b'{"event":"output"', b"x")],
+        [(b'{"event":"result"}', b"")],
+        [(b'{"event":"error"}', b"")],
+        [(b'{"event":"error","error":"gone"}', b"")],
+        [(b'{"event":"mood"}', b"")],
+    ],
+)
 def test_an_event_that_is_none_of_ours_is_a_typed_error(frames: list[tuple[bytes, bytes]]) -> None:
     with serving(answering(framed(*frames), "application/x-coldframe-frames")) as server:
         transport = sync.Transport(server.url, None)
         with pytest.raises(Unavailable, match="not what this client knows"):
             list(sync._events(transport, "GET", "/x"))
         transport.close()
+
+
+def test_a_window_of_output_without_its_place_is_a_typed_error() -> None:
+    with serving(answering(SANDBOX), answering(b"output", "application/octet-stream")) as server:
+        client = sync.SyncColdframe(server.url, "t")
+        with pytest.raises(Unavailable, match="not what this client knows"):
+            client.sandboxes.get("s").output("c")
+        client.close()
+
+
+def test_a_refused_call_with_a_broken_body_is_a_typed_error() -> None:
+    def broken(connection: socket.socket, request: bytes) -> bool:
+        connection.sendall(b"HTTP/1.1 502 Bad\r\nContent-Type: application/json\r\nContent-Length: 1\r\n\r\n{")
+        return False
+
+    with serving(answering(SANDBOX), broken) as server:
+        client = sync.SyncColdframe(server.url, "t")
+        with pytest.raises(Unavailable, match="502"):
+            client.sandboxes.get("s").call("read_file", {})
+        client.close()
 
 
 @pytest.mark.parametrize("content", [b"<html>", [], 7])

@@ -8,19 +8,58 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from coldframe.contract.caller import Caller
+from coldframe.contract.command import CommandEvent
+from coldframe.contract.errors import ColdframeError
 from coldframe.contract.ledger import LedgerEntry
 from coldframe.contract.policy import Role
 from coldframe.contract.sandbox import SandboxInfo, SandboxSpec
 from coldframe.contract.tool import ToolResult
 from coldframe.control.control import Control, build_control
 from coldframe.control.store import _give_up
-from tests.fakes import FakeHost
+from tests.fakes.host import FakeHost
 
 OWNER = Caller(token_id="tok_owner", role=Role.OWNER, surface="embedded")
 VIEWER = Caller(token_id="tok_viewer", role=Role.VIEWER, surface="embedded")
 AGENT = Caller(token_id="tok_agent", role=Role.AGENT, agent_id="ada", surface="mcp")
 OTHER = Caller(token_id="tok_other", role=Role.AGENT, agent_id="bob", surface="mcp")
+
+EVERY_TOOL: dict[str, dict[str, Any]] = {
+    "write_file": {"path": "scratch/a.txt", "content": "alpha"},
+    "read_file": {"path": "scratch/a.txt"},
+    "edit_file": {"path": "scratch/a.txt", "old": "alpha", "new": "beta"},
+    "list_directory": {"path": "scratch"},
+    "search_files": {"pattern": "beta"},
+    "run_command": {"command": "cat scratch/a.txt"},
+}
+
+WITHHOLD = """version: 1
+rules:
+  - id: marker
+    hook: POST_TOOL_RESPONSE
+    when: {output: {contains: "TOP-SECRET"}}
+    then: deny
+    reason: the marker must not get out
+"""
+
+SECRETS = """version: 1
+rules:
+  - id: secrets-are-confidential
+    hook: PRE_TOOL_CALL
+    when: {tool: [read_file, write_file], path: {glob: "secrets/*"}}
+    label: CONFIDENTIAL
+  - id: no-letters
+    hook: PRE_TOOL_CALL
+    when: {tool: write_file, path: {glob: "letters/*"}}
+    then: ask
+  - id: never
+    hook: PRE_TOOL_CALL
+    when: {tool: write_file, path: {glob: "never/*"}}
+    then: deny
+    label: RESTRICTED
+"""
 
 
 class Bench:
@@ -100,3 +139,13 @@ async def until(condition: Callable[[], bool], deadline_s: float = 10.0) -> None
     while not condition():
         assert time.monotonic() < end, "the condition did not come true in time"
         await asyncio.sleep(0.005)
+
+
+async def refused(bench: Bench, info: SandboxInfo, tool: str, **arguments: Any) -> ColdframeError:
+    with pytest.raises(ColdframeError) as caught:
+        await bench.call(info, tool, **arguments)
+    return caught.value
+
+
+async def collect(events: AsyncIterator[CommandEvent | ToolResult]) -> list[CommandEvent | ToolResult]:
+    return [event async for event in events]

@@ -23,7 +23,7 @@ from coldframe.control.agents import Agents
 from coldframe.control.ledger import Ledger
 from coldframe.control.store import Store
 from coldframe.control.tokens import Tokens
-from tests.fakes import FakeHost
+from tests.fakes.host import FakeHost
 
 OWNER = Caller(token_id="tok_o", role=Role.OWNER)
 MEMBER = Caller(token_id="tok_m", role=Role.MEMBER)

@@ -15,7 +15,8 @@ from coldframe.contract.policy import CallContext, Decision, Hook, Label, Outcom
 from coldframe.control.history import History, history_line
 from coldframe.control.ledger import Ledger
 from coldframe.control.store import Store
-from tests.fakes import FakeHost, sha256
+from tests.fakes.files import sha256
+from tests.fakes.host import FakeHost
 
 START = datetime(2026, 5, 4, tzinfo=UTC)
 REQUIRED = {

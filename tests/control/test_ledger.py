@@ -128,6 +128,74 @@ def change_query_column(raw: sqlite3.Connection) -> None:
     raw.execute("UPDATE ledger SET sandbox_id = 'elsewhere' WHERE seq = 5")
 
 
+def change_query_columns_of_all(raw: sqlite3.Connection) -> None:
+    raw.execute("UPDATE ledger SET call_id = NULL")
+
+
+def change_query_column_beside_a_body_that_is_no_json(raw: sqlite3.Connection) -> None:
+    """SQLite reads no such body, so all are compared without it. The last entry is the one with no other after it."""
+    change_query_column(raw)
+    row = raw.execute("SELECT seq, at, kind, subject, previous FROM ledger WHERE seq = 20").fetchone()
+    digest = entry_hash(row[0], row[1], row[2], row[3], "{", row[4])
+    raw.execute("UPDATE ledger SET body = '{', hash = ? WHERE seq = 20", (digest,))
+
+
+def store_bytes(raw: sqlite3.Connection) -> None:
+    raw.execute("UPDATE ledger SET subject = CAST(subject AS BLOB) WHERE seq = 5")
+
+
+def store_bytes_as_hash(raw: sqlite3.Connection) -> None:
+    raw.execute("UPDATE ledger SET hash = x'ff' WHERE seq = 20")
+
+
+def write_schema(raw: sqlite3.Connection, statement: str, values: tuple[object, ...]) -> None:
+    raw.execute("PRAGMA writable_schema = ON")
+    raw.execute(statement, values)
+    raw.execute("PRAGMA writable_schema = RESET")
+
+
+def change_beside_an_index(raw: sqlite3.Connection, columns: str, condition: str = "") -> None:
+    """Leave an index over the ledger that still has what the table had before."""
+    raw.execute(f"CREATE INDEX stale ON ledger ({columns}) {condition}")
+    entry = raw.execute("SELECT type, name, tbl_name, rootpage, sql FROM sqlite_master WHERE name = 'stale'").fetchone()
+    write_schema(raw, "DELETE FROM sqlite_master WHERE name = ?", ("stale",))
+    change_query_column(raw)
+    write_schema(raw, "INSERT INTO sqlite_master VALUES (?, ?, ?, ?, ?)", entry)
+
+
+def change_beside_an_index_of_all_that_is_compared(raw: sqlite3.Connection) -> None:
+    change_beside_an_index(raw, "seq, body, sandbox_id, agent_id, session_id, call_id")
+
+
+def change_beside_an_index_that_is_preferred(raw: sqlite3.Connection) -> None:
+    change_beside_an_index(raw, "seq, body, sandbox_id, agent_id, session_id, call_id")
+    raw.execute("ANALYZE")
+    raw.execute("UPDATE sqlite_stat1 SET stat = '1 1 1 1 1 1 1 sz=1' WHERE idx = 'stale'")
+    raw.execute("INSERT INTO sqlite_stat1 VALUES ('ledger', NULL, '1000000')")
+
+
+def change_case_under_another_collation(raw: sqlite3.Connection) -> None:
+    was, now = "sandbox_id TEXT", "sandbox_id TEXT COLLATE NOCASE"
+    write_schema(raw, "UPDATE sqlite_master SET sql = replace(sql, ?, ?) WHERE name = 'ledger'", (was, now))
+    raw.execute("UPDATE ledger SET sandbox_id = upper(sandbox_id) WHERE seq = 5")
+
+
+def change_behind_a_view(raw: sqlite3.Connection) -> None:
+    raw.execute("ALTER TABLE ledger RENAME TO former")
+    raw.execute("CREATE VIEW ledger AS SELECT * FROM former")
+
+
+def remove_table(raw: sqlite3.Connection) -> None:
+    raw.execute("DROP TABLE ledger")
+
+
+def number_by_word(raw: sqlite3.Connection) -> None:
+    raw.execute("CREATE TABLE other AS SELECT * FROM ledger")
+    raw.execute("DROP TABLE ledger")
+    raw.execute("ALTER TABLE other RENAME TO ledger")
+    raw.execute("INSERT INTO ledger (seq) VALUES ('twenty-one')")
+
+
 def change_body_with_hash(raw: sqlite3.Connection) -> None:
     row = raw.execute("SELECT seq, at, kind, subject, body, previous FROM ledger WHERE seq = 5").fetchone()
     body = row[4].replace("entry 4", "entry X")
@@ -200,6 +268,15 @@ def add_many(raw: sqlite3.Connection) -> None:
         (change_body, ("changed", 5)),
         (change_time, ("changed", 5)),
         (change_query_column, ("changed", 5)),
+        (change_query_columns_of_all, ("changed", 1)),
+        (change_query_columns_of_all, ("changed", 20)),
+        (change_query_column_beside_a_body_that_is_no_json, ("changed", 5)),
+        (change_query_column_beside_a_body_that_is_no_json, ("changed", 20)),
+        (store_bytes, ("changed", 5)),
+        (store_bytes_as_hash, ("changed", 20)),
+        (change_beside_an_index_of_all_that_is_compared, ("changed", 5)),
+        (change_beside_an_index_that_is_preferred, ("changed", 5)),
+        (change_case_under_another_collation, ("changed", 5)),
         (change_body_with_hash, ("changed", 5)),
         (change_and_rehash_all, ("changed", 20)),
         (swap, ("reordered", 5)),
@@ -221,6 +298,69 @@ def test_an_attack_on_the_database_is_found_and_its_entry_named(
         attack(raw)
     assert fault in found(keeping.verdict())
     keeping.open()
+
+
+def test_a_query_column_is_compared_past_a_nul(keeping: Keeping) -> None:
+    keeping.fill(3)
+    keeping.ledger.append("note", "x", {"session_id": "ses\0other"})
+    assert keeping.ledger.verify().intact
+    with keeping.attacked() as raw:
+        raw.execute("UPDATE ledger SET session_id = 'ses' WHERE seq = 4")
+    assert found(keeping.verdict()) == {("changed", 4)}
+    keeping.open()
+
+
+@pytest.mark.parametrize(
+    ("attack", "fault"),
+    [
+        (change_behind_a_view, ("tail_missing", 1)),
+        (remove_table, ("tail_missing", 1)),
+        (number_by_word, ("changed", 21)),
+    ],
+)
+def test_a_ledger_that_is_none_is_told_and_no_server_starts_on_it(
+    keeping: Keeping, attack: Callable[[sqlite3.Connection], None], fault: tuple[str, int]
+) -> None:
+    keeping.fill(20)
+    with keeping.attacked() as raw:
+        attack(raw)
+    assert fault in found(keeping.verdict())
+    with contextlib.closing(Store(keeping.database)) as store, pytest.raises(LedgerUnavailable):
+        Ledger(store, keeping.marks, keeping.clock)
+
+
+@pytest.mark.parametrize(
+    ("subject", "body", "digest"),
+    [
+        ("x", '{"call_id":"other","call_id":"call_1"}', None),
+        ("x", '{"call_id":["call_1"]}', None),
+        ("x", '{"call_id":"call_1"}\0', None),
+        (b"x", '{"call_id":"call_1"}', ""),
+    ],
+)
+def test_what_nobody_vouches_for_is_compared_as_a_reader_takes_it(
+    keeping: Keeping, subject: str | bytes, body: str, digest: str | None
+) -> None:
+    keeping.fill(3)
+    column = '["call_1"]' if "[" in body else "other" if "other" in body else "call_1"
+    with keeping.attacked() as raw:
+        previous = raw.execute("SELECT hash FROM ledger WHERE seq = 3").fetchone()[0]
+        at = "2026-05-04T03:02:01.000000Z"
+        if isinstance(subject, str):
+            digest = entry_hash(4, at, "note", subject, body, previous)
+        raw.execute(
+            "INSERT INTO ledger (seq, kind, at, subject, body, previous, hash, call_id) "
+            "VALUES (4, 'note', ?, ?, ?, ?, ?, ?)",
+            (at, subject, body, previous, digest, column),
+        )
+    assert found(keeping.verdict()) == {("changed", 4)}
+
+
+def test_a_database_whose_tables_were_never_made_is_an_empty_ledger(keeping: Keeping, tmp_path: Path) -> None:
+    (tmp_path / "empty.db").touch()
+    (tmp_path / "marks").mkdir()
+    verdict = verify_directory(str(tmp_path / "empty.db"), str(tmp_path / "marks"))
+    assert (verdict.intact, verdict.entries) == (True, 0)
 
 
 @pytest.mark.req("TP.15")

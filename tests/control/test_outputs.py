@@ -9,8 +9,7 @@ import pytest
 from coldframe.contract.command import Ended, OutputChunk
 from coldframe.contract.errors import DeniedByRule, GrantMissing, InvalidArgument, NotFound, WrongState
 from coldframe.contract.policy import Label
-from tests.control.bench import AGENT, OTHER, OWNER, VIEWER, opened, until
-from tests.control.test_gate import SECRETS, WITHHOLD
+from tests.control.bench import AGENT, OTHER, OWNER, SECRETS, VIEWER, WITHHOLD, opened, until
 
 
 @pytest.mark.req("T1.14")

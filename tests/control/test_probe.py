@@ -8,10 +8,10 @@ import pytest
 
 from coldframe.contract.errors import ColdframeError, GuestLost
 from coldframe.contract.isolation import IsolationReport, Property
-from coldframe.control import sandboxes
+from coldframe.control import probe
 from coldframe.control.probe import Probe
 from tests.control.bench import OWNER, Bench, opened, until
-from tests.fakes import FakeBox, fake_report
+from tests.fakes.box import FakeBox, fake_report
 
 STANDS = Property(name="seccomp", state="enforced", mechanism="filter", evidence="Seccomp: 2", required=True)
 FELL = STANDS.model_copy(update={"state": "absent", "evidence": "Seccomp: 0"})
@@ -53,20 +53,20 @@ def test_a_sandbox_at_rest_is_let_alone_and_one_in_use_is_measured(
             control = bench.control.sandboxes
             info = await bench.sandbox()
             measured = Measured(STANDS).install(monkeypatch)
-            await control.measure_used()
+            await bench.control.probe.turn()
             assert measured.looks == 0
             assert await told(bench, info.sandbox_id) is None
-            await control.measure_used()
+            await bench.control.probe.turn()
             assert measured.looks == 1
-            await control.measure_used()
+            await bench.control.probe.turn()
             assert measured.looks == 1  # nothing was started since, and nothing runs
             measured.processes = 3
             assert await told(bench, info.sandbox_id) is None
             for looks in (2, 3, 4):
-                await control.measure_used()
+                await bench.control.probe.turn()
                 assert measured.looks == looks
             await control.terminate(OWNER, info.sandbox_id)
-            await control.measure_used()
+            await bench.control.probe.turn()
             assert measured.looks == 4
 
     asyncio.run(scenario())
@@ -85,7 +85,7 @@ def test_a_wall_that_fell_is_recorded_and_contracted_and_nothing_more_is_started
             Measured(FELL).install(monkeypatch)
 
             look: Callable[[], Awaitable[object]] = {
-                "probe": control.measure_used,
+                "probe": bench.control.probe.turn,
                 "report": lambda: control.report(OWNER, info.sandbox_id),
                 "contract": lambda: control.contract(OWNER, info.sandbox_id),
             }[way]
@@ -102,7 +102,7 @@ def test_a_wall_that_fell_is_recorded_and_contracted_and_nothing_more_is_started
             assert len(bench.host.ran) == ran
             assert bench.kinds()[-1] == "call.refused"
             Measured(STANDS).install(monkeypatch)
-            await control.measure_used()
+            await bench.control.probe.turn()
             assert await told(bench, info.sandbox_id) is None
 
     asyncio.run(scenario())
@@ -116,7 +116,7 @@ def test_a_key_gives_the_answer_of_its_call_also_after_a_wall_fell(
             info = await bench.sandbox()
             first = await bench.call(info, "run_command", key="k", command="true")
             Measured(FELL).install(monkeypatch)
-            await bench.control.sandboxes.measure_used()
+            await bench.control.probe.turn()
             assert bench.control.sandboxes.get(OWNER, info.sandbox_id).degraded != first.degraded
             assert await bench.call(info, "run_command", key="k", command="true") == first
 
@@ -128,7 +128,6 @@ def test_a_sandbox_that_does_not_answer_holds_up_no_other_and_none_is_forgotten(
 ) -> None:
     async def scenario() -> None:
         async with opened(tmp_path) as bench:
-            control = bench.control.sandboxes
             ids = [(await bench.sandbox(agent)).sandbox_id for agent in ("mute", "broken", "well")]
             for one in ids:
                 assert await told(bench, one) is None
@@ -143,11 +142,11 @@ def test_a_sandbox_that_does_not_answer_holds_up_no_other_and_none_is_forgotten(
                 return fake_report().model_copy(update={"processes": 1})
 
             monkeypatch.setattr(FakeBox, "report", report)
-            monkeypatch.setattr(sandboxes, "MEASURE_TIMEOUT_S", 0.01)
-            await control.measure_used()
+            monkeypatch.setattr(probe, "MEASURE_TIMEOUT_S", 0.01)
+            await bench.control.probe.turn()
             assert sorted(looked) == sorted(ids)
             looked.clear()
-            await control.measure_used()
+            await bench.control.probe.turn()
             assert sorted(looked) == sorted(ids[:2])
 
     asyncio.run(scenario())
@@ -171,7 +170,7 @@ def test_what_is_started_while_it_is_measured_counts_for_the_next_turn(
 
             monkeypatch.setattr(FakeBox, "report", report)
             for seen in (1, 2, 2):
-                await bench.control.sandboxes.measure_used()
+                await bench.control.probe.turn()
                 assert looks == seen
 
     asyncio.run(scenario())
@@ -189,22 +188,24 @@ def test_what_a_second_look_does_not_find_is_no_fall(tmp_path: Path, monkeypatch
     asyncio.run(scenario())
 
 
-def test_the_turns_go_on_after_one_that_failed_and_end_with_it() -> None:
+def test_the_turns_go_on_after_one_that_failed_and_end_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
-        turns = 0
+        async with opened(tmp_path) as bench:
+            turns = 0
 
-        async def measure() -> None:
-            nonlocal turns
-            turns += 1
-            if turns == 1:
-                raise OSError("stands for any failure")
+            async def turn(_: Probe) -> None:
+                nonlocal turns
+                turns += 1
+                if turns == 1:
+                    raise OSError("stands for any failure")
 
-        probe = Probe(measure, every_s=0.001)
-        probe.start()
-        await until(lambda: turns >= 3)
-        await probe.close()
-        seen = turns
-        await asyncio.sleep(0)
-        assert turns == seen
+            monkeypatch.setattr(Probe, "turn", turn)
+            hurried = Probe(bench.control.sandboxes, every_s=0.001)
+            hurried.start()
+            await until(lambda: turns >= 3)
+            await hurried.close()
+            seen = turns
+            await asyncio.sleep(0)
+            assert turns == seen
 
     asyncio.run(scenario())

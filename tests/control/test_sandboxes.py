@@ -21,7 +21,8 @@ from coldframe.contract.policy import Role
 from coldframe.contract.sandbox import Limits, SandboxSpec
 from coldframe.control.contracts import document_digest
 from tests.control.bench import AGENT, OTHER, OWNER, VIEWER, opened, until
-from tests.fakes import FakeBox, FakeHost
+from tests.fakes.box import FakeBox
+from tests.fakes.host import FakeHost
 
 SECTIONS = (
     "inputs",

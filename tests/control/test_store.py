@@ -120,6 +120,29 @@ def test_the_database_is_free_again_after_its_process_was_killed(tmp_path: Path)
     Store(path).close()
 
 
+def test_a_database_whose_making_was_killed_half_way_is_made_by_the_next_start(tmp_path: Path) -> None:
+    from coldframe.control.migrations import TABLES, tables_text
+
+    path = str(tmp_path / "control.db")
+    code = """
+import os, sys
+from coldframe.control import store
+whole = store.make_tables
+def make_tables(raw):
+    whole(raw)
+    os.kill(os.getpid(), 9)
+store.make_tables = make_tables
+store.Store(sys.argv[1])
+"""
+    assert subprocess.run([sys.executable, "-c", code, path], check=False).returncode == -9
+    Store(path).close()
+    raw = sqlite3.connect(path)
+    try:
+        assert tables_text(raw) == Path(TABLES).read_text(encoding="utf-8")
+    finally:
+        raw.close()
+
+
 def test_a_child_that_outlives_its_parent_does_not_keep_the_database(tmp_path: Path) -> None:
     path = str(tmp_path / "control.db")
     code = """
@@ -211,11 +234,29 @@ def test_the_migrated_tables_equal_the_declared_ones(store: Store) -> None:
     assert differences == []
 
 
-def test_opening_a_current_database_does_not_load_the_migration_tool(tmp_path: Path) -> None:
+def test_a_new_database_is_what_all_migrations_make_of_an_empty_one(tmp_path: Path) -> None:
+    from coldframe.control.migrations import TABLES, tables_text
+    from coldframe.control.migrations.__main__ import migrated_from_nothing
+
     path = str(tmp_path / "control.db")
     Store(path).close()
+    made, migrated = sqlite3.connect(path), migrated_from_nothing()
+    try:
+        again = "run `python -m coldframe.control.migrations` after a migration was added"
+        assert Path(TABLES).read_text(encoding="utf-8") == tables_text(migrated), again
+        assert tables_text(made) == tables_text(migrated)
+        revision = "SELECT version_num FROM alembic_version"
+        assert made.execute(revision).fetchall() == migrated.execute(revision).fetchall()
+    finally:
+        made.close()
+        migrated.close()
+
+
+def test_opening_a_new_or_a_current_database_does_not_load_the_migration_tool(tmp_path: Path) -> None:
+    path = str(tmp_path / "control.db")
     code = "import sys; from coldframe.control.store import Store; Store(sys.argv[1]).close(); sys.exit('alembic' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code, path], check=False).returncode == 0
+    for _ in range(2):
+        assert subprocess.run([sys.executable, "-c", code, path], check=False).returncode == 0
 
 
 def others_names(store: Store) -> list[str]:

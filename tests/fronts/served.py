@@ -21,8 +21,9 @@ from coldframe.client.api import Coldframe
 from coldframe.client.sync import SyncColdframe
 from coldframe.contract.policy import Role
 from coldframe.control.control import Control, build_control
+from coldframe.fronts.corked import CorkedProtocol
 from coldframe.fronts.rest import build_app
-from tests.fakes import FakeHost
+from tests.fakes.host import FakeHost
 
 T = TypeVar("T")
 TIMEOUT_S = 30.0
@@ -73,7 +74,7 @@ class Served:
         config = uvicorn.Config(
             build_app(self.control),
             loop="none",
-            http="httptools",
+            http=CorkedProtocol,
             ws="none",
             lifespan="off",
             access_log=False,

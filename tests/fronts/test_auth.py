@@ -43,6 +43,17 @@ def test_a_foreign_origin_is_refused_and_no_header_allows_one(served: Served, or
         assert not any(name.startswith("access-control-") for name in headers)
 
 
+@pytest.mark.parametrize("content_type", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data"])
+def test_what_a_page_can_send_without_asking_carries_no_token(served: Served, content_type: str) -> None:
+    cookie = {"Cookie": f"token={served.owner_token}; Authorization=Bearer {served.owner_token}"}
+    for path in ("/v1/agents", f"/v1/agents?token={served.owner_token}&access_token={served.owner_token}"):
+        status, answer_headers, _ = served.request(
+            "POST", path, token="", body=b'{"agent_id":"page"}', headers={"Content-Type": content_type, **cookie}
+        )
+        assert status == 401 and "set-cookie" not in answer_headers
+    assert served.json("GET", "/v1/agents/page")[0] == 404
+
+
 def test_answers_are_never_sniffed_or_stored(served: Served) -> None:
     _, headers, _ = served.request("GET", "/v1/tools")
     assert headers["x-content-type-options"] == "nosniff" and headers["cache-control"] == "no-store"

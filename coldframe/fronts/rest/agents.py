@@ -1,17 +1,16 @@
 """Agents, their workspaces and their sessions."""
 
-from fastapi import APIRouter, Response
+from typing import Any
+
+from starlette.requests import Request
 
 from coldframe.contract.errors import WrongState, from_wire
 from coldframe.contract.model import Model
 from coldframe.contract.policy import Label
 from coldframe.contract.sandbox import AgentInfo, SandboxSpec, SessionInfo, checked_agent_id
 from coldframe.control.rights import require
-from coldframe.fronts.answers import json_response
-from coldframe.fronts.rest.request import OneCaller, TheControl, own_agent, own_session
-
-router = APIRouter(prefix="/v1")
-
+from coldframe.fronts.rest.json_routes import JsonRoute
+from coldframe.fronts.rest.request import caller_of, control_of, own_agent, own_session
 
 CLEAN_SCRATCH = ("sh", "-c", "chmod -R u+rwX scratch && find scratch -mindepth 1 -delete")
 """Directories that deny their owner would stop `find`, so their modes come first."""
@@ -26,41 +25,40 @@ class NewLabel(Model):
     reason: str
 
 
-@router.post("/agents")
-async def create_agent(body: NewAgent, caller: OneCaller, control: TheControl) -> AgentInfo:
+async def create_agent(request: Request, body: NewAgent) -> AgentInfo:
     """Make an agent with its workspace, or return the one there is."""
+    caller = caller_of(request)
     require(caller, "agent.create")
-    return await control.agents.ensure(checked_agent_id(body.agent_id), caller=caller)
+    return await control_of(request).agents.ensure(checked_agent_id(body.agent_id), caller=caller)
 
 
-@router.get("/agents")
-async def list_agents(caller: OneCaller, control: TheControl) -> list[AgentInfo]:
+async def list_agents(request: Request) -> list[AgentInfo]:
+    caller = caller_of(request)
     require(caller, "agent.read")
-    return [agent for agent in control.agents.list() if caller.agent_id in (None, agent.agent_id)]
+    return [agent for agent in control_of(request).agents.list() if caller.agent_id in (None, agent.agent_id)]
 
 
-@router.get("/agents/{agent_id}")
-async def get_agent(agent_id: str, caller: OneCaller, control: TheControl) -> AgentInfo:
+async def get_agent(request: Request) -> AgentInfo:
+    caller = caller_of(request)
     require(caller, "agent.read")
-    return control.agents.get(own_agent(caller, agent_id))
+    return control_of(request).agents.get(own_agent(caller, request.path_params["agent_id"]))
 
 
-@router.delete("/agents/{agent_id}")
-async def delete_agent(agent_id: str, caller: OneCaller, control: TheControl) -> Response:
+async def delete_agent(request: Request) -> dict[str, Any]:
     """Delete the workspace; refused while a sandbox runs on it. The ledger keeps all it has."""
-    await control.agents.delete(agent_id, caller=caller)
-    return json_response({"ok": True})
+    await control_of(request).agents.delete(request.path_params["agent_id"], caller=caller_of(request))
+    return {"ok": True}
 
 
-@router.put("/agents/{agent_id}/label")
-async def set_label(agent_id: str, body: NewLabel, caller: OneCaller, control: TheControl) -> AgentInfo:
+async def set_label(request: Request, body: NewLabel) -> AgentInfo:
     """Set the label of a workspace, also downward; owner and admin only, with a reason, recorded."""
-    return control.agents.set_label(agent_id, body.label, caller=caller, reason=body.reason)
+    agents, agent_id = control_of(request).agents, request.path_params["agent_id"]
+    return agents.set_label(agent_id, body.label, caller=caller_of(request), reason=body.reason)
 
 
-@router.post("/agents/{agent_id}/scratch/clean")
-async def clean_scratch(agent_id: str, caller: OneCaller, control: TheControl) -> Response:
+async def clean_scratch(request: Request) -> dict[str, Any]:
     """Empty the `scratch` directory and touch nothing else."""
+    control, caller, agent_id = control_of(request), caller_of(request), request.path_params["agent_id"]
     require(caller, "agent.clean")
     control.agents.get(agent_id)
     mine = [box for box in control.sandboxes.list(caller) if box.agent_id == agent_id and box.state.state == "running"]
@@ -79,17 +77,31 @@ async def clean_scratch(agent_id: str, caller: OneCaller, control: TheControl) -
             hint="look at the modes of what is left in `scratch`",
             command_id=str(result.value["command_id"]),
         )
-    return json_response({"ok": True, "call_id": result.call_id})
+    return {"ok": True, "call_id": result.call_id}
 
 
-@router.get("/sessions/{session_id}")
-async def get_session(session_id: str, caller: OneCaller, control: TheControl) -> SessionInfo:
+async def get_session(request: Request) -> SessionInfo:
     """One session with its taint."""
+    caller = caller_of(request)
     require(caller, "session.read")
-    return own_session(caller, control.sessions.get(session_id))
+    return own_session(caller, control_of(request).sessions.get(request.path_params["session_id"]))
 
 
-@router.post("/sessions/{session_id}/reset")
-async def reset_session(session_id: str, caller: OneCaller, control: TheControl) -> SessionInfo:
+async def reset_session(request: Request) -> SessionInfo:
     """Archive the session and open a new one at PUBLIC. The label of the workspace stays."""
-    return control.sessions.reset(session_id, caller=caller)
+    return control_of(request).sessions.reset(request.path_params["session_id"], caller=caller_of(request))
+
+
+_ALL = "/v1/agents"
+_ONE = _ALL + "/{agent_id}"
+_SESSION = "/v1/sessions/{session_id}"
+ROUTES = (
+    JsonRoute("POST", _ALL, create_agent, AgentInfo, body=NewAgent),
+    JsonRoute("GET", _ALL, list_agents, list[AgentInfo]),
+    JsonRoute("GET", _ONE, get_agent, AgentInfo),
+    JsonRoute("DELETE", _ONE, delete_agent, Any),
+    JsonRoute("PUT", _ONE + "/label", set_label, AgentInfo, body=NewLabel),
+    JsonRoute("POST", _ONE + "/scratch/clean", clean_scratch, Any),
+    JsonRoute("GET", _SESSION, get_session, SessionInfo),
+    JsonRoute("POST", _SESSION + "/reset", reset_session, SessionInfo),
+)

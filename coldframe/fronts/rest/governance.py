@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from datetime import datetime
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query
+from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
@@ -20,11 +20,11 @@ from coldframe.contract.receipt import Receipt
 from coldframe.contract.sandbox import AgentId
 from coldframe.control.rights import require
 from coldframe.fronts.answers import NO_SNIFF, json_response
-from coldframe.fronts.rest.request import OneCaller, TheControl, caller_of, control_of, judge_now
+from coldframe.fronts.rest.json_routes import JsonRoute
+from coldframe.fronts.rest.request import caller_of, control_of, judge_now
 from coldframe.fronts.rest.schema import PLAIN_JSON, RawRoute
 from coldframe.fronts.streams import NDJSON, SMALL_BODY_CAP_BYTES, read_body
 
-router = APIRouter(prefix="/v1")
 MAX_ENTRIES = 1000
 MAX_SEQ = 2**63 - 1
 """The largest number that the database holds."""
@@ -43,59 +43,59 @@ class CallToCheck(Model):
     arguments: dict[str, Any] = {}
 
 
-@router.get("/health")
-async def health() -> dict[str, str]:
+class WhichEntries(Model):
+    after: Annotated[int, Field(ge=0, le=MAX_SEQ)] = 0
+    limit: Annotated[int, Field(ge=1, le=MAX_ENTRIES)] = 100
+    kind: tuple[str, ...] = ()
+    subject: str | None = None
+    sandbox_id: str | None = None
+    agent_id: str | None = None
+
+
+class WhichDecision(Model):
+    seq: Annotated[int, Field(ge=1, le=MAX_SEQ)]
+
+
+async def health(_: Request) -> dict[str, str]:
     """Whether the server answers; needs no token and tells nothing else."""
     return {"status": "ok", "version": __version__}
 
 
-@router.get("/doctor")
-async def doctor(caller: OneCaller, control: TheControl) -> IsolationReport:
+async def doctor(request: Request) -> IsolationReport:
     """Build a throw-away box and report what holds on this machine."""
-    require(caller, "host.doctor")
-    return await control.host.doctor()
+    require(caller_of(request), "host.doctor")
+    return await control_of(request).host.doctor()
 
 
-@router.get("/receipts/{receipt_id}")
-async def get_receipt(receipt_id: str, caller: OneCaller, control: TheControl) -> Receipt:
+async def get_receipt(request: Request) -> Receipt:
     """What one call really did."""
-    return control.receipts.get(caller, receipt_id)
+    return control_of(request).receipts.get(caller_of(request), request.path_params["receipt_id"])
 
 
-@router.get("/ledger/entries")
-async def list_entries(
-    caller: OneCaller,
-    control: TheControl,
-    after: Annotated[int, Query(ge=0, le=MAX_SEQ)] = 0,
-    limit: Annotated[int, Query(ge=1, le=MAX_ENTRIES)] = 100,
-    kind: Annotated[list[str], Query()] = [],  # noqa: B006  FastAPI copies it
-    subject: str | None = None,
-    sandbox_id: str | None = None,
-    agent_id: str | None = None,
-) -> list[LedgerEntry]:
+async def list_entries(request: Request, which: WhichEntries) -> list[LedgerEntry]:
     """Entries after a sequence number, in order."""
-    require(caller, "ledger.read")
-    return control.ledger.entries(
-        after=after, limit=limit, kinds=kind, subject=subject, sandbox_id=sandbox_id, agent_id=agent_id
+    require(caller_of(request), "ledger.read")
+    return control_of(request).ledger.entries(
+        after=which.after,
+        limit=which.limit,
+        kinds=which.kind,
+        subject=which.subject,
+        sandbox_id=which.sandbox_id,
+        agent_id=which.agent_id,
     )
 
 
-@router.get("/ledger/verify")
-async def verify_ledger(caller: OneCaller, control: TheControl) -> LedgerVerdict:
+async def verify_ledger(request: Request) -> LedgerVerdict:
     """Recompute the whole chain and compare it with the checkpoints kept apart."""
-    require(caller, "ledger.verify")
-    return await asyncio.to_thread(
-        control.ledger.verify
-    )  # seconds for a long ledger; it reads with a connection of its own
+    require(caller_of(request), "ledger.verify")
+    # Seconds for a long ledger; it reads with a connection of its own.
+    return await asyncio.to_thread(control_of(request).ledger.verify)
 
 
-@router.get("/policy/replay/{seq}")
-async def replay_decision(
-    seq: Annotated[int, Path(ge=1, le=MAX_SEQ)], caller: OneCaller, control: TheControl
-) -> dict[str, Any]:
+async def replay_decision(request: Request, which: WhichDecision) -> dict[str, Any]:
     """A stored decision beside the same one recomputed from its stored context and rules."""
-    require(caller, "policy.read")
-    stored, recomputed = control.gate.replay(seq)
+    require(caller_of(request), "policy.read")
+    stored, recomputed = control_of(request).gate.replay(which.seq)
     return {
         "same": stored == recomputed,
         "stored": stored.model_dump(mode="json"),
@@ -103,35 +103,32 @@ async def replay_decision(
     }
 
 
-@router.post("/policy/check")
-async def check_call(body: CallToCheck, caller: OneCaller, control: TheControl) -> Decision:
+async def check_call(request: Request, body: CallToCheck) -> Decision:
     """The decision that this call would get now. Nothing is run."""
+    control, caller = control_of(request), caller_of(request)
     require(caller, "policy.read")
     info = control.sandboxes.get(caller, body.sandbox_id)
     return judge_now(control, caller, info, body.tool, body.arguments)
 
 
-@router.get("/tokens")
-async def list_tokens(caller: OneCaller, control: TheControl) -> list[TokenInfo]:
+async def list_tokens(request: Request) -> list[TokenInfo]:
     """Tokens without their secrets."""
-    require(caller, "token.list")
-    return list(control.tokens.list())
+    require(caller_of(request), "token.list")
+    return list(control_of(request).tokens.list())
 
 
-@router.post("/tokens")
-async def create_token(body: NewToken, caller: OneCaller, control: TheControl) -> dict[str, Any]:
+async def create_token(request: Request, body: NewToken) -> dict[str, Any]:
     """Make a token. The secret is in this answer and nowhere else."""
-    secret, info = control.tokens.create(
-        body.role, body.name, agent_id=body.agent_id, expires_at=body.expires_at, caller=caller
+    secret, info = control_of(request).tokens.create(
+        body.role, body.name, agent_id=body.agent_id, expires_at=body.expires_at, caller=caller_of(request)
     )
     return {"secret": secret, "token": info.model_dump(mode="json")}
 
 
-@router.delete("/tokens/{token_id}")
-async def revoke_token(token_id: str, caller: OneCaller, control: TheControl) -> Response:
+async def revoke_token(request: Request) -> dict[str, Any]:
     """Make a token worthless at once."""
-    control.tokens.revoke(token_id, caller=caller)
-    return json_response({"ok": True})
+    control_of(request).tokens.revoke(request.path_params["token_id"], caller=caller_of(request))
+    return {"ok": True}
 
 
 async def export_ledger(request: Request) -> Response:
@@ -171,6 +168,11 @@ async def load_policy(request: Request) -> Response:
 
 _YAML: dict[str, Any] = {"application/yaml": {"schema": {"type": "string"}}}
 ROUTES = (
+    JsonRoute("GET", "/v1/health", health, dict[str, str]),
+    JsonRoute("GET", "/v1/doctor", doctor, IsolationReport),
+    JsonRoute("GET", "/v1/receipts/{receipt_id}", get_receipt, Receipt),
+    JsonRoute("GET", "/v1/ledger/entries", list_entries, list[LedgerEntry], query=WhichEntries),
+    JsonRoute("GET", "/v1/ledger/verify", verify_ledger, LedgerVerdict),
     RawRoute(
         "GET",
         "/v1/ledger/export",
@@ -180,4 +182,9 @@ ROUTES = (
     ),
     RawRoute("GET", "/v1/policy", show_policy, "Rules in force", PLAIN_JSON),
     RawRoute("PUT", "/v1/policy", load_policy, "Load rules", PLAIN_JSON, body=_YAML),
+    JsonRoute("GET", "/v1/policy/replay/{seq}", replay_decision, dict[str, Any], path_values=WhichDecision),
+    JsonRoute("POST", "/v1/policy/check", check_call, Decision, body=CallToCheck),
+    JsonRoute("GET", "/v1/tokens", list_tokens, list[TokenInfo]),
+    JsonRoute("POST", "/v1/tokens", create_token, dict[str, Any], body=NewToken),
+    JsonRoute("DELETE", "/v1/tokens/{token_id}", revoke_token, Any),
 )

@@ -1,10 +1,9 @@
 """What every handler needs from its request."""
 
 import re
-from typing import Annotated, Any, cast
+from typing import Any, cast
 from urllib.parse import unquote_to_bytes
 
-from fastapi import Depends
 from starlette.requests import Request
 
 from coldframe.contract.caller import Caller
@@ -19,7 +18,7 @@ _WHOLE = re.compile(r"-?[0-9]{1,17}")
 
 
 def control_of(request: Request) -> Control:
-    return cast("Control", request.app.state.control)
+    return cast("Control", request.app.control)
 
 
 def caller_of(request: Request) -> Caller:
@@ -45,10 +44,6 @@ def number_of(request: Request, name: str, default: int | None) -> int | None:
     if not _WHOLE.fullmatch(text) or int(text) < -1:
         raise InvalidArgument(f"`{name}` is not a whole number: `{text[:40]}`", argument=name)
     return int(text)
-
-
-OneCaller = Annotated[Caller, Depends(caller_of)]
-TheControl = Annotated[Control, Depends(control_of)]
 
 
 def own_agent(caller: Caller, agent_id: str) -> str:

@@ -1,8 +1,6 @@
-"""Sandboxes and their sessions."""
+"""Sandboxes: made, looked at, ended."""
 
-from typing import Annotated
-
-from fastapi import APIRouter, Header, Request
+from starlette.requests import Request
 
 from coldframe.contract.command import Contact
 from coldframe.contract.document import ContractDocument
@@ -10,74 +8,79 @@ from coldframe.contract.files import ProcessInfo, Runtime
 from coldframe.contract.isolation import IsolationReport
 from coldframe.contract.sandbox import SandboxInfo, SandboxSpec
 from coldframe.contract.tool import AllowedOperation
-from coldframe.fronts.rest.request import OneCaller, TheControl
+from coldframe.control.sandboxes import Sandboxes
+from coldframe.fronts.rest.json_routes import JsonRoute
+from coldframe.fronts.rest.request import caller_of, control_of
 
-router = APIRouter(prefix="/v1")
-KEY = "With the same key the same sandbox is answered, and only one is made."
 
-
-@router.post("/sandboxes")
-async def create_sandbox(
-    request: Request,
-    spec: SandboxSpec,
-    caller: OneCaller,
-    control: TheControl,
-    idempotency_key: Annotated[str | None, Header(description=KEY)] = None,
-) -> SandboxInfo:
+async def create_sandbox(request: Request, spec: SandboxSpec) -> SandboxInfo:
     """Create a sandbox and measure its walls; nothing is left behind if one is missing."""
-    if request.app.state.on_missing == "refuse":  # the operator's word; a caller may be stricter, never laxer
+    if request.app.on_missing == "refuse":  # the operator's word; a caller may be stricter, never laxer
         spec = spec.model_copy(update={"on_missing": "refuse"})
-    return await control.sandboxes.create(caller, spec, idempotency_key=idempotency_key)
+    key = request.headers.get("idempotency-key")
+    return await _sandboxes(request).create(caller_of(request), spec, idempotency_key=key)
 
 
-@router.get("/sandboxes")
-async def list_sandboxes(caller: OneCaller, control: TheControl) -> list[SandboxInfo]:
+async def list_sandboxes(request: Request) -> list[SandboxInfo]:
     """Sandboxes that the caller may see."""
-    return control.sandboxes.list(caller)
+    return _sandboxes(request).list(caller_of(request))
 
 
-@router.get("/sandboxes/{sandbox_id}")
-async def get_sandbox(sandbox_id: str, caller: OneCaller, control: TheControl) -> SandboxInfo:
-    return control.sandboxes.get(caller, sandbox_id)
+async def get_sandbox(request: Request) -> SandboxInfo:
+    return _sandboxes(request).get(caller_of(request), request.path_params["sandbox_id"])
 
 
-@router.delete("/sandboxes/{sandbox_id}")
-async def terminate_sandbox(sandbox_id: str, caller: OneCaller, control: TheControl) -> SandboxInfo:
+async def terminate_sandbox(request: Request) -> SandboxInfo:
     """End a sandbox and everything that runs in it. The workspace of its agent stays."""
-    return await control.sandboxes.terminate(caller, sandbox_id)
+    return await _sandboxes(request).terminate(caller_of(request), request.path_params["sandbox_id"])
 
 
-@router.get("/sandboxes/{sandbox_id}/contract")
-async def get_contract(sandbox_id: str, caller: OneCaller, control: TheControl) -> ContractDocument:
+async def get_contract(request: Request) -> ContractDocument:
     """Inputs, what is executed, outputs, and what remains at the end."""
-    return await control.sandboxes.contract(caller, sandbox_id)
+    return await _sandboxes(request).contract(caller_of(request), request.path_params["sandbox_id"])
 
 
-@router.get("/sandboxes/{sandbox_id}/report")
-async def measure_isolation(sandbox_id: str, caller: OneCaller, control: TheControl) -> IsolationReport:
+async def measure_isolation(request: Request) -> IsolationReport:
     """The walls, measured now."""
-    return await control.sandboxes.report(caller, sandbox_id)
+    return await _sandboxes(request).report(caller_of(request), request.path_params["sandbox_id"])
 
 
-@router.get("/sandboxes/{sandbox_id}/allowed")
-async def list_allowed(sandbox_id: str, caller: OneCaller, control: TheControl) -> list[AllowedOperation]:
+async def list_allowed(request: Request) -> list[AllowedOperation]:
     """What this caller may do here; what is not listed is denied."""
-    return control.gate.allowed(caller, sandbox_id)
+    return control_of(request).gate.allowed(caller_of(request), request.path_params["sandbox_id"])
 
 
-@router.get("/sandboxes/{sandbox_id}/contacts")
-async def list_contacts(sandbox_id: str, caller: OneCaller, control: TheControl) -> list[Contact]:
+async def list_contacts(request: Request) -> list[Contact]:
     """Attempts to reach out."""
-    return list(await control.sandboxes.contacts(caller, sandbox_id))
+    return list(await _sandboxes(request).contacts(caller_of(request), request.path_params["sandbox_id"]))
 
 
-@router.get("/sandboxes/{sandbox_id}/processes")
-async def list_processes(sandbox_id: str, caller: OneCaller, control: TheControl) -> list[ProcessInfo]:
+async def list_processes(request: Request) -> list[ProcessInfo]:
     """What runs inside now."""
-    return await control.sandboxes.processes(caller, sandbox_id)
+    return await _sandboxes(request).processes(caller_of(request), request.path_params["sandbox_id"])
 
 
-@router.get("/sandboxes/{sandbox_id}/runtimes")
-async def list_runtimes(sandbox_id: str, caller: OneCaller, control: TheControl) -> list[Runtime]:
+async def list_runtimes(request: Request) -> list[Runtime]:
     """Runtimes found inside, and whether the rules let this caller start them."""
-    return await control.sandboxes.runtimes(caller, sandbox_id)
+    return await _sandboxes(request).runtimes(caller_of(request), request.path_params["sandbox_id"])
+
+
+def _sandboxes(request: Request) -> Sandboxes:
+    return control_of(request).sandboxes
+
+
+_ALL = "/v1/sandboxes"
+_ONE = _ALL + "/{sandbox_id}"
+_KEY = ("Idempotency-Key", "With the same key the same sandbox is answered, and only one is made.")
+ROUTES = (
+    JsonRoute("POST", _ALL, create_sandbox, SandboxInfo, body=SandboxSpec, headers=(_KEY,)),
+    JsonRoute("GET", _ALL, list_sandboxes, list[SandboxInfo]),
+    JsonRoute("GET", _ONE, get_sandbox, SandboxInfo),
+    JsonRoute("DELETE", _ONE, terminate_sandbox, SandboxInfo),
+    JsonRoute("GET", _ONE + "/contract", get_contract, ContractDocument),
+    JsonRoute("GET", _ONE + "/report", measure_isolation, IsolationReport),
+    JsonRoute("GET", _ONE + "/allowed", list_allowed, list[AllowedOperation]),
+    JsonRoute("GET", _ONE + "/contacts", list_contacts, list[Contact]),
+    JsonRoute("GET", _ONE + "/processes", list_processes, list[ProcessInfo]),
+    JsonRoute("GET", _ONE + "/runtimes", list_runtimes, list[Runtime]),
+)

@@ -1,14 +1,17 @@
-"""The published schema: FastAPI's own routes, and the plain ones described beside their handlers."""
+"""The published schema, made of what stands beside the handlers. It is made when it is first asked for."""
 
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, NamedTuple
+import inspect
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, Literal, NamedTuple
 
-from fastapi import FastAPI
+from pydantic import TypeAdapter
 from starlette.requests import Request
 from starlette.responses import Response
 
 from coldframe.contract.command import Ended, OutputChunk, Started
 from coldframe.contract.tool import ToolResult
+from coldframe.fronts.rest.json_routes import JsonRoute
 from coldframe.tools.registry import all_tools
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -53,43 +56,82 @@ class RawRoute(NamedTuple):
     headers: tuple[tuple[str, str], ...] = ()
 
 
-def publish_schema(app: FastAPI, routes: Iterable[RawRoute]) -> None:
-    """Make `app.openapi()` describe *routes* as well, each tool with its own arguments."""
-    standard = app.openapi
-    cached: dict[str, Any] = {}
-
-    def openapi() -> dict[str, Any]:
-        if not cached:
-            cached.update(_complete(standard(), tuple(routes)))
-        return cached
-
-    app.openapi = openapi  # type: ignore[method-assign]
+Schemas = Mapping[tuple[str, Literal["validation", "serialization"]], dict[str, Any]]
+"""By operation and direction: what it takes, and what it gives."""
 
 
-def _complete(schema: dict[str, Any], routes: tuple[RawRoute, ...]) -> dict[str, Any]:
-    components = schema.setdefault("components", {}).setdefault("schemas", {})
+def make_document(title: str, version: str, routes: Iterable[RawRoute | JsonRoute]) -> dict[str, Any]:
+    """The OpenAPI document of *routes*, each tool with its own arguments."""
+    declared = tuple(route for route in routes if isinstance(route, JsonRoute))
+    answers = [(_operation_id(one), "serialization", TypeAdapter(one.answer)) for one in declared]
+    bodies = [(_operation_id(one), "validation", TypeAdapter(one.body)) for one in declared if one.body is not None]
+    schemas, definitions = TypeAdapter.json_schemas([*answers, *bodies], ref_template=_REF)  # type: ignore[list-item]
+    components: dict[str, Any] = definitions.get("$defs", {})
     components["Error"] = ERROR_SCHEMA
     for model in (ToolResult, Started, OutputChunk, Ended):
         own = model.model_json_schema(ref_template=_REF, mode="serialization")
         components.update(own.pop("$defs", {}))
         components[model.__name__] = own
+    paths: dict[str, Any] = {}
     for route in routes:
         path = route.path.replace("{path:anything}", "{path}")
-        schema["paths"].setdefault(path, {})[route.method.lower()] = _operation(route, path)
-    _publish_tools(schema, components)
-    for operations in schema["paths"].values():
+        operation = _json_operation(route, schemas) if isinstance(route, JsonRoute) else _operation(route, path)
+        paths.setdefault(path, {})[route.method.lower()] = operation
+    _publish_tools(paths, components)
+    for operations in paths.values():
         for operation in operations.values():
-            operation["responses"].pop("422", None)
             operation["responses"]["default"] = {
                 "description": "What went wrong, and what to do",
                 "content": {"application/json": {"schema": {"$ref": _REF.format(model="Error")}}},
             }
-    components.pop("HTTPValidationError", None)
-    components.pop("ValidationError", None)
-    schema["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-    schema["security"] = [{"token": []}]
-    schema["paths"].get("/v1/health", {}).get("get", {})["security"] = []
-    return schema
+    paths["/v1/health"]["get"]["security"] = []
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": title, "version": version},
+        "paths": paths,
+        "components": {"schemas": components, "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
+        "security": [{"token": []}],
+    }
+
+
+def _operation_id(route: JsonRoute) -> str:
+    return re.sub(r"\W", "_", f"{route.handler.__name__}{route.path}_{route.method.lower()}")
+
+
+def _json_operation(route: JsonRoute, schemas: Schemas) -> dict[str, Any]:
+    name = _operation_id(route)
+    answer = dict(schemas[name, "serialization"])
+    if answer and "$ref" not in answer:
+        answer["title"] = f"Response {name.replace('_', ' ').title()}"
+    parameters = [
+        {"name": part, "in": "path", "required": True, "schema": {"type": "string", "title": _title(part)}}
+        for part in re.findall(r"{(\w+)}", route.path)
+        if route.path_values is None
+    ]
+    for place, kind in (("path", route.path_values), ("query", route.query)):
+        for part, schema in ({} if kind is None else kind.model_json_schema()["properties"]).items():
+            if schema.get("default", ...) is None:  # it may be left out, and not be given as nothing
+                del schema["default"]
+            parameters.append({"name": part, "in": place, "required": place == "path", "schema": schema})
+    parameters += [
+        {"name": header, "in": "header", "required": False, "description": text, "schema": {"type": "string"}}
+        for header, text in route.headers
+    ]
+    operation: dict[str, Any] = {"summary": _title(route.handler.__name__), "operationId": name}
+    if description := inspect.getdoc(route.handler):
+        operation["description"] = description
+    if parameters:
+        operation["parameters"] = parameters
+    if route.body is not None:
+        content = {"application/json": {"schema": schemas[name, "validation"]}}
+        operation["requestBody"] = {"required": True, "content": content}
+    content = {"application/json": {"schema": answer}}
+    operation["responses"] = {"200": {"description": "Successful Response", "content": content}}
+    return operation
+
+
+def _title(name: str) -> str:
+    return name.replace("_", " ").title()
 
 
 def _operation(route: RawRoute, path: str) -> dict[str, Any]:
@@ -116,17 +158,14 @@ def _operation(route: RawRoute, path: str) -> dict[str, Any]:
     return operation
 
 
-def _publish_tools(schema: dict[str, Any], components: dict[str, Any]) -> None:
+def _publish_tools(paths: dict[str, Any], components: dict[str, Any]) -> None:
     """One concrete path for each tool, so that a generated client knows its arguments."""
     path = "/v1/sandboxes/{sandbox_id}/tools/{tool}"
-    pattern = schema["paths"].get(path)
-    if pattern is None:
-        return
     for name, spec in all_tools().items():
         arguments = spec.arguments.model_json_schema(ref_template=_REF, mode="validation")
         components.update(arguments.pop("$defs", {}))
         components[spec.arguments.__name__] = arguments
-        operation = dict(pattern["post"])
+        operation = dict(paths[path]["post"])
         operation["summary"] = spec.description
         operation["operationId"] = f"call_{name}"
         operation["parameters"] = [p for p in operation["parameters"] if p["name"] != "tool"]
@@ -134,7 +173,7 @@ def _publish_tools(schema: dict[str, Any], components: dict[str, Any]) -> None:
             "content": {"application/json": {"schema": {"$ref": _REF.format(model=spec.arguments.__name__)}}}
         }
         operation["responses"] = dict(operation["responses"])
-        schema["paths"][path.replace("{tool}", name)] = {"post": operation}
+        paths[path.replace("{tool}", name)] = {"post": operation}
 
 
 JSON_RESULT: dict[str, Any] = {"application/json": {"schema": {"$ref": _REF.format(model="ToolResult")}}}

@@ -1,0 +1,172 @@
+"""A box of the fake."""
+
+import os
+import shutil
+from collections.abc import AsyncIterable, AsyncIterator, Callable
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+from coldframe.contract.command import CommandEvent, CommandSpec, Contact
+from coldframe.contract.errors import GuestLost, NotFound
+from coldframe.contract.files import (
+    CommandsAnswer,
+    Done,
+    ListCommands,
+    ListProcesses,
+    ListRuntimes,
+    ProcessesAnswer,
+    ProcessInfo,
+    Request,
+    ResizeTerminal,
+    Runtime,
+    RuntimesAnswer,
+    SignalCommand,
+    TightenLimits,
+    WriteAnswer,
+    WriteFile,
+)
+from coldframe.contract.isolation import IsolationReport, LimitReport, Property
+from coldframe.contract.model import Model
+from coldframe.contract.sandbox import SandboxSpec
+from tests.fakes.command import FakeCommand
+from tests.fakes.files import FILE_VERBS, FakeFiles
+
+A = TypeVar("A", bound=Model)
+
+
+def fake_report() -> IsolationReport:
+    """A report that says what is true of the fake: nothing is enforced."""
+    return IsolationReport(
+        level="namespaces",
+        kernel="shared",
+        kernel_release=os.uname().release,
+        measured_at=datetime.now(UTC),
+        properties=(Property(name="filesystem", state="absent", mechanism="none", evidence="this is a fake"),),
+        limits=(LimitReport(kind="wall", limit=600, unit="s", strength="hard", enforced_by="the fake"),),
+        mounts=(),
+        namespaces={},
+        sentences=("a fake promises nothing",),
+    )
+
+
+class Seen:
+    """What reached the boxes of a host."""
+
+    def __init__(self) -> None:
+        self.ran: list[CommandSpec] = []
+        """Every command that was really started, in order."""
+        self.asked: list[Request[Any]] = []
+        """Every question and write that reached a box, in order."""
+
+
+class FakeBox:
+    """`Box` and `BoxLife` in one. What reaches it is added to *seen*; *forget* is told of its end."""
+
+    def __init__(
+        self, sandbox_id: str, spec: SandboxSpec, workspace: str, seen: Seen, forget: Callable[[str], None]
+    ) -> None:
+        self.sandbox_id = sandbox_id
+        self.spec = spec
+        self.workspace = workspace
+        self.files = FakeFiles(workspace)
+        self.created_at = datetime.now(UTC)
+        self.commands: dict[str, FakeCommand] = {}
+        self.state: Any = "running"
+        self._seen = seen
+        self._forget = forget
+
+    def _check_alive(self) -> None:
+        if self.state != "running":
+            raise GuestLost(f"the keeper of sandbox `{self.sandbox_id}` ended")
+
+    async def run(self, spec: CommandSpec) -> AsyncIterator[CommandEvent]:
+        self._check_alive()
+        command = self.commands.get(spec.command_id)
+        attached = command is not None
+        if command is None:
+            self._seen.ran.append(spec)
+            command = self.commands[spec.command_id] = FakeCommand(spec, self.workspace)
+        async for event in command.watch(-1, attached=attached):
+            yield event
+
+    async def follow(self, command_id: str, *, after_seq: int = -1) -> AsyncIterator[CommandEvent]:
+        self._check_alive()
+        async for event in self._command(command_id).watch(after_seq, attached=True):
+            yield event
+
+    def _command(self, command_id: str) -> FakeCommand:
+        if command_id not in self.commands:
+            raise NotFound(f"no command `{command_id}`", command_id=command_id)
+        return self.commands[command_id]
+
+    async def ask(self, request: Request[A]) -> A:
+        self._check_alive()
+        self._seen.asked.append(request)
+        about_files = FILE_VERBS.get(type(request))
+        answer: A = _VERBS[type(request)](self, request) if about_files is None else about_files(self.files, request)
+        return answer
+
+    async def write(self, request: WriteFile, content: AsyncIterable[bytes]) -> WriteAnswer:
+        self._check_alive()
+        self._seen.asked.append(request)
+        data = b"".join([part async for part in content])
+        return self.files.write(request, data)
+
+    async def report(self) -> IsolationReport:
+        return fake_report()
+
+    async def contacts(self) -> list[Contact]:
+        return []
+
+    async def end(self) -> None:
+        for command in self.commands.values():
+            await command.lose()
+        self.state = "ended"
+        self._forget(self.sandbox_id)
+
+    def _signal(self, request: SignalCommand) -> Done:
+        command = self._command(request.command_id)
+        command.cancelled = command.cancelled or request.cancel
+        command.end_tree(request.signal)
+        return Done()
+
+    def _resize(self, request: ResizeTerminal) -> Done:
+        self._command(request.command_id)
+        return Done()
+
+    def _commands(self, request: ListCommands) -> CommandsAnswer:
+        wanted = [c for c in self.commands.values() if request.command_id in (None, c.spec.command_id)]
+        return CommandsAnswer(commands=tuple(command.info() for command in wanted))
+
+    def _processes(self, request: ListProcesses) -> ProcessesAnswer:
+        running = [c for c in self.commands.values() if c.pid is not None and c.result is None]
+        return ProcessesAnswer(
+            processes=tuple(
+                ProcessInfo(
+                    pid=command.pid or 0,
+                    parent=1,
+                    command_line=command.info().command_line,
+                    started_at=self.created_at,
+                    command_id=command.spec.command_id,
+                )
+                for command in running
+            )
+        )
+
+    def _runtimes(self, request: ListRuntimes) -> RuntimesAnswer:
+        names = ("bash", "python3", "node", "deno")
+        return RuntimesAnswer(
+            runtimes=tuple(
+                Runtime(name=name, present=shutil.which(name) is not None, path=shutil.which(name)) for name in names
+            )
+        )
+
+
+_VERBS: dict[type[Any], Callable[[FakeBox, Any], Any]] = {
+    SignalCommand: FakeBox._signal,
+    ResizeTerminal: FakeBox._resize,
+    ListCommands: FakeBox._commands,
+    ListProcesses: FakeBox._processes,
+    ListRuntimes: FakeBox._runtimes,
+    TightenLimits: lambda _box, _request: Done(),
+}

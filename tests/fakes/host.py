@@ -1,0 +1,135 @@
+"""The host of the fake."""
+
+import os
+import shutil
+from collections.abc import AsyncIterator
+
+from coldframe.contract.command import CommandEvent, OutputChunk
+from coldframe.contract.errors import GuestLost, NotFound
+from coldframe.contract.isolation import IsolationReport
+from coldframe.contract.ports import BoxStatus
+from coldframe.contract.sandbox import SandboxSpec
+from coldframe.host.history_tail import unseen
+from tests.fakes.box import FakeBox, Seen, fake_report
+
+PARTS = ("scratch", "integrations", "skills", ".exec_history")
+
+
+class FakeHost:
+    """`Host` over one directory. Keep the object and build control anew to play a restart of the server."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self._seen = Seen()
+        self.ran, self.asked = self._seen.ran, self._seen.asked
+        self.unreachable: Exception | None = None
+        """If set, raised instead of serving the life of boxes and workspaces."""
+        self._boxes: dict[str, FakeBox] = {}
+        self._past: dict[str, FakeBox] = {}
+
+    def _check_reachable(self) -> None:
+        if self.unreachable is not None:
+            raise self.unreachable
+
+    def workspace(self, agent_id: str) -> str:
+        return os.path.join(self.root, "workspace", agent_id)
+
+    async def create(self, sandbox_id: str, spec: SandboxSpec, *, session_id: str) -> IsolationReport:
+        self._check_reachable()
+        if spec.agent_id is not None and not spec.background:
+            await self.create_workspace(spec.agent_id)
+            workspace = self.workspace(spec.agent_id)
+        else:
+            workspace = os.path.join(self.root, "background", session_id)
+            for part in PARTS:
+                os.makedirs(os.path.join(workspace, part), exist_ok=True)
+        self._boxes[sandbox_id] = FakeBox(sandbox_id, spec, workspace, self._seen, self.forget)
+        return fake_report()
+
+    def _find(self, sandbox_id: str) -> FakeBox:
+        if sandbox_id in self._boxes:
+            return self._boxes[sandbox_id]
+        if sandbox_id in self._past:
+            raise GuestLost(f"sandbox `{sandbox_id}` ended", sandbox_id=sandbox_id)
+        raise NotFound(f"no sandbox `{sandbox_id}`", sandbox_id=sandbox_id)
+
+    async def box(self, sandbox_id: str) -> FakeBox:
+        self._check_reachable()
+        box = self._find(sandbox_id)
+        if box.state != "running":
+            raise GuestLost(f"sandbox `{sandbox_id}` ended", sandbox_id=sandbox_id)
+        return box
+
+    async def life(self, sandbox_id: str) -> FakeBox:
+        self._check_reachable()
+        return self._find(sandbox_id)
+
+    async def boxes(self) -> list[BoxStatus]:
+        self._check_reachable()
+        return [
+            BoxStatus(sandbox_id=box.sandbox_id, state=box.state, created_at=box.created_at, owner=box.spec.agent_id)
+            for box in self._boxes.values()
+        ]
+
+    async def stored(self, sandbox_id: str, command_id: str, *, after_seq: int = -1) -> AsyncIterator[CommandEvent]:
+        box = self._boxes.get(sandbox_id) or self._past.get(sandbox_id)
+        if box is None or command_id not in box.commands:
+            raise NotFound(f"no command `{command_id}` of sandbox `{sandbox_id}`", command_id=command_id)
+        events = list(box.commands[command_id].events)
+
+        async def replay() -> AsyncIterator[CommandEvent]:
+            for event in events:
+                if not isinstance(event, OutputChunk) or event.seq > after_seq:
+                    yield event
+
+        return replay()
+
+    async def create_workspace(self, agent_id: str) -> None:
+        self._check_reachable()
+        for part in PARTS:
+            os.makedirs(os.path.join(self.workspace(agent_id), part), exist_ok=True)
+
+    async def delete_workspace(self, agent_id: str) -> None:
+        self._check_reachable()
+        shutil.rmtree(self.workspace(agent_id), ignore_errors=True)
+
+    async def append_history(self, owner: str, session_id: str | None, lines: bytes) -> None:
+        self._check_reachable()
+        home = (
+            self.workspace(owner) if owner != "background" else os.path.join(self.root, "background", session_id or "")
+        )
+        os.makedirs(os.path.join(home, ".exec_history"), exist_ok=True)
+        with open(os.path.join(home, ".exec_history", "history.jsonl"), "a+b") as file:
+            file.write(unseen(file.fileno(), lines))
+
+    async def sweep(self, *, keep_boxes: set[str], keep_sessions: set[str]) -> list[str]:
+        self._check_reachable()
+        removed = []
+        for sandbox_id in [one for one in self._boxes if one not in keep_boxes]:
+            await self._boxes[sandbox_id].end()
+            removed.append(sandbox_id)
+        background = os.path.join(self.root, "background")
+        for session_id in os.listdir(background) if os.path.isdir(background) else []:
+            if session_id not in keep_sessions:
+                shutil.rmtree(os.path.join(background, session_id))
+                removed.append(session_id)
+        return removed
+
+    async def doctor(self) -> IsolationReport:
+        return fake_report()
+
+    async def lose(self, sandbox_id: str) -> None:
+        """End a box as if its keeper had been killed."""
+        box = self._boxes[sandbox_id]
+        for command in box.commands.values():
+            await command.lose()
+        box.state = "lost"
+
+    def forget(self, sandbox_id: str) -> None:
+        if sandbox_id in self._boxes:
+            self._past[sandbox_id] = self._boxes.pop(sandbox_id)
+
+    async def close(self) -> None:
+        for box in [*self._boxes.values(), *self._past.values()]:
+            for command in box.commands.values():
+                await command.lose()
