@@ -15,6 +15,9 @@ PRODUCT = "coldframe"
 MEGA = 1_000_000
 BURST = 50
 RATE_COMMANDS = 320
+Systems = frozenset[str]
+ALL: Systems = frozenset()
+BESIDE_THE_FLOOR: Systems = frozenset({FLOOR, PRODUCT})
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,7 @@ class Comparison:
     """An action that every system does once before, unmeasured."""
     product_action: str = ""
     """What Coldframe does in place of *action*."""
-    only: frozenset[str] = frozenset()
+    only: Systems = ALL
     """The systems that take part; empty for all that can."""
 
 
@@ -78,6 +81,39 @@ class Lone:
     quick_parameters: Mapping[str, Any]
 
 
+def _throughput(row: str, title: str, action: str, moved_bytes: int, *goals: Goal, before: str = "") -> Comparison:
+    return Comparison(row, title, action, FLOOR, 10, 2, goals, unit="MB/s", amount=moved_bytes / MEGA, before=before)
+
+
+def _burst(row: str, title: str, count: int, quick_count: int, *goals: Goal, only: Systems = ALL) -> Comparison:
+    return Comparison(
+        row,
+        title,
+        "burst",
+        "bwrap",
+        3,
+        1,
+        goals,
+        parameters={"count": count},
+        quick_parameters={"count": quick_count},
+        only=only,
+    )
+
+
+def _search(row: str, files: int, quick_files: int, rounds: int) -> Comparison:
+    return Comparison(
+        row,
+        f"search a literal in {files:,} files",
+        "search",
+        FLOOR,
+        rounds,
+        1,
+        (most(1.3, FLOOR),),
+        parameters={"files": files},
+        quick_parameters={"files": quick_files},
+    )
+
+
 COMPARISONS = (
     Comparison(
         "L1",
@@ -97,7 +133,7 @@ COMPARISONS = (
         8,
         (most(2.3, FLOOR),),
         product_action="exec_true_async",
-        only=frozenset({FLOOR, PRODUCT}),
+        only=BESIDE_THE_FLOOR,
     ),
     Comparison(
         "L3",
@@ -121,39 +157,18 @@ COMPARISONS = (
     Comparison(
         "F1r", "read a file of 1 KB", "read_1k", FLOOR, 100, 5, (most(0.6), most(0.3, "swe-rex")), before="write_1k"
     ),
-    Comparison(
-        "F2w",
-        "write a file of 50 MB",
-        "write_50m",
-        FLOOR,
-        10,
-        2,
-        (least(0.5, FLOOR), least(5, "swe-rex")),
-        unit="MB/s",
-        amount=BULK_BYTES / MEGA,
-    ),
-    Comparison(
+    _throughput("F2w", "write a file of 50 MB", "write_50m", BULK_BYTES, least(0.5, FLOOR), least(5, "swe-rex")),
+    _throughput(
         "F2r",
         "read a file of 50 MB",
         "read_50m",
-        FLOOR,
-        10,
-        2,
-        (least(0.3, FLOOR), least(1.8, "swe-rex")),
+        BULK_BYTES,
+        least(0.3, FLOOR),
+        least(1.8, "swe-rex"),
         before="write_50m",
-        unit="MB/s",
-        amount=BULK_BYTES / MEGA,
     ),
-    Comparison(
-        "F3",
-        "100 MB of output, whole and in order",
-        "stream",
-        FLOOR,
-        10,
-        2,
-        (least(0.7, FLOOR), least(5, "swe-rex")),
-        unit="MB/s",
-        amount=STREAM_BYTES / MEGA,
+    _throughput(
+        "F3", "100 MB of output, whole and in order", "stream", STREAM_BYTES, least(0.7, FLOOR), least(5, "swe-rex")
     ),
     Comparison(
         "T1",
@@ -167,29 +182,15 @@ COMPARISONS = (
         amount=RATE_COMMANDS,
         parameters={"commands": RATE_COMMANDS},
     ),
-    Comparison(
+    _burst(
         "T2",
         f"{BURST} sandboxes created at once, `echo` in each",
-        "burst",
-        "bwrap",
-        3,
-        1,
-        (most(1.0, "bwrap"), most(1 / 60, "swe-rex")),
-        parameters={"count": BURST},
-        quick_parameters={"count": 5},
+        BURST,
+        5,
+        most(1.0, "bwrap"),
+        most(1 / 60, "swe-rex"),
     ),
-    Comparison(
-        "T2b",
-        "100 sandboxes at once",
-        "burst",
-        "bwrap",
-        3,
-        1,
-        (most(1.0, "bwrap"),),
-        parameters={"count": 100},
-        quick_parameters={"count": 10},
-        only=frozenset({"bwrap", PRODUCT}),
-    ),
+    _burst("T2b", "100 sandboxes at once", 100, 10, most(1.0, "bwrap"), only=frozenset({"bwrap", PRODUCT})),
     Comparison("X1", "end a sandbox: the answer", "destroy", FLOOR, 15, 2, (most(3.0),)),
     Comparison(
         "X1g",
@@ -200,30 +201,10 @@ COMPARISONS = (
         2,
         (most(100.0),),
         product_action="destroy_gone",
-        only=frozenset({FLOOR, PRODUCT}),
+        only=BESIDE_THE_FLOOR,
     ),
-    Comparison(
-        "S1",
-        "search a literal in 10,000 files",
-        "search",
-        FLOOR,
-        5,
-        1,
-        (most(1.3, FLOOR),),
-        parameters={"files": 10_000},
-        quick_parameters={"files": 1_000},
-    ),
-    Comparison(
-        "S1b",
-        "search a literal in 100,000 files",
-        "search",
-        FLOOR,
-        3,
-        1,
-        (most(1.3, FLOOR),),
-        parameters={"files": 100_000},
-        quick_parameters={"files": 2_000},
-    ),
+    _search("S1", 10_000, 1_000, rounds=5),
+    _search("S1b", 100_000, 2_000, rounds=3),
 )
 
 LONE = (

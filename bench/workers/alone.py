@@ -15,13 +15,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlsplit
 
 from bench.system_calls import count, parts_of, reason_against
-from bench.workers.product import AGENT, end, run_true
+from bench.workers.product import AGENT, connected, end, installed, run_true
 from bench.workers.wire import STREAM_BYTES, STREAM_COMMAND, Action, Wrong, expect, timed
 from coldframe.client.api import Coldframe
 from coldframe.client.sync import SyncColdframe
@@ -31,6 +31,7 @@ from tests.installation import CHECKOUT, Installation
 Figures = dict[str, float]
 LINES_AT_ONCE = 4
 SEARCHED_ENTRIES = 50
+UNCOUNTED = 5
 
 
 @contextlib.asynccontextmanager
@@ -49,17 +50,17 @@ async def open_alone(**_: str) -> AsyncIterator[dict[str, Action]]:
     }
 
 
-@contextlib.contextmanager
-def installed() -> Iterator[Installation]:
-    installation = Installation()
-    try:
-        yield installation.start()
-    finally:
-        end(installation)
-
-
 def milliseconds(values: list[float]) -> float:
     return 1000 * statistics.median(values)
+
+
+def alternated(
+    repetitions: int, one: Callable[[], float], other: Callable[[], float]
+) -> tuple[list[float], list[float]]:
+    """Seconds of both, done in turn. The first of each are not counted."""
+    pairs = [(one(), other()) for _ in range(repetitions + UNCOUNTED)]
+    ones, others = zip(*pairs[UNCOUNTED:], strict=True)
+    return list(ones), list(others)
 
 
 async def gates(request: dict[str, Any]) -> Figures:
@@ -127,7 +128,7 @@ def processor_s(pid: int) -> float:
 
 async def stream_memory(request: dict[str, Any]) -> Figures:
     """How much the server grows while it passes 100 MB of output through."""
-    with installed() as installation, SyncColdframe(installation.url, installation.token) as client:
+    with connected() as (installation, client):
         server = next(pid for pid, part in parts_of(installation).items() if part == "server")
         with client.sandboxes.create(agent_id=AGENT) as sandbox:
             run_true(sandbox)
@@ -156,22 +157,13 @@ RULE = """\
 async def policy_cost(request: dict[str, Any]) -> Figures:
     """The same command with 1,000 rules that all have to be looked at, and with an empty rule file; interleaved."""
     rules = "version: 1\nrules:\n" + "".join(RULE.format(number=n) for n in range(int(request["rules"])))
-    with installed() as full, installed() as empty:
-        with SyncColdframe(full.url, full.token) as one, SyncColdframe(empty.url, empty.token) as other:
-            one.policy.load(rules)
-            other.policy.load("version: 1\n")
-            with one.sandboxes.create(agent_id=AGENT) as judged, other.sandboxes.create(agent_id=AGENT) as free:
-                times: tuple[list[float], list[float]] = ([], [])
-                for number in range(int(request["repetitions"]) + 5):
-                    pair = run_true(judged), run_true(free)
-                    if number >= 5:
-                        times[0].append(pair[0])
-                        times[1].append(pair[1])
-    return {
-        "with": milliseconds(times[0]),
-        "without": milliseconds(times[1]),
-        "difference": milliseconds(times[0]) - milliseconds(times[1]),
-    }
+    with connected() as (_, full), connected() as (_, empty):
+        full.policy.load(rules)
+        empty.policy.load("version: 1\n")
+        with full.sandboxes.create(agent_id=AGENT) as judged, empty.sandboxes.create(agent_id=AGENT) as free:
+            times = alternated(int(request["repetitions"]), lambda: run_true(judged), lambda: run_true(free))
+    has, lacks = map(milliseconds, times)
+    return {"with": has, "without": lacks, "difference": has - lacks}
 
 
 # -- growth -----------------------------------------------------------------------------------------------------------
@@ -182,23 +174,22 @@ async def history(request: dict[str, Any]) -> Figures:
     figures: Figures = {}
     repetitions = int(request["repetitions"])
     done = 0
-    with installed() as installation:
-        with SyncColdframe(installation.url, installation.token) as client:
-            async with Coldframe(installation.url, installation.token) as concurrent:
-                with client.sandboxes.create(agent_id=AGENT) as sandbox:
-                    same = await concurrent.sandboxes.get(sandbox.id)
+    with connected() as (installation, client):
+        async with Coldframe(installation.url, installation.token) as concurrent:
+            with client.sandboxes.create(agent_id=AGENT) as sandbox:
+                same = await concurrent.sandboxes.get(sandbox.id)
 
-                    async def fill(commands: int) -> None:
-                        for _ in range(commands):
-                            await same.run_command(["true"])
+                async def fill(commands: int) -> None:
+                    for _ in range(commands):
+                        await same.run_command(["true"])
 
-                    for _ in range(5):
-                        run_true(sandbox)
-                    for wanted in request["sizes"]:
-                        missing = max(0, int(wanted) - done)
-                        await asyncio.gather(*(fill(missing // LINES_AT_ONCE) for _ in range(LINES_AT_ONCE)))
-                        figures[f"after {wanted}"] = milliseconds([run_true(sandbox) for _ in range(repetitions)])
-                        done = int(wanted) + repetitions
+                for _ in range(UNCOUNTED):
+                    run_true(sandbox)
+                for wanted in request["sizes"]:
+                    missing = max(0, int(wanted) - done)
+                    await asyncio.gather(*(fill(missing // LINES_AT_ONCE) for _ in range(LINES_AT_ONCE)))
+                    figures[f"after {wanted}"] = milliseconds([run_true(sandbox) for _ in range(repetitions)])
+                    done = int(wanted) + repetitions
     first, last = (figures[f"after {size}"] for size in (request["sizes"][0], request["sizes"][-1]))
     return {**figures, "ratio": last / first}
 
@@ -275,35 +266,31 @@ print(1000 * (time.perf_counter() - begun), int("httpx" in sys.modules))
 async def sdk_cost(request: dict[str, Any]) -> Figures:
     """A ping through the SDK against the same over a bare connection; the time to import the SDK."""
     repetitions = int(request["repetitions"])
-    with installed() as installation:
+    with connected() as (installation, client):
         address = urlsplit(installation.url)
         bare = http.client.HTTPConnection(address.hostname or "", address.port)
         bare.connect()
         socket = bare.sock
         ping = f"GET /v1/health HTTP/1.1\r\nHost: {address.netloc}\r\n\r\n".encode()
-        sdk: list[float] = []
-        raw: list[float] = []
-        with SyncColdframe(installation.url, installation.token) as client:
-            for number in range(repetitions + 5):
-                with timed() as through_sdk:
-                    client.health()
-                with timed() as through_socket:
-                    socket.sendall(ping)
-                    answer = b""
-                    while not answer.endswith(b"}"):  # head and body come apart
-                        answer += socket.recv(65536)
-                expect(answer.startswith(b"HTTP/1.1 200"), answer[:40].decode("latin-1"))
-                if number >= 5:
-                    sdk.append(through_sdk.seconds)
-                    raw.append(through_socket.seconds)
+
+        def through_sdk() -> float:
+            with timed() as watch:
+                client.health()
+            return watch.seconds
+
+        def through_socket() -> float:
+            with timed() as watch:
+                socket.sendall(ping)
+                answer = b""
+                while not answer.endswith(b"}"):  # head and body come apart
+                    answer += socket.recv(65536)
+            expect(answer.startswith(b"HTTP/1.1 200"), answer[:40].decode("latin-1"))
+            return watch.seconds
+
+        sdk, raw = map(milliseconds, alternated(repetitions, through_sdk, through_socket))
         bare.close()
         imports = [_import_once(installation.environment) for _ in range(max(3, repetitions // 20))]
-    return {
-        "sdk": milliseconds(sdk),
-        "raw": milliseconds(raw),
-        "difference": milliseconds(sdk) - milliseconds(raw),
-        "import": milliseconds(imports),
-    }
+    return {"sdk": sdk, "raw": raw, "difference": sdk - raw, "import": milliseconds(imports)}
 
 
 def _import_once(environment: dict[str, str]) -> float:

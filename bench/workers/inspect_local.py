@@ -1,6 +1,5 @@
 """inspect-ai's local sandbox: a temporary directory in the same process, no isolation. It cuts output at 10 MiB."""
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
@@ -15,6 +14,7 @@ from bench.workers.wire import (
     STREAM_BYTES,
     STREAM_COMMAND,
     Action,
+    at_once,
     expect,
     timed,
 )
@@ -56,9 +56,7 @@ async def open_inspect(path: str, **_: str) -> AsyncIterator[dict[str, Action]]:
         return watch.seconds
 
     async def burst(request: dict[str, Any]) -> float:
-        with timed() as watch:
-            await asyncio.gather(*(create_and_echo({}) for _ in range(int(request["count"]))))
-        return watch.seconds
+        return await at_once(create_and_echo({}) for _ in range(int(request["count"])))
 
     async def rate(request: dict[str, Any]) -> float:
         while len(more) < RATE_SANDBOXES:
@@ -68,9 +66,7 @@ async def open_inspect(path: str, **_: str) -> AsyncIterator[dict[str, Action]]:
             for _ in range(int(request["commands"]) // RATE_SANDBOXES):
                 await run(sandbox, ["true"])
 
-        with timed() as watch:
-            await asyncio.gather(*(some(sandbox) for sandbox in more))
-        return watch.seconds
+        return await at_once(some(sandbox) for sandbox in more)
 
     async def destroy(_: dict[str, Any]) -> float:
         fresh = LocalSandboxEnvironment()

@@ -17,6 +17,7 @@ from bench.workers.wire import (
     STREAM_BYTES,
     STREAM_COMMAND,
     Action,
+    at_once,
     expect,
     timed,
 )
@@ -49,9 +50,7 @@ async def open_srt_python(path: str, **_: str) -> AsyncIterator[dict[str, Action
         return watch.seconds
 
     async def burst(request: dict[str, Any]) -> float:
-        with timed() as watch:
-            await asyncio.gather(*(run(["echo", "ok"], b"ok\n") for _ in range(int(request["count"]))))
-        return watch.seconds
+        return await at_once(run(["echo", "ok"], b"ok\n") for _ in range(int(request["count"])))
 
     try:
         yield {

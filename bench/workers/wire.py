@@ -8,11 +8,9 @@ import asyncio
 import contextlib
 import json
 import os
-import shutil
 import sys
-import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Any
 
 KIB = bytes(range(256)) * 4
@@ -48,13 +46,13 @@ def timed() -> Iterator[Watch]:
     watch.seconds = time.perf_counter() - begun
 
 
-@contextlib.contextmanager
-def folder() -> Iterator[str]:
-    path = tempfile.mkdtemp(prefix="cf-bench-")
-    try:
-        yield path
-    finally:
-        shutil.rmtree(path, ignore_errors=True)
+async def at_once(parts: Iterable[Awaitable[object]]) -> float:
+    """Seconds until the last of them is done. Raises Wrong if any failed."""
+    with timed() as watch:
+        ended = await asyncio.gather(*parts, return_exceptions=True)
+    failed = [str(error) for error in ended if isinstance(error, BaseException)]
+    expect(not failed, f"{len(failed)} of {len(ended)} failed: {failed[:1]}")
+    return watch.seconds
 
 
 def serve(opened: Callable[[], contextlib.AbstractAsyncContextManager[dict[str, Action]]]) -> None:
@@ -93,22 +91,3 @@ def plain(function: Callable[[], float]) -> Action:
         return function()
 
     return act
-
-
-__all__ = [
-    "BULK",
-    "BULK_BYTES",
-    "KIB",
-    "PYTHON_COMMAND",
-    "RATE_SANDBOXES",
-    "STREAM_BYTES",
-    "STREAM_COMMAND",
-    "Action",
-    "AsyncIterator",
-    "Wrong",
-    "expect",
-    "folder",
-    "plain",
-    "serve",
-    "timed",
-]

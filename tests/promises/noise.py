@@ -9,8 +9,12 @@ from typing import NamedTuple
 from coldframe.client.sync import SyncColdframe, SyncSandbox
 from coldframe.contract.errors import ColdframeError
 from coldframe.contract.sandbox import Limits, SandboxSpec
+from tests.promises.greed import GREEDY, PATIENCE_S
 
-LIMITS = Limits(cpu_s=6, memory_mib=192, pids=64, disk_mib=64, output_mib=4, wall_s=20)
+LIMITS = Limits(memory_mib=96, pids=64, disk_mib=64, output_mib=4)
+"""Of what shall meet one of these: neither CPU nor wall time comes first, however little of the machine is left."""
+BUSY_LIMITS = LIMITS.model_copy(update={"cpu_s": 6.0, "wall_s": 20.0})
+"""Of what takes CPU time, and may not get that much."""
 _FORK = "import os, time\nwhile True:\n    try:\n        os.fork()\n    except OSError:\n        time.sleep(0.05)\n"
 _FILES = "import os\nos.mkdir('many')\nfor n in range({files}): open(f'many/{{n}}', 'w').write('x' * 4096)\n"
 _CONNECT = (
@@ -18,12 +22,8 @@ _CONNECT = (
     "for _ in range({connections}):\n    one = socket.create_connection(server.getsockname(), 5)\n"
     "    server.accept()[0].close()\n    one.close()\n"
 )
-COMMANDS = {
-    "busy": "for n in 1 2 3 4 5 6 7 8; do (while :; do :; done) & done; wait",
-    "memory": "head -c 900M /dev/zero | tail; sleep 1",
-    "disk": "n=0; while :; do n=$((n + 1)); head -c 8M /dev/zero > fill$n || exit; done",
-    "log": "yes 'a line of a log that never ends'",
-}
+COMMANDS = {"busy": GREEDY["cpu"], "memory": GREEDY["memory"], "disk": GREEDY["disk"], "log": GREEDY["output"]}
+_LONGEST_S = {"busy": 20.0, "fork": 8.0}
 
 
 class Met(NamedTuple):
@@ -65,7 +65,8 @@ class NoisyTenant:
                 if what == "wishes":
                     self._wish(client)
                     return
-                spec = SandboxSpec(agent_id=f"red-{what}", limits=LIMITS)
+                limits = BUSY_LIMITS if what in _LONGEST_S else LIMITS
+                spec = SandboxSpec(agent_id=f"red-{what}", limits=limits)
                 with client.sandboxes.create(spec=spec) as sandbox:
                     if what == "streams":
                         self._stream(sandbox)
@@ -88,7 +89,7 @@ class NoisyTenant:
             "connections": _CONNECT.format(connections=self._connections),
         }
         command = COMMANDS.get(what) or ["python3", "-c", programs[what]]
-        ended = sandbox.run_command(command, timeout_s=8 if what == "fork" else 20)
+        ended = sandbox.run_command(command, timeout_s=_LONGEST_S.get(what, PATIENCE_S))
         self.met.append(Met(what, f"limit:{ended.limit.kind}" if ended.limit is not None else "done"))
 
     def _wish(self, client: SyncColdframe) -> None:

@@ -11,14 +11,14 @@ from typing import Any, get_args
 import pytest
 
 from coldframe.client.answers import CommandAnswer
-from coldframe.client.sync import SyncColdframe, SyncSandbox
+from coldframe.client.sync import Sandboxes, SyncColdframe, SyncSandbox
 from coldframe.contract.errors import ColdframeError
-from coldframe.contract.sandbox import Limits, SandboxSpec
+from coldframe.contract.sandbox import SandboxSpec
 from tests.host.machines import needs_bubblewrap
+from tests.promises.greed import BRIEF, GREEDY, LIMITS, PATIENCE_S
 
 pytestmark = needs_bubblewrap
 LEVELS = get_args(SandboxSpec.model_fields["isolation"].annotation)
-LIMITS = Limits(cpu_s=2, memory_mib=192, disk_mib=64, pids=40, output_mib=1)
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +50,17 @@ def refused(act: Callable[[], object]) -> str:
 
 def limit_met(answer: CommandAnswer) -> str | None:
     return answer.limit.kind if answer.limit is not None else None
+
+
+def is_ended_by(kind: str, sandbox: SyncSandbox) -> bool:
+    return limit_met(sandbox.run_command(GREEDY[kind], timeout_s=PATIENCE_S)) == kind
+
+
+def is_ended_by_cpu_time(sandbox: SyncSandbox) -> bool:
+    """In a box of its own: what meets the other limits needs CPU time, of which a slow machine takes more."""
+    spec = sandbox.info.spec.model_copy(update={"limits": BRIEF})
+    with Sandboxes(sandbox._transport).create(spec=spec) as brief:
+        return is_ended_by("cpu", brief)
 
 
 def is_removed(sandbox: SyncSandbox, path: str) -> bool:
@@ -105,11 +116,9 @@ SUITE: dict[str, Check] = {
     "python runs": lambda s: s.run_command(["python3", "-c", "print(6 * 7)"]).stdout == "42\n",
     # limits
     "wall time ends a command": lambda s: s.run_command("sleep 1000", timeout_s=0.5).timed_out,
-    "CPU time ends a command": lambda s: limit_met(s.run_command("while :; do :; done", timeout_s=50)) == "cpu",
-    "memory ends a command": lambda s: (
-        limit_met(s.run_command("head -c 600M /dev/zero | tail; sleep 1", timeout_s=50)) == "memory"
-    ),
-    "output ends a command": lambda s: limit_met(s.run_command("yes", timeout_s=50)) == "output",
+    "CPU time ends a command": is_ended_by_cpu_time,
+    "memory ends a command": lambda s: is_ended_by("memory", s),
+    "output ends a command": lambda s: is_ended_by("output", s),
     "a file that does not fit is refused": lambda s: (
         refused(lambda: s.upload("big", b"\0" * (80 << 20))) == "LIMIT_DISK"
     ),
