@@ -1,8 +1,10 @@
 """What bubblewrap left half built of a dead keeper's box is found whoever's child it is, and nothing of anybody else's."""
 
+import contextlib
 import os
 import secrets
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,16 @@ from tests.host.forked import in_child, wait_until
 from tests.host.machines import as_root_and_ordinary, needs_bubblewrap, new_box, on_a_machine
 
 pytestmark = needs_bubblewrap
+_made: list[int] = []
+"""By the present test: a process that is left here would wait for ever."""
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left() -> Iterator[None]:
+    yield
+    while _made:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(_made.pop(), signal.SIGKILL)
 
 
 def _children_of(pid: int) -> list[int]:
@@ -59,6 +71,7 @@ def _leave_behind(name: str, *, own_session: bool = True) -> int:
         return first
 
     first = in_child(keeper)
+    _made.append(first)
     assert process_start(first) is not None
     return first
 
@@ -71,14 +84,10 @@ def test_a_stray_is_killed_and_no_bubblewrap_of_somebody_else() -> None:
         _leave_behind(namespaces.marked_name(mark_of("another"))),
         _leave_behind(namespaces.marked_name(mark), own_session=False),  # somebody who lives started it
     ]
-    try:
-        assert set(kill_strays(mark)) == left
-        assert [process_start(pid) for pid in left] == [None, None]
-        assert None not in [process_start(pid) for pid in others]
-        assert kill_strays(mark) == []
-    finally:
-        for pid in others:
-            os.kill(pid, signal.SIGKILL)
+    assert set(kill_strays(mark)) == left
+    assert [process_start(pid) for pid in left] == [None, None]
+    assert None not in [process_start(pid) for pid in others]
+    assert kill_strays(mark) == []
 
 
 def _forge(name: str) -> int:
@@ -88,7 +97,10 @@ def _forge(name: str) -> int:
         os.setsid()
         return os.posix_spawn(namespaces.SLEEP, [name, "1000"], {})
 
-    return in_child(leader)
+    forged = in_child(leader)
+    _made.append(forged)
+    wait_until(lambda: Path("/proc", str(forged), "cmdline").read_bytes() != b"")  # its exec has come so far
+    return forged
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs another user")
@@ -101,12 +113,9 @@ def test_the_mark_in_the_name_of_another_users_process_stops_nobody() -> None:
         return kill_strays(mark)
 
     forged = _forge(namespaces.marked_name(mark))
-    try:
-        stray = _leave_behind(namespaces.marked_name(mark))
-        assert in_child(kill_as_ordinary) == [stray]
-        assert process_start(forged) is not None
-    finally:
-        os.kill(forged, signal.SIGKILL)
+    stray = _leave_behind(namespaces.marked_name(mark))
+    assert in_child(kill_as_ordinary) == [stray]
+    assert process_start(forged) is not None
 
 
 def test_who_makes_such_processes_for_ever_does_not_hold_us_up_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
