@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coldframe.policy.shell import MAX_TEXT_BYTES, read_argv, read_shell
+from tests.host.forked import in_child
 from tests.policy.corpus import benign, denied
 
 
@@ -146,6 +147,12 @@ def test_a_program_whose_braces_are_not_taken_apart_any_more_is_only_known_at_ru
     reading = read_shell("echo " + "{a,b}" * 10_000 + "; {rm,-rf,/}")
     assert [program.name for program in reading.programs] == ["echo"]
     assert "program `{rm,-rf,/}` is only known at run time" in reading.opaque_because
+
+
+@pytest.mark.parametrize("between", [" ", " -p ", "\n", " ! ", " \\\n"], ids=repr)
+def test_no_number_of_one_word_ends_the_process_that_reads_it(between: str) -> None:
+    reading = in_child(lambda: read_shell(("time" + between) * 20_000 + "rm -rf /"))
+    assert reading.certainty != "complete"
 
 
 @settings(max_examples=300, deadline=None)
