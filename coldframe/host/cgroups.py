@@ -236,12 +236,14 @@ class BoxGroups:
         Bubblewrap is larger than a small program and would be the one to end. To move it waits for the machine, so this
         is for a thread that nobody waits for. Who has ended meanwhile is let be.
         """
+        if "memory" in self.controllers.unified:
+            inside, outside = f"{self.paths['unified']}/box/init", f"{self.paths['unified']}/keeper"
+        elif "memory" in self.paths:
+            inside, outside = self.paths["memory"], self.controllers.hierarchies["memory"].base
+        else:
+            return
         for pid in self._endangered:
             with contextlib.suppress(OSError):
-                if "memory" in self.controllers.unified:
-                    inside, outside = f"{self.paths['unified']}/box/init", f"{self.paths['unified']}/keeper"
-                else:
-                    inside, outside = self.paths["memory"], self.controllers.hierarchies["memory"].base
                 if str(pid) in read_text(f"{inside}/cgroup.procs").split():
                     write_text(f"{outside}/cgroup.procs", str(pid))
 

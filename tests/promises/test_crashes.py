@@ -162,7 +162,8 @@ def test_a_killed_keeper_is_said_to_be_lost_and_the_files_stay(own_installation:
         assert status.code == "PROCESS_LOST"
         with pytest.raises(ColdframeError) as failure:
             sandbox.run_command("true")
-        assert failure.value.code in ("GUEST_LOST", "WRONG_STATE")
+        # The last if the loss is noticed only by this call, which then certainly did nothing.
+        assert failure.value.code in ("GUEST_LOST", "WRONG_STATE", "HOST_UNREACHABLE")
         assert failure.value.next_actions
         assert sandbox.refresh().state.state == "lost"
         with client.sandboxes.create(agent_id="bereft") as again:
