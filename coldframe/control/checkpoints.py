@@ -94,7 +94,8 @@ def read_checkpoint(line: bytes) -> Checkpoint:
 
 
 _DAMAGED = (AttributeError, TypeError, ValueError)
-"""What a damaged key, or one of another kind, raises beside UnsupportedAlgorithm, which is imported late."""
+"""What a damaged key, or one of another kind, raises beside what is imported late: `UnsupportedAlgorithm`, and
+`InternalError` for a key whose form is right and which OpenSSL cannot set up."""
 
 
 class Seal:
@@ -120,7 +121,7 @@ class Seal:
     def sign(self, data: bytes) -> bytes:
         if self._signer is None:
             # Imported on the first signature: 20 ms that a short run may never need.
-            from cryptography.exceptions import UnsupportedAlgorithm
+            from cryptography.exceptions import InternalError, UnsupportedAlgorithm
             from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
             from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
@@ -128,7 +129,7 @@ class Seal:
                 raise RuntimeError("the private key is not at hand")
             try:
                 key = load_pem_private_key(self._private_pem, None)
-            except (UnsupportedAlgorithm, *_DAMAGED) as error:
+            except (InternalError, UnsupportedAlgorithm, *_DAMAGED) as error:
                 raise LedgerUnavailable(
                     "the signing key of the ledger cannot be read", hint="put `signing.key` back from a backup"
                 ) from error
@@ -140,7 +141,7 @@ class Seal:
 
     def is_signed(self, data: bytes, signature: bytes) -> bool:
         """Whether the key made that signature. A key that is missing, damaged or of another kind has signed nothing."""
-        from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+        from cryptography.exceptions import InternalError, InvalidSignature, UnsupportedAlgorithm
         from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
 
         try:
@@ -153,7 +154,7 @@ class Seal:
                 else:
                     return False
             self._checker.verify(signature, data)
-        except (InvalidSignature, UnsupportedAlgorithm, *_DAMAGED):
+        except (InternalError, InvalidSignature, UnsupportedAlgorithm, *_DAMAGED):
             return False
         return True
 
