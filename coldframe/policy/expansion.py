@@ -18,9 +18,9 @@ MAX_REASONS = 16
 MAX_VALUE_CHARACTERS = 4096
 """Of one value of a variable that is made of others; a longer one is not known. Values may name each other in circles."""
 MAX_WORDS = 1024
-"""Words that the braces of one word are read as."""
-MAX_BRACE_CHARACTERS = 1024 * 1024
-"""Gone through for the braces of a whole text; past it they are not taken apart any more."""
+"""Words of one word, past which its braces are not multiplied any more."""
+MAX_BRACE_CHARACTERS = 4 * 1024 * 1024
+"""Of all words made of the braces of a whole text; past it they are not taken apart any more."""
 MAX_WORD_CHARACTERS = 262_144
 """Of one word after expansion."""
 
@@ -156,22 +156,21 @@ class Expansion:
 
     def _words_of(self, text: str) -> list[str]:
         """Brace expansion of commas, innermost first and from left to right. What is past the caps stays as it is."""
-        if BRACES.search(text) is None:
-            return [text]
         done: list[str] = []
         waiting = [text]
         while waiting:
             current = waiting.pop()
-            self.brace_characters += len(current)
-            if len(done) >= MAX_WORDS or self.brace_characters > MAX_BRACE_CHARACTERS:
-                self.doubt("braces stand for too many words")
-                return [*done, current]
             match = BRACES.search(current)
             if match is None:
                 done.append(current)
                 continue
-            head, tail = current[: match.start()], current[match.end() :]
-            waiting.extend(head + part + tail for part in reversed(match.group(1).split(",")[: MAX_WORDS + 1]))
+            head, tail, parts = current[: match.start()], current[match.end() :], match.group(1).split(",")
+            self.brace_characters += len(match.group(1)) + len(parts) * (len(head) + len(tail))
+            # A list of words is no longer than its text, and is read whole; it is lists of lists that multiply.
+            if len(done) + len(waiting) >= MAX_WORDS or self.brace_characters > MAX_BRACE_CHARACTERS:
+                self.doubt("braces stand for too many words")
+                return [*done, current, *reversed(waiting)]
+            waiting.extend(head + part + tail for part in reversed(parts))
         return done
 
     def variants(self, words: list[Word]) -> list[list[Field]]:
