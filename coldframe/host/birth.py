@@ -53,7 +53,7 @@ def fork_into(group: int) -> int:
 
 
 class Births:
-    """Forks for the commands of one box, into groups as long as that is found possible."""
+    """Forks for one box, into groups as long as that is found possible."""
 
     def __init__(self, *, possible: bool) -> None:
         self._possible = possible

@@ -116,7 +116,8 @@ class Builder:
                 init = os.pidfd_open(begun["init"])
             _settle(groups, (begun["init"], begun["bwrap"]), mine)
             ready = _heard(mine)
-            threading.Thread(target=groups.let_out, name="let-out", daemon=True).start()
+            if groups.endangered:
+                threading.Thread(target=groups.let_out, name="let-out", daemon=True).start()
             return {**hello, **begun, **ready, "settings": order["settings"], "groups": groups.paths}
         except (OSError, ConfineError, KeyError, ValueError) as error:
             for process in (keeper, init):  # bubblewrap's child is bound to the life of the keeper only at its end

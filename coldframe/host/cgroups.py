@@ -154,7 +154,8 @@ class BoxGroups:
         self.paths = {name: f"{h.base}/{mark}/{sandbox_id}" for name, h in controllers.hierarchies.items()}
         """Hierarchy -> directory of the sandbox's own group."""
         self._limits: GroupLimits | None = None
-        self._endangered: tuple[int, ...] = ()
+        self.endangered: tuple[int, ...] = ()
+        """Who `let_out` is for; known after `settle`."""
 
     @property
     def _keeper_place(self) -> str:
@@ -215,7 +216,7 @@ class BoxGroups:
             try:
                 write_text(f"/proc/{pid}/oom_score_adj", _SPARED)
             except OSError:  # it takes CAP_SYS_RESOURCE
-                self._endangered = beside
+                self.endangered = beside
         try:
             if "cpu" in self.paths:
                 _write_limits(self.paths["cpu"], _v1_limits("cpu", self._limits))
@@ -242,7 +243,7 @@ class BoxGroups:
             inside, outside = self.paths["memory"], self.controllers.hierarchies["memory"].base
         else:
             return
-        for pid in self._endangered:
+        for pid in self.endangered:
             with contextlib.suppress(OSError):
                 if str(pid) in read_text(f"{inside}/cgroup.procs").split():
                     write_text(f"{outside}/cgroup.procs", str(pid))

@@ -121,7 +121,7 @@ def _groups(files: dict[str, int]) -> GroupDescriptors | None:
     return GroupDescriptors(tuple(kinds["per_command"]), tuple(kinds["attach_only"]))
 
 
-def _entrance(groups: GroupDescriptors | None, birthplace: int | None) -> namespaces.Entrance | None:
+def _entrance(groups: GroupDescriptors | None, birthplace: int) -> namespaces.Entrance | None:
     """Into the groups of the box, for what becomes bubblewrap and with it the first process. Raises OSError."""
     if groups is None:
         return None
@@ -151,7 +151,7 @@ def _build(order: Order, files: dict[str, int], answer: socket.socket) -> main.S
         os.close(files["birthplace"])
     built = namespaces.build(
         plan,
-        entrance=_entrance(groups, files.get("first")),
+        entrance=_entrance(groups, files.get("first", -1)),
         begun=lambda init, bwrap: _tell(answer, {"init": init, "bwrap": bwrap}),
     )
     init = os.pidfd_open(built.init)

@@ -140,8 +140,8 @@ class Plan(NamedTuple):
 class Entrance(NamedTuple):
     """Open ways into the control groups of the box, for bubblewrap and with it the first process. Closed once used."""
 
-    birthplace: int | None
-    """Directory of a version 2 group."""
+    birthplace: int
+    """Directory of a version 2 group; -1 for none."""
     tasks: tuple[int, ...]
     """Files of version 1 groups."""
 
@@ -350,7 +350,7 @@ def _start_bwrap_in_groups(line: list[str], complaint: int, handed: tuple[int, .
     """The same, born or moved by itself into the groups of the box. What goes wrong there is its complaint."""
     _hand_on(handed)
     null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
-    pid = _fork_into(entrance.birthplace)
+    pid, _ = birth.Births(possible=True).fork(entrance.birthplace)
     if pid == 0:
         try:
             for target, source in enumerate((null, null, complaint)):
@@ -363,19 +363,10 @@ def _start_bwrap_in_groups(line: list[str], complaint: int, handed: tuple[int, .
             os.write(complaint, f"{BWRAP}: {error.strerror}".encode())
         finally:
             os._exit(127)
-    for file in (null, *entrance.tasks, *(() if entrance.birthplace is None else (entrance.birthplace,))):
-        os.close(file)
+    for file in (null, *entrance.tasks, entrance.birthplace):
+        if file >= 0:
+            os.close(file)
     return pid
-
-
-def _fork_into(group: int | None) -> int:
-    if group is not None:
-        try:
-            return birth.fork_into(group)
-        except OSError as error:
-            if error.errno not in birth.UNAVAILABLE:
-                raise
-    return os.fork()
 
 
 def _hand_on(files: tuple[int, ...]) -> None:
