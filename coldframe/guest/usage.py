@@ -46,8 +46,8 @@ class Tree(Protocol):
     def usage(self) -> Usage:
         """All figures at once, when it is over."""
 
-    def polled_memory_bytes(self) -> int:
-        """Resident memory now, where no controller enforces the limit; 0 where one does."""
+    def polled_memory_bytes(self, limit_bytes: int) -> int:
+        """Memory held now, where no controller enforces the limit, exact if it is over it; 0 where one does."""
 
     def disk_overrun(self) -> tuple[int, int] | None:
         """Bytes used and the limit, once the workspace has grown over its limit while the command ran."""
@@ -70,7 +70,7 @@ def limit_met(spec: dict[str, Any], tree: Tree, cpu_s: float) -> dict[str, Any] 
     """The LimitHit of what the tree is over now."""
     if cpu_s >= spec["cpu_s"]:
         return limit_hit("cpu", spec["cpu_s"], cpu_s, unit="s")
-    memory_bytes = tree.polled_memory_bytes()
+    memory_bytes = tree.polled_memory_bytes(spec["memory_bytes"])
     if memory_bytes > spec["memory_bytes"]:
         return limit_hit("memory", spec["memory_bytes"], float(memory_bytes))
     return _disk_hit(tree.disk_overrun())

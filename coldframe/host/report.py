@@ -533,7 +533,7 @@ def _limits_by_kind(
         strength="hard" if memory_held else "best_effort" if looked else "unsupported",
         enforced_by=f"{where('memory')}, read back{by_command}"
         if memory_held
-        else "looking at resident memory and ending commands"
+        else "looking at the memory that processes hold and ending commands"
         if looked
         else "nothing on this host",
         bound=None if memory_held or not looked else f"what can be touched in {looking}",

@@ -7,8 +7,10 @@ the box's own /proc; signals go through a descriptor of that very process, so a 
 """
 
 import os
+import re
 import signal
 import time
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -35,6 +37,9 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 RECENT_S = 0.01
 """How old a look at all processes may be for what is looked at again and again, by every command of the box."""
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_KIB = re.compile(rb"^(\w+): +(\d+) kB$", re.MULTILINE)
+_HELD = frozenset((b"Pss_Anon", b"Pss_Shmem"))
+"""Lines of /proc/PID/smaps_rollup, since Linux 5.4: proportional shares, and only of what no file could give again."""
 
 
 class Trees:
@@ -232,10 +237,10 @@ class CommandTree:
         """The LimitHit if the kernel itself has no more room for the workspace, in bytes or in files."""
         return self._trees.quota.exhausted()
 
-    def polled_memory_bytes(self) -> int:
+    def polled_memory_bytes(self, limit_bytes: int) -> int:
         if not self._polls_memory:
             return 0
-        return sum(resident_bytes(self._trees.proc, pid) for pid in self._find(most_age_s=RECENT_S))
+        return held_bytes(self._trees.proc, self._find(most_age_s=RECENT_S), limit_bytes)
 
     def close(self) -> None:
         """Let go of the groups."""
@@ -295,10 +300,30 @@ def times_of(proc: int, pid: int) -> Times | None:
     return Times(fields[19], user + system, user + system + sum(of_children))
 
 
-def resident_bytes(proc: int, pid: int) -> int:
-    """Private and shared resident memory; pages shared by two processes count twice, on the safe side."""
+def held_bytes(proc: int, pids: Iterable[int], limit_bytes: int) -> int:
+    """Memory that processes hold together: at least what they do, and exact where that is over *limit_bytes*.
+
+    What is resident in each is cheap to ask for, but counts a page once for every process that shares it, and pages of
+    files, which the kernel takes back when it wants to. So the largest are looked at closely, until it fits or all are.
+    """
+    resident = {pid: _resident_bytes(proc, pid) for pid in pids}
+    total = sum(resident.values())
+    for pid in sorted(resident, key=resident.__getitem__, reverse=True):
+        if total <= limit_bytes:
+            break
+        total -= max(0, resident[pid] - _own_share_bytes(proc, pid, resident[pid]))
+    return total
+
+
+def _resident_bytes(proc: int, pid: int) -> int:
     words = (_read(proc, f"{pid}/statm") or b"").split()
     return int(words[1]) * _PAGE_BYTES if len(words) > 1 else 0
+
+
+def _own_share_bytes(proc: int, pid: int, resident: int) -> int:
+    """Its share of what it holds without a file behind it; *resident* where it cannot be looked at so closely."""
+    kib = dict(_KIB.findall(_read(proc, f"{pid}/smaps_rollup") or b""))
+    return sum(int(kib[name]) for name in _HELD) * 1024 if kib.keys() >= _HELD else resident
 
 
 def describe_process(proc: int, pid: int) -> dict[str, Any] | None:

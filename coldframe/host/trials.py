@@ -143,15 +143,15 @@ async def _try(box: Box, attempt: _Attempt) -> Trial:
         return _told(attempt, held=False, seen=f"could not be tried: {error or 'no end in time'}")
     if result is None:
         return _told(attempt, held=False, seen="could not be tried: no end was told")
+    met = "no limit" if result.limit is None else f"the limit `{result.limit.kind}`"
     if attempt.limit is not None:
-        met = "no limit" if result.limit is None else f"the limit `{result.limit.kind}`"
         return _told(attempt, held=met == f"the limit `{attempt.limit}`", seen=f"ended by {met}")
     lines = written.decode("utf-8", "replace").splitlines()
     breaches = [line for line in lines if line.startswith("BREACH")]
     return _told(
         attempt,
         held=not breaches and "HELD" in lines,
-        seen=_shown(breaches) or ("tried" if "HELD" in lines else "no answer"),
+        seen=_shown(breaches) or ("tried" if "HELD" in lines else f"no answer; ended by {met}"),
     )
 
 

@@ -69,7 +69,7 @@ class SessionTree:
     def usage(self) -> Usage:
         return Usage(0.0, None, 0)
 
-    def polled_memory_bytes(self) -> int:
+    def polled_memory_bytes(self, limit_bytes: int) -> int:
         return 0
 
     def disk_overrun(self) -> tuple[int, int] | None:

@@ -98,7 +98,7 @@ def test_a_trial_that_meets_another_limit_has_not_held() -> None:
 def test_a_trial_holds_only_if_it_ran_to_its_end_without_a_breach() -> None:
     name = WALLS[0].name
     assert tried(Scripted(output=b"HELD\n"))[name].held
-    assert (cut := tried(Scripted(output=b"")))[name].seen == "no answer" and not cut[name].held
+    assert (cut := tried(Scripted(output=b"")))[name].seen == "no answer; ended by no limit" and not cut[name].held
     breached = tried(Scripted(output=b"BREACH wrote /etc\nHELD\n"))[name]
     assert (breached.held, breached.seen) == (False, "wrote /etc")
     untried = tried(Scripted(error=GuestLost("the keeper ended")))[name]

@@ -138,6 +138,24 @@ def test_memory_ends_the_command_that_takes_too_much_and_nothing_else(
     sandbox.signal(witness.command_id, cancel=True)
 
 
+SHARED = (
+    "import os, time\nheld = b'x' * (40 << 20)\nfor _ in range(4):\n    if os.fork() == 0:\n"
+    "        time.sleep(1)\n        os._exit(0)\nfor _ in range(4): os.wait()\nprint('held')"
+)
+MAPPED = (
+    "import mmap, time\nbig = open('big')\nmapped = mmap.mmap(big.fileno(), 0, prot=mmap.PROT_READ)\n"
+    "seen = sum(mapped[place] for place in range(0, len(mapped), 4096))\ntime.sleep(1)\nprint('held')"
+)
+
+
+@pytest.mark.req("T1.105")
+@pytest.mark.parametrize("program", [SHARED, MAPPED], ids=["shared by five processes", "pages of a file"])
+def test_memory_that_is_shared_or_can_be_given_back_ends_nobody(narrow: SyncSandbox, program: str) -> None:
+    narrow.run_command("head -c 200M /dev/zero > big")
+    held = narrow.run_command(["python3", "-c", program])
+    assert (held.limit, held.stdout) == (None, "held\n"), held.stderr
+
+
 @pytest.mark.req("T1.105")
 def test_memory_file_systems_end_before_the_memory_does_and_can_be_emptied(narrow: SyncSandbox) -> None:
     filled = narrow.run_command(
