@@ -123,7 +123,12 @@ class Commands:
     def tighten_limits(self, limits: dict[str, Any]) -> None:
         """Hold the next command to `limits` where they are below those that the box was built with; else to the latter."""
         built = self._built_limits
-        lowered = {name: min(limits[name], built[name]) for name in LOWERED_LIVE if name in limits}
+        lowered = {}
+        for name in LOWERED_LIVE:
+            value = limits.get(name, built[name])
+            if type(value) not in (type(built[name]), int) or value <= 0:
+                raise Failure("INVALID_ARGUMENT", f"the limit `{name}` cannot be lowered to this")
+            lowered[name] = min(value, built[name])
         self.setting.limits.update({**built, **lowered})
         self.setting.quota.hold_to(self.setting.limits["disk_mib"] << 20)
 

@@ -11,6 +11,7 @@ both ends free of multiplexing and of head-of-line blocking.
 """
 
 import json
+import math
 import struct
 from typing import Any
 
@@ -57,9 +58,17 @@ def is_whole(frame: bytes | bytearray) -> bool:
     return len(frame) == PREFIX.size + int(head) + int(body)
 
 
+def _finite(text: str) -> float:
+    """Compared with a limit, what is no number would be under it whatever the limit is."""
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is not finite")
+    return value
+
+
 def decode_head(text: bytes) -> dict[str, Any]:
     try:
-        head = json.loads(text)
+        head = json.loads(text, parse_constant=_finite, parse_float=_finite)
     except (ValueError, RecursionError) as error:
         raise BadFrame("head is not JSON") from error
     if not isinstance(head, dict):

@@ -13,8 +13,9 @@ from collections.abc import Callable
 
 IN, OUT, HANGUP, EDGE = select.EPOLLIN, select.EPOLLOUT, select.EPOLLHUP | select.EPOLLERR, select.EPOLLET
 
-
 TIDY_TIMERS = 256
+LONGEST_WAIT_S = 86_400.0
+"""The kernel takes no more than some weeks; a timer further off is looked at in between."""
 
 
 class Timer:
@@ -98,7 +99,7 @@ class Loop:
             return 0
         while self._timers and self._timers[0][2].action is None:
             heapq.heappop(self._timers)
-        return max(0.0, self._timers[0][0] - time.monotonic()) if self._timers else -1
+        return min(max(0.0, self._timers[0][0] - time.monotonic()), LONGEST_WAIT_S) if self._timers else -1
 
     def _run_timers(self) -> None:
         now = time.monotonic()

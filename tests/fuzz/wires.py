@@ -18,7 +18,7 @@ from coldframe.contract.files import ListCommands
 from coldframe.guest.frames import PREFIX, decode_head, encode
 from coldframe.guest.records import read_record
 from coldframe.host import daemon
-from coldframe.host.link import connect
+from coldframe.host.link import LinkLost, connect
 from coldframe.host.machine import Machine
 from coldframe.host.remote import RemoteHost
 from coldframe.host.removal import remove_tree
@@ -178,7 +178,10 @@ class Keeper:
             raise Fault("the keeper ended")
         if answered.stdout != "alive\n":
             raise Fault(f"another's command gave {answered.stdout!r}")
-        await self._no_limbo()
+        try:
+            await self._no_limbo()
+        except LinkLost as error:
+            raise Fault("the keeper ended") from error
         self._forget_records()
 
     async def _no_limbo(self) -> None:

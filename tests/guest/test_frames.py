@@ -45,6 +45,13 @@ def test_a_head_that_is_no_object_is_refused(text: bytes) -> None:
         decode_head(text)
 
 
+@pytest.mark.parametrize("number", [b"NaN", b"Infinity", b"-Infinity", b"1e999", b"-1e999"])
+def test_a_number_that_no_limit_bounds_is_refused(number: bytes) -> None:
+    with pytest.raises(BadFrame):
+        decode_head(b'{"op":"ask","limits":{"wall_s":' + number + b"}}")
+    assert decode_head(b'{"timeout_s":1e308}') == {"timeout_s": 1e308}
+
+
 def test_only_exactly_one_frame_is_whole() -> None:
     frame = encode({"answer": {}}, b"body")
     assert is_whole(frame)

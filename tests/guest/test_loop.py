@@ -29,3 +29,15 @@ def test_a_watch_that_cannot_be_had_is_tried_again(monkeypatch: pytest.MonkeyPat
     loop._epoll.close()
     os.close(seen)
     os.close(tell)
+
+
+def test_a_timer_in_the_far_future_keeps_nothing_from_running() -> None:
+    loop = Loop()
+    loop.after(1e308, loop.stop)
+    seen, tell = os.pipe()
+    loop.watch(seen, IN, lambda _: loop.stop())
+    os.write(tell, b"x")
+    loop.run()
+    loop._epoll.close()
+    os.close(seen)
+    os.close(tell)

@@ -217,10 +217,11 @@ def test_a_keeper_that_died_is_told_and_its_box_is_gone_before_its_end_is_told(w
         os.kill(mark.pid, signal.SIGKILL)
         with pytest.raises(GuestLost):
             await run(box, "true")
+        # At once: its sockets close before it is gone, and whoever saw that asks.
+        assert [status.state for status in await machine.boxes()] == ["lost"]
         await until(lambda: asyncio.to_thread(lambda: not mark.alive()), "the keeper is gone")
         with pytest.raises(GuestLost):
             await machine.box("box")
-        assert [status.state for status in await machine.boxes()] == ["lost"]
         await machine.end_box("box")
         assert process_start(mark.init) != mark.init_started
         assert await machine.boxes() == []
@@ -378,3 +379,18 @@ def test_a_damaged_record_is_told_and_is_no_fault_of_the_host(damage: bytes) -> 
             _ = [event async for event in await machine.stored("box", "c")]
 
     on_a_machine(steps)
+
+
+@as_root_and_ordinary
+def test_with_the_largest_limits_that_can_be_asked_for_commands_run(who: str) -> None:
+    most = {
+        name: next(one.le for one in field.metadata if hasattr(one, "le"))
+        for name, field in Limits.model_fields.items()
+    }
+
+    async def steps(machine: Machine) -> None:
+        box = await new_box(machine, limits=Limits(**most))
+        ended = await run(box, "echo ran")
+        assert (ended.result.exit_code, ended.stdout, ended.stderr) == (0, "ran\n", "")
+
+    on_a_machine(steps, who=who)
