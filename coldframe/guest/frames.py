@@ -21,7 +21,7 @@ MAX_HEAD_BYTES = 256 * 1024 * 1024
 MAX_BODY_BYTES = 65 * 1024 * 1024
 """The largest content of one ask (64 MiB) and some slack."""
 
-MALFORMED = (AttributeError, KeyError, OverflowError, TypeError, ValueError)
+MALFORMED = (AttributeError, LookupError, OverflowError, TypeError, ValueError)
 """What code that trusts a request's fields raises where one is missing, of another kind or out of range."""
 
 
