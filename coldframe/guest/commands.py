@@ -6,6 +6,7 @@ Records are files of `guest/records.py`; `ID.out` is the transcript, `ID.late` w
 afterwards.
 """
 
+import contextlib
 import os
 import select
 import signal
@@ -105,8 +106,9 @@ class Commands:
             self._watch_capture(setting.capture)
 
     def end_box(self) -> None:
-        """Kill the box: its first process takes all others with it."""
-        signal.pidfd_send_signal(self.setting.init, signal.SIGKILL)
+        """Kill the box: its first process takes all others with it. Nothing to do if it has ended."""
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self.setting.init, signal.SIGKILL)
 
     def require_room(self, more_bytes: int) -> None:
         """Raise LIMIT_DISK if the workspace may not hold that much more."""
