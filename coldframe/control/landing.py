@@ -165,7 +165,8 @@ class Landing:
     ) -> ColdframeError:
         """Record that the end is not known, and return what whoever asks is told.
 
-        A command that certainly never *began* gives its key back: sent again, it is a new call and runs once.
+        A command that certainly never *began* gives its key back: sent again, it is a new call and runs once. Where its
+        sandbox is there no more it would be refused for ever, so that is not advised then.
         """
         error: ColdframeError
         if began:
@@ -174,6 +175,9 @@ class Landing:
                 hint="look at the workspace: the call may have had effects; then use a new key",
                 call_id=started.call_id,
             )
+        elif self._sandboxes.find(started.sandbox_id).state.state != "running":
+            reason = "the sandbox ended before the command had begun"
+            error = GuestLost(f"call `{started.call_id}` did nothing: {reason}", call_id=started.call_id)
         else:
             reason = "the command had not begun when server or sandbox ended"
             error = HostUnreachable(

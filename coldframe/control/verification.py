@@ -9,6 +9,7 @@ fault names the entry at which it shows. What each attack looks like:
 - the tail was cut, or the database replaced or emptied: the head or a checkpoint knows more
 - entries were added by somebody else: the database is further than the head by more than a crash explains
 - a checkpoint was changed or removed: signature, numbers, the digest of the one before, or the head
+- everything was removed: what the installation has beside the ledger (`traces.py`)
 """
 
 import hashlib
@@ -35,6 +36,7 @@ from coldframe.control.checkpoints import (
     read_head,
     read_seal,
 )
+from coldframe.control.traces import find_traces
 
 FAULT_FOUND = "ledger.fault_found"
 """Kind of the entry that keeps what was found on opening."""
@@ -121,6 +123,8 @@ def verify_directory(database_path: str, directory: str) -> LedgerVerdict:
         faults.add("changed", chain.last_seq + 1, f"the database cannot be read after entry {chain.last_seq}: {error}")
         chain.readable = False
     chain.finish(_head(directory, seal, _Faults()), has_marks=head is not None or bool(lines))
+    if chain.count == 0 and not faults.found:
+        _check_beginning(database_path, faults)
     found = sorted(faults.found, key=lambda fault: fault.seq)
     return LedgerVerdict(
         intact=not found,
@@ -150,7 +154,22 @@ def find_opening_faults(database_path: str, directory: str, seal: Seal) -> list[
     elif chain.count == 0:
         chain.last_seq = _last_seq(database_path)
     chain.finish(head, has_marks=head is not None or bool(lines))
+    if chain.last_seq == 0 and not faults.found:
+        _check_beginning(database_path, faults)
     return faults.found
+
+
+def _check_beginning(database_path: str, faults: _Faults) -> None:
+    """Look whether a ledger without entries and without marks is a new one."""
+    connection = _connect(database_path)
+    try:
+        traces = find_traces(connection, os.path.dirname(os.path.dirname(os.path.abspath(database_path))))
+    finally:
+        if connection is not None:
+            connection.close()
+    # Asked after that: a server that has just begun makes both in one transaction.
+    if traces and _last_seq(database_path) == 0:
+        faults.add("missing", 1, f"the ledger begins anew, although there are {', '.join(traces)} of before")
 
 
 def _is_torn(directory: str) -> bool:

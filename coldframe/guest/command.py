@@ -1,4 +1,4 @@
-"""One command from start to record: its streams, its end, what outlives it.
+"""One command from start to record: its start, its end, what outlives it. Its streams are in `streams.py`.
 
 The call ends when the main process has ended and its streams are empty, or at most DRAIN_LIMIT_S later
 if somebody else still holds them. What lives on then is *adopted* (kept, listed, its late output kept
@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 
 from coldframe.guest import spawn
 from coldframe.guest.frames import MALFORMED
-from coldframe.guest.loop import EDGE, HANGUP, IN, Loop, Timer
+from coldframe.guest.loop import IN, Loop, Timer
+from coldframe.guest.streams import Streams, Taken
 from coldframe.guest.transcript import STDERR, STDOUT, Transcript
 from coldframe.guest.usage import (
     LEFTOVERS_CHECK_S,
@@ -36,11 +37,6 @@ DRAIN_LIMIT_S = 0.8
 """And the longest wait in all. T1.38 allows one second."""
 GRACE_S = 1.0
 """Between TERM and KILL."""
-EXACT_ORDER_BYTES = 256 * 1024
-"""Output up to which the order across streams is exact; past it the pipes grow for throughput."""
-READ_BYTES = 1024 * 1024
-TYPE_AGAIN_S = 0.02
-"""How soon a full terminal is tried again with the rest of the input."""
 HELD_LIMIT_S = 1.0
 """How long a killed main process may be held back by a neighbour that traces it, before its end is told anyway."""
 LATE_CAP_BYTES = 64 * 1024 * 1024
@@ -92,13 +88,9 @@ class Command:
         self._on_change = on_change
         self._began = time.monotonic()
         self._child: spawn.Child | None = None
-        self._outputs: dict[int, tuple[int, int]] = {}
-        """Read descriptor to (stream, held write descriptor or -1)."""
-        self._pending: list[tuple[int, bytearray]] = []
-        self._bulk = False
-        self._streams_after_bulk: set[int] = set()
-        self._terminal = -1
-        self._typed = b""
+        self._streams = Streams(
+            loop, transcript, take=self._take, on_arrival=self._on_arrival, on_last_end=self._on_last_end
+        )
         self._held = False
         self._kill_since = 0.0
         self._status: int | None = None
@@ -111,8 +103,6 @@ class Command:
         self._usage_check: Timer | None = None
         self._drain_idle: Timer | None = None
         self._drain_end: Timer | None = None
-        self._flushing = False
-        self._late_discarded = False
 
     # -- start ---------------------------------------------------------------------------------
 
@@ -126,23 +116,16 @@ class Command:
             if script >= 0:
                 opened.append(script)
             if terminal:
-                self._terminal, theirs = spawn.open_terminal(terminal["columns"], terminal["rows"])
+                theirs = self._streams.open_terminal(terminal["columns"], terminal["rows"])
                 opened.append(theirs)
-                self._outputs[self._terminal] = (STDOUT, -1)
                 streams = (theirs, theirs, theirs)
             else:
                 source = self._nothing
                 if stdin:
                     source = spawn.open_input(stdin, sealed=bool(spec.get("sealed_input")))
                     opened.append(source)
-                out = spawn.open_output()
-                self._outputs[out.read] = (STDOUT, out.write)
-                err = spawn.open_output()
-                self._outputs[err.read] = (STDERR, err.write)
-                streams = (source, out.write, err.write)
-            # Watched before anybody can write, since the order of the first two writes is the order of their events.
-            for file in self._outputs:
-                self._loop.watch(file, IN | EDGE, self._stream_reader(file))
+                streams = (source, *self._streams.open_pipes())
+            self._streams.watch()
             self._deadline = self._loop.after(spec["timeout_s"], self._on_timeout)
             self._usage_check = self._loop.after(USAGE_CHECK_S, self._check_usage)
             self._child = spawn.start(
@@ -168,7 +151,7 @@ class Command:
             if isinstance(error, OSError) and error.errno == errno.EAGAIN:
                 self._limit = limit_hit("pids", spec.get("pids", 0), unit="processes")
             self._status = 126 << 8
-            self._close_streams()
+            self._streams.close()
             self.started = Started(None, now())
             self._complete()
             return
@@ -176,8 +159,7 @@ class Command:
             for file in opened:
                 os.close(file)
         if terminal:
-            self._typed = stdin
-            self._type()
+            self._streams.type(stdin)
         try:
             if not self._child.told:
                 self._loop.watch(self._child.report, 0, lambda _: self._read_report())
@@ -196,16 +178,6 @@ class Command:
         self._kill_since = time.monotonic()
         self._loop.soon(lambda: self._on_exit(IN))
         self._loop.after(HELD_LIMIT_S, self._kill_until_gone)
-
-    def _type(self) -> None:
-        """Type what is left of the input, as far as the terminal takes it: a program may never read."""
-        try:
-            while self._typed and self._terminal >= 0:
-                self._typed = self._typed[os.write(self._terminal, self._typed) :]
-        except BlockingIOError:
-            self._loop.after(TYPE_AGAIN_S, self._type)
-        except OSError:  # the terminal is gone, and whoever could have read with it
-            self._typed = b""
 
     def _arguments(self) -> tuple[list[bytes], int]:
         if self.spec.get("shell") is not None:
@@ -238,78 +210,23 @@ class Command:
 
     _status_if_failed = 126
 
-    # -- streams -------------------------------------------------------------------------------
+    # -- output --------------------------------------------------------------------------------
 
-    def _stream_reader(self, file: int) -> Callable[[int], None]:
-        def read(events: int) -> None:
-            self._read_stream(file, everything=bool(events & HANGUP) or self._bulk or file == self._terminal)
-
-        return read
-
-    def _reader_again(self, file: int) -> Callable[[], None]:
-        def read() -> None:
-            if file in self._outputs:
-                self._read_stream(file, everything=True)
-
-        return read
-
-    def _read_stream(self, file: int, *, everything: bool) -> None:
-        """Take one write (exact order), or all there is (bulk, or nobody writes any more)."""
-        stream, _ = self._outputs[file]
-        budget = 8 * READ_BYTES
-        while True:
-            try:
-                data = os.read(file, READ_BYTES)
-            except BlockingIOError:
-                break
-            except OSError as error:
-                if error.errno != errno.EIO:  # EIO: the last holder of the terminal is gone
-                    raise
-                data = b""
-            if not data:
-                self._close_stream(file)
-                break
-            self._take(stream, data)
-            budget -= len(data)
-            if not everything:
-                break
-            if budget <= 0:  # let others have a turn; edge-triggered, so ask ourselves again
-                self._loop.soon(self._reader_again(file))
-                break
-
-    def _take(self, stream: int, data: bytes) -> None:
-        if self._bulk:
-            self._streams_after_bulk.add(stream)
-        if self._pending and self._pending[-1][0] == stream and len(self._pending[-1][1]) < READ_BYTES:
-            self._pending[-1][1].extend(data)
-        else:
-            self._pending.append((stream, bytearray(data)))
-        if not self._flushing:
-            self._flushing = True
-            self._loop.soon(self._flush)
-        if self._drain_idle is not None:
-            self._restart_drain()
-        if not self._bulk and self.transcript.total_bytes > EXACT_ORDER_BYTES:
-            self._go_bulk()
-
-    def _go_bulk(self) -> None:
-        self._bulk = True
-        for read, (stream, write) in list(self._outputs.items()):
-            if write >= 0:
-                spawn.make_bulk(spawn.Output(read, write))
-                os.close(write)
-                self._outputs[read] = (stream, -1)
-                self._loop.soon(self._reader_again(read))
-
-    def _flush(self) -> None:
-        self._flushing = False
-        pending, self._pending = self._pending, []
+    def _take(self, pending: Taken) -> None:
         try:
             for stream, data in pending:
                 self._keep(stream, bytes(data))
         except OSError as error:
             self._output_lost(error)
         self._on_change(self)
+
+    def _on_arrival(self) -> None:
+        if self._drain_idle is not None:
+            self._restart_drain()
+
+    def _on_last_end(self) -> None:
+        if self._status is not None and self.result is None:
+            self._loop.soon(self._complete)
 
     def _keep(self, stream: int, data: bytes) -> None:
         if self.result is None:
@@ -329,26 +246,6 @@ class Command:
             self._limit = limit_hit("disk", 0)
             self._start_error = f"output could not be kept: {error.strerror}"
             self._end_tree("limit")
-
-    def _close_stream(self, file: int) -> None:
-        _, write = self._outputs.pop(file)
-        self._loop.forget(file)
-        os.close(file)
-        if write >= 0:
-            os.close(write)
-        if file == self._terminal:
-            self._terminal = -1
-        if not self._outputs and self._status is not None and self.result is None:
-            self._loop.soon(self._complete)
-
-    def _close_streams(self) -> None:
-        for file in list(self._outputs):
-            _, write = self._outputs.pop(file)
-            self._loop.forget(file)
-            os.close(file)
-            if write >= 0:
-                os.close(write)
-        self._terminal = -1
 
     # -- end -----------------------------------------------------------------------------------
 
@@ -376,13 +273,10 @@ class Command:
             self.started = Started(None, now())
         if self._deadline is not None and self._reason is None:
             self._deadline.cancel()
-        for read, (stream, write) in list(self._outputs.items()):
-            if write >= 0:  # our own hold would hide the end of the file
-                os.close(write)
-                self._outputs[read] = (stream, -1)
+        self._streams.let_go()
         self._drain_end = self._loop.after(DRAIN_LIMIT_S, self._complete)
         self._restart_drain()
-        if not self._outputs:
+        if not self._streams.open:
             self._loop.soon(self._complete)
 
     def _restart_drain(self) -> None:
@@ -423,10 +317,7 @@ class Command:
         self.tree.signal(number)
 
     def resize(self, columns: int, rows: int) -> bool:
-        if self._terminal < 0:
-            return False
-        spawn.resize_terminal(self._terminal, columns, rows)
-        return True
+        return self._streams.resize(columns, rows)
 
     def _end_tree(self, reason: str) -> None:
         self._reason = reason
@@ -475,7 +366,7 @@ class Command:
         for timer in (self._drain_idle, self._drain_end, self._deadline, self._usage_check):
             if timer is not None:
                 timer.cancel()
-        self._flush_now()
+        self._streams.drain()
         self.outlived = not self.tree.empty()
         if self.outlived:
             if self.spec.get("leftovers") == "end":
@@ -499,19 +390,12 @@ class Command:
         self.tree.kill()
         self._loop.after(0.01, self._end_leftovers)
 
-    def _flush_now(self) -> None:
-        for file in list(self._outputs):
-            if file in self._outputs:
-                self._read_stream(file, everything=True)
-        self._flush()
-
     def _seal(self) -> None:
         if self.result is not None:
             return
         self.result = self._finish(self)
         self.state = "ended"
         if not self.outlived:
-            self._close_streams()
             self._close()
         else:
             self._watch_leftovers()
@@ -520,8 +404,7 @@ class Command:
     def _watch_leftovers(self) -> None:
         """Keep the group of adopted processes until the last of them is gone."""
         if self.tree.empty():
-            self._flush_now()
-            self._close_streams()
+            self._streams.drain()
             self._close()
         else:
             if (
@@ -531,6 +414,7 @@ class Command:
             self._loop.with_others(LEFTOVERS_CHECK_S, self._watch_leftovers)
 
     def _close(self) -> None:
+        self._streams.close()
         self._late.close()
         self.tree.close()
         self.settled = True
@@ -551,7 +435,6 @@ class Command:
         usage = self.tree.usage()
         limit = self._limit or limit_behind(self.spec, self.tree, usage, code=code, signal_number=number)
         assert self.started is not None
-        mixed = self._bulk and len(self._streams_after_bulk) > 1
         return {
             "command_id": self.command_id,
             "ended": ended,
@@ -569,7 +452,7 @@ class Command:
             "peak_memory_bytes": usage.peak_memory_bytes or self._largest_bytes,
             "stdout": self.transcript.digests[STDOUT].summary(),
             "stderr": self.transcript.digests[STDERR].summary(),
-            "order": "approximate" if mixed else "exact",
+            "order": "approximate" if self._streams.mixed else "exact",
             "leftovers": self.leftovers,
             "leftovers_ended": self.leftovers_ended,
             "artifact_id": self.command_id,

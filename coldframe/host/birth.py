@@ -22,6 +22,10 @@ _SYS_CLONE3 = 435
 _CLONE_INTO_CGROUP = 0x2_0000_0000
 
 
+KEEPER_NAME = "cf-keeper"
+"""What the kernel calls a keeper from when it has a session of its own, and its forks until they exec. `strays.py` asks."""
+
+
 class _CloneArgs(ctypes.Structure):
     _fields_ = tuple(
         (name, ctypes.c_uint64)
@@ -32,22 +36,27 @@ class _CloneArgs(ctypes.Structure):
     )
 
 
+_python = ctypes.pythonapi
 _call = ctypes.PyDLL(None, use_errno=True).syscall  # not CDLL: nothing may let go of the interpreter's lock in between
 _call.restype = ctypes.c_long
 _call.argtypes = (ctypes.c_long, ctypes.c_void_p, ctypes.c_size_t)
 
 
-def fork_into(group: int) -> int:
-    """As os.fork by a process with one thread, but for what Python and the C library do after a fork: the child may
-    run a few lines and must exec or end then.
+def fork_into(group: int, *, goes_on: bool = False) -> int:
+    """As os.fork by a process with one thread, but for what the C library does after a fork, and Python too unless the
+    child `goes_on` as Python: it may run a few lines then, and must exec or end.
 
     `group` is the open directory of a version 2 group. Raises OSError; its errno is in `UNAVAILABLE` where there is
     no such fork.
     """
     arguments = _CloneArgs(flags=_CLONE_INTO_CGROUP, exit_signal=signal.SIGCHLD, cgroup=group)
+    if goes_on:
+        _python.PyOS_BeforeFork()
     pid = int(_call(_SYS_CLONE3, ctypes.addressof(arguments), ctypes.sizeof(arguments)))
+    number = ctypes.get_errno()
+    if goes_on:
+        (_python.PyOS_AfterFork_Parent if pid else _python.PyOS_AfterFork_Child)()
     if pid < 0:
-        number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
     return pid
 
@@ -58,11 +67,14 @@ class Births:
     def __init__(self, *, possible: bool) -> None:
         self._possible = possible
 
-    def fork(self, birthplace: int) -> tuple[int, bool]:
-        """As os.fork, and whether the child was born in the group behind `birthplace` (-1 for none). Raises OSError."""
+    def fork(self, birthplace: int, *, goes_on: bool = False) -> tuple[int, bool]:
+        """As os.fork, and whether the child was born in the group behind `birthplace` (-1 for none). Raises OSError.
+
+        A child that is not said to go on as Python must exec or end soon.
+        """
         if birthplace >= 0 and self._possible:
             try:
-                return fork_into(birthplace), True
+                return fork_into(birthplace, goes_on=goes_on), True
             except OSError as error:
                 if error.errno not in UNAVAILABLE:
                     raise

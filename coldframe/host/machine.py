@@ -21,6 +21,7 @@ import socket
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 
 from coldframe.contract.command import CommandEvent
 from coldframe.contract.errors import GuestLost, InvalidArgument, NotFound, WrongState
@@ -38,7 +39,7 @@ from coldframe.host.link import SOCKET_NAME
 from coldframe.host.marks import GRAVE, KeeperMark, Marks
 from coldframe.host.offered_tools import libraries_of, offered_tools
 from coldframe.host.processes import process_start
-from coldframe.host.removal import remove_directory, remove_tree
+from coldframe.host.removal import remove_directory, remove_tree, try_removal
 from coldframe.host.settings import HostSettings
 from coldframe.host.stored_commands import read_stored
 from coldframe.host.strays import kill_strays, mark_of
@@ -332,7 +333,7 @@ class Machine:
         return [
             BoxStatus(
                 sandbox_id=name,
-                state="running" if mark.alive() else "lost",
+                state="running" if mark.serves() else "lost",
                 created_at=datetime.fromisoformat(mark.created_at),
                 owner=mark.owner,
             )
@@ -372,8 +373,9 @@ class Machine:
         boxes = os.path.join(self._data, "boxes")
         for name in sorted(os.listdir(boxes)):
             if GRAVE in name:
-                await asyncio.to_thread(remove_tree, os.path.join(boxes, name))
-                removed.append(f"boxes/{name}")
+                grave = partial(remove_tree, os.path.join(boxes, name))
+                if await asyncio.to_thread(try_removal, f"boxes/{name}", grave):
+                    removed.append(f"boxes/{name}")
         for name in self._marks.names():
             if name in keep_boxes | spared or self._marks.is_there(name):
                 continue
@@ -391,8 +393,8 @@ class Machine:
         strays = await asyncio.to_thread(kill_strays, mark_of(self.installation))
         removed += [f"process {pid}" for pid in strays]
         for name in self.workspaces.strays(keep_sessions=keep_sessions | spared):
-            await asyncio.to_thread(self.workspaces.remove_stray, name)
-            removed.append(name)
+            if await asyncio.to_thread(try_removal, name, partial(self.workspaces.remove_stray, name)):
+                removed.append(name)
         await asyncio.to_thread(self.workspaces.mount_all)
         spared.update(name for name, mark in self._marks.all() if mark.alive())
         if not self._building:  # nor does anybody begin to meanwhile, since nothing else goes on in this thread

@@ -6,12 +6,12 @@ boxes/SANDBOX/     keeper.sock, keeper.json (ending.json while it is removed), r
 import contextlib
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from coldframe.contract.errors import InvalidArgument
 from coldframe.host.link import SOCKET_NAME
-from coldframe.host.processes import process_start
+from coldframe.host.processes import is_exiting, process_start
 
 KEPT, ENDING = "keeper.json", "ending.json"
 """The mark of a box, and its name from when the box is gone until all that belonged to it is."""
@@ -45,6 +45,10 @@ class KeeperMark:
 
 
 class Marks:
+    def serves(self) -> bool:
+        """Less than alive: whoever saw the keeper's sockets close is not told that it runs."""
+        return self.alive() and not is_exiting(self.pid)
+
     """Those of one installation, below its `boxes/`."""
 
     def __init__(self, boxes: str) -> None:

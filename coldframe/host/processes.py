@@ -9,14 +9,29 @@ import signal
 END_TIMEOUT_S = 10.0
 
 
+_EXITING = 0x4
+"""PF_EXITING of the kernel."""
+
+
 def process_start(pid: int) -> str | None:
     """Start time of a live process in clock ticks since boot; None if there is none (or a zombie)."""
+    fields = _stat(pid)
+    return None if fields is None or fields[0] in "ZX" else fields[19]
+
+
+def is_exiting(pid: int) -> bool:
+    """Whether it runs nothing of its own any more: it closes its sockets a while before it is a zombie."""
+    fields = _stat(pid)
+    return fields is None or int(fields[6]) & _EXITING != 0
+
+
+def _stat(pid: int) -> list[str] | None:
+    """What follows the name in `/proc/PID/stat`, from the state on."""
     try:
         with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as source:
-            fields = source.read().rpartition(")")[2].split()
+            return source.read().rpartition(")")[2].split()
     except OSError:
         return None
-    return None if fields[0] in "ZX" else fields[19]
 
 
 def kill_if_same(pid: int, started: str) -> None:

@@ -8,9 +8,15 @@ meanwhile, the walk ends instead of going on in what lies above the tree.
 
 import contextlib
 import errno
+import logging
 import os
 import secrets
 import stat
+from collections.abc import Callable
+
+from coldframe.contract.errors import ColdframeError
+
+_log = logging.getLogger(__name__)
 
 
 def remove_tree(path: str) -> None:
@@ -62,6 +68,17 @@ def remove_directory(path: str) -> None:
     grave = f"{path}.gone-{secrets.token_hex(4)}"
     os.rename(path, grave)
     remove_tree(grave)
+
+
+def try_removal(what: str, remove: Callable[[], None]) -> bool:
+    """Whether *remove* removed *what*. A sweep goes on without what cannot be removed; it is logged, and the next one
+    tries again."""
+    try:
+        remove()
+    except (OSError, ColdframeError) as error:
+        _log.warning("`%s` could not be removed, the next sweep tries again: %s", what, error)
+        return False
+    return True
 
 
 def _identity(directory: int) -> tuple[int, int]:

@@ -23,9 +23,10 @@ import struct
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from coldframe.host.isolation.namespaces import HOST_SETTINGS, SETTINGS
-from coldframe.host.removal import remove_tree
+from coldframe.host.removal import remove_tree, try_removal
 
 _CHANGES = 0x2 | 0x4 | 0x8 | 0xC0 | 0x100 | 0x200 | 0x400 | 0x800
 """Written, changed, closed after writing, moved, made, deleted; also the directory itself."""
@@ -62,12 +63,12 @@ class HostSettings:
             return self._current
 
     def remove_unused(self, used: set[str]) -> None:
-        """All but the current one and `used`. Raises OSError."""
+        """All but the current one and `used`, as far as they can be removed."""
         with self._lock:
             for name in os.listdir(self._directory):
                 path = os.path.join(self._directory, name)
                 if path != self._current and path not in used:
-                    remove_tree(path)
+                    try_removal(f"settings/{name}", partial(remove_tree, path))
 
     def close(self) -> None:
         if self._watch >= 0:

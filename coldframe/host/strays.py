@@ -5,11 +5,15 @@ child that is then depends on who else died: the zygote's, the daemon's, or that
 is not told by its parent, but by two things that no other program has: the installation's *mark* where only a zygote,
 its forks and the bubblewraps of its boxes carry it, and a session whose leader, the keeper, is gone. (The kernel gives
 the number of a session to no other process while one is still in it.)
+
+A keeper that has just been forked looks like that as well if its zygote dies: it is in the zygote's session until it has
+its own. So a fork counts only once it has the name that keepers give themselves after that.
 """
 
 import contextlib
 import os
 
+from coldframe.host.birth import KEEPER_NAME
 from coldframe.host.isolation.namespaces import marked_name
 from coldframe.host.processes import kill
 
@@ -70,9 +74,18 @@ def _carries(pid: int, mark: str) -> bool:
             words = source.read().rstrip(b"\0").split(b"\0")
     except OSError:
         return False
-    return words[0] == os.fsencode(marked_name(mark)) or (
-        words[-1] == os.fsencode(mark) and words[1:4] == [b"-I", b"-S", b"-c"]
-    )
+    if words[0] == os.fsencode(marked_name(mark)):
+        return True
+    # Its name is read before its session, which it has by then.
+    return words[-1] == os.fsencode(mark) and words[1:4] == [b"-I", b"-S", b"-c"] and _name(pid) == KEEPER_NAME
+
+
+def _name(pid: int) -> str | None:
+    try:
+        with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as source:
+            return source.read().rstrip("\n")
+    except OSError:
+        return None
 
 
 def _state_and_session(pid: int) -> tuple[str, int] | None:

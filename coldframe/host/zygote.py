@@ -8,7 +8,6 @@ End of file on the socket ends the zygote and nothing but the zygote.
 
 import array
 import contextlib
-import ctypes
 import gc
 import json
 import os
@@ -38,7 +37,8 @@ def main() -> None:
         order = keeper.Order(**json.loads(message))
         given = dict(zip(order.files, files, strict=True))
         try:
-            pid = _fork(given.get("birthplace"))
+            # Where it cannot be born in its group, the machine moves it there.
+            pid, _ = birth.Births(possible=True).fork(given.get("birthplace", -1), goes_on=True)
         except OSError as error:  # this order fails, and not those that wait behind it
             _refuse(given["answer"], f"no keeper could be forked: {error.strerror}")
             pid = -1
@@ -56,23 +56,6 @@ def _refuse(answer: int, reason: str) -> None:
         machine.send(json.dumps({"failed": reason}).encode())
 
 
-def _fork(group: int | None) -> int:
-    """As os.fork. The child is born in the group where that can be had; if it is not, the machine moves it there."""
-    if group is not None:
-        api = ctypes.pythonapi  # what os.fork calls, since this child goes on as Python
-        api.PyOS_BeforeFork()
-        try:
-            pid = birth.fork_into(group)
-        except OSError as error:
-            api.PyOS_AfterFork_Parent()
-            if error.errno not in birth.UNAVAILABLE:
-                raise
-        else:
-            (api.PyOS_AfterFork_Parent if pid else api.PyOS_AfterFork_Child)()
-            return pid
-    return os.fork()
-
-
 def _receive(channel: socket.socket) -> tuple[bytes, list[int]]:
     files = array.array("i")
     message, ancillary, _, _ = channel.recvmsg(MAX_ORDER_BYTES, socket.CMSG_SPACE(MAX_FILES * files.itemsize))
@@ -85,8 +68,10 @@ def _receive(channel: socket.socket) -> tuple[bytes, list[int]]:
 
 
 def _settle() -> None:
-    """In the new keeper: a session of its own, default signals, no terminal."""
+    """In the new keeper: a session of its own and then its name, default signals, no terminal."""
     os.setsid()
+    with open("/proc/self/comm", "w", encoding="ascii") as name:
+        name.write(birth.KEEPER_NAME)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     null = os.open("/dev/null", os.O_RDWR)

@@ -38,12 +38,11 @@ BOX_HOLDERS = {
 """Nobody else in control, the fronts or at start-up can get hold of a Box."""
 
 STARTS_PROGRAMS = {  # file -> what it starts
-    "coldframe.host.zygote": "keepers",
     "coldframe.host.builder": "the zygote",
     "coldframe.host.offered_tools": "the loader, to ask it for the libraries of a runtime",
     "coldframe.host.disk_images": "mkfs.ext4, e2fsck and resize2fs, on images that no box ever writes directly",
     "coldframe.host.isolation.namespaces": "bwrap",
-    "coldframe.host.birth": "commands, inside the box",
+    "coldframe.host.birth": "keepers, and commands inside the box",
     "coldframe.guest.spawn": "commands, inside the box",
     "coldframe.guest.runtimes": "`--version` of the runtimes, inside the box",
     "coldframe.guest.connection": "children that search under a deadline, inside the box",

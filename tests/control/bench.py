@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import coldframe.control.history as history_module
 from coldframe.contract.caller import Caller
 from coldframe.contract.command import CommandEvent
 from coldframe.contract.errors import ColdframeError
@@ -60,6 +61,15 @@ rules:
     then: deny
     label: RESTRICTED
 """
+
+
+UNTIL_GO = "while [ ! -e go ]; do sleep 0.01; done"
+"""Part of a command that goes on when `Bench.go` says so."""
+
+
+def put_off_ends(patch: pytest.MonkeyPatch) -> None:
+    """The end of a command that may wait for its commit waits until something else is committed."""
+    patch.setattr(history_module, "PUT_OFF_S", 3600)
 
 
 class Bench:
@@ -116,6 +126,9 @@ class Bench:
 
     def calls(self) -> list[LedgerEntry]:
         return [entry for entry in self.entries() if entry.kind.startswith("call.")]
+
+    def go(self, agent_id: str = "ada") -> None:
+        (self.root / "workspace" / agent_id / "go").touch()
 
     def history(self, agent_id: str = "ada") -> list[str]:
         path = self.root / "workspace" / agent_id / ".exec_history" / "history.jsonl"

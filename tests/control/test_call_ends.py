@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
-import coldframe.control.history as history_module
 from coldframe.contract.command import CommandEvent
 from coldframe.contract.errors import HostUnreachable, LedgerUnavailable
 from coldframe.contract.ledger import LedgerVerdict
 from coldframe.contract.policy import Label
 from coldframe.control.verification import verify_directory
-from tests.control.bench import AGENT, EVERY_TOOL, Bench, opened, refused, until
+from tests.control.bench import AGENT, EVERY_TOOL, UNTIL_GO, Bench, opened, put_off_ends, refused, until
 from tests.fakes.box import FakeBox
 
 AT_THE_END = """version: 1
@@ -85,7 +84,7 @@ def test_a_command_in_the_background_answers_at_its_start_and_is_recorded_at_its
     async def scenario() -> None:
         async with opened(tmp_path) as bench:
             info = await bench.sandbox()
-            command = "echo begun; while [ ! -e go ]; do sleep 0.01; done; echo ended; exit 4"
+            command = f"echo begun; {UNTIL_GO}; echo ended; exit 4"
             result = await bench.call(info, "run_command", key="b", command=command, background=True)
             assert (result.value["state"], result.value["exit_code"]) == ("running", None)
             assert bench.kinds()[-1] == "call.started"
@@ -94,7 +93,7 @@ def test_a_command_in_the_background_answers_at_its_start_and_is_recorded_at_its
             assert [one.state for one in await outputs.commands(AGENT, info.sandbox_id)] == ["running"]
             window = await outputs.output(AGENT, info.sandbox_id, command_id, "stdout")
             assert not window.ended
-            (tmp_path / "workspace" / "ada" / "go").touch()
+            bench.go()
             await until(lambda: bench.kinds()[-1] == "call.ended")
             window = await outputs.output(AGENT, info.sandbox_id, command_id, "stdout", 6)
             assert (window.data, window.ended, window.next_offset) == (b"ended\n", True, None)
@@ -109,7 +108,7 @@ def test_after_a_restart_running_calls_are_followed_to_their_end_and_lost_ones_m
     async def scenario() -> None:
         async with opened(tmp_path) as bench:
             info, lost = await bench.sandbox(), await bench.sandbox()
-            command = "echo begun; while [ ! -e go ]; do sleep 0.01; done; echo ended"
+            command = f"echo begun; {UNTIL_GO}; echo ended"
             running = asyncio.create_task(bench.call(info, "run_command", key="r", command=command))
             losing = asyncio.create_task(bench.call(lost, "run_command", command="sleep 30"))
             await until(lambda: len(bench.host.ran) == 2)
@@ -119,7 +118,7 @@ def test_after_a_restart_running_calls_are_followed_to_their_end_and_lost_ones_m
                     await task
             assert len(bench.control.ledger.open_calls()) == 2
             await bench.host.lose(lost.sandbox_id)
-            (tmp_path / "workspace" / "ada" / "go").touch()
+            bench.go()
             await until(lambda: not bench.control.ledger.open_calls())
             kinds = {entry.body["sandbox_id"]: entry for entry in bench.calls() if entry.kind != "call.started"}
             assert kinds[info.sandbox_id].kind == "call.ended"
@@ -198,7 +197,7 @@ def test_only_the_end_of_a_command_that_changed_nothing_else_waits_for_its_commi
 ) -> None:
     async def scenario() -> None:
         async with opened(tmp_path, AT_THE_END) as bench:
-            monkeypatch.setattr(history_module, "PUT_OFF_S", 3600)
+            put_off_ends(monkeypatch)
             info = await bench.sandbox()
             store = bench.control.store
             for tool, arguments in EVERY_TOOL.items():
@@ -221,7 +220,7 @@ def test_an_end_that_was_delivered_and_not_yet_committed_is_recorded_after_a_kil
 ) -> None:
     async def scenario() -> None:
         async with opened(tmp_path) as bench:
-            monkeypatch.setattr(history_module, "PUT_OFF_S", 3600)
+            put_off_ends(monkeypatch)
             info = await bench.sandbox()
             before = await bench.call(info, "run_command", command="echo before")
             command = "printf out; printf err >&2; echo new > file; exit 7"
@@ -265,7 +264,7 @@ def test_with_an_end_that_could_not_be_committed_nothing_runs_until_it_is(
 ) -> None:
     async def scenario() -> None:
         async with opened(tmp_path) as bench:
-            monkeypatch.setattr(history_module, "PUT_OFF_S", 3600)
+            put_off_ends(monkeypatch)
             info = await bench.sandbox()
             told = await bench.call(info, "run_command", command="echo one")
             # Into the transaction that waits, so that its commit fails.

@@ -10,7 +10,7 @@ import pytest
 from coldframe.contract.command import Ended, OutputChunk, Started
 from coldframe.contract.errors import DeniedByRule
 from coldframe.contract.tool import ToolResult
-from tests.control.bench import AGENT, WITHHOLD, collect, opened, refused, until
+from tests.control.bench import AGENT, UNTIL_GO, WITHHOLD, collect, opened, refused, until
 
 
 @pytest.mark.req("T1.81")
@@ -60,13 +60,13 @@ def test_a_stream_is_live_where_no_rule_is_about_results(tmp_path: Path) -> None
     async def scenario() -> None:
         async with opened(tmp_path) as bench:
             info = await bench.sandbox()
-            command = "echo first; while [ ! -e go ]; do sleep 0.01; done; echo last"
+            command = f"echo first; {UNTIL_GO}; echo last"
             seen = b""
             async for event in bench.control.gate.stream(AGENT, info.sandbox_id, "run_command", {"command": command}):
                 if isinstance(event, OutputChunk):
                     seen += event.data
                     if seen == b"first\n":  # the command waits for us: had it been held back, this would hang
-                        (tmp_path / "workspace" / "ada" / "go").touch()
+                        bench.go()
                 elif isinstance(event, ToolResult):
                     assert event.value["streamed"] is True
                     assert event.value["stdout_info"]["bytes"] == 11

@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-import coldframe.control.history as history_module
 from coldframe.contract.command import CommandEvent
 from coldframe.contract.errors import Conflict, DeniedByRule, HostUnreachable, InvalidArgument
 from coldframe.contract.policy import Label
 from coldframe.contract.tool import ToolResult
-from tests.control.bench import AGENT, OWNER, SECRETS, WITHHOLD, opened, until
+from tests.control.bench import AGENT, OWNER, SECRETS, UNTIL_GO, WITHHOLD, opened, put_off_ends, until
 from tests.fakes.box import FakeBox
 
 
@@ -114,7 +113,7 @@ def test_a_key_gives_the_same_answer_while_a_restarted_server_still_finishes_its
 ) -> None:
     async def scenario() -> None:
         async with opened(tmp_path) as bench:
-            monkeypatch.setattr(history_module, "PUT_OFF_S", 3600)
+            put_off_ends(monkeypatch)
             info = await bench.sandbox()
             asked: dict[str, Any] = {"command": "printf 'a long line'", "encoding": "base64", "view": {"max_bytes": 4}}
             told = await bench.call(info, "run_command", key="k", **asked)
@@ -142,12 +141,12 @@ def test_a_key_gives_the_first_answer_of_a_command_in_the_background_also_after_
     async def scenario() -> None:
         async with opened(tmp_path) as bench:
             info = await bench.sandbox()
-            asked: dict[str, Any] = {"command": "while [ ! -e go ]; do sleep 0.01; done", "background": True}
+            asked: dict[str, Any] = {"command": UNTIL_GO, "background": True}
             told = await bench.call(info, "run_command", key="b", **asked)
             bench.kill()
             await bench.start()
             assert await bench.call(info, "run_command", key="b", **asked) == told
-            (tmp_path / "workspace" / "ada" / "go").touch()
+            bench.go()
             await until(lambda: bench.kinds()[-1] == "call.ended")
             assert await bench.call(info, "run_command", key="b", **asked) == told
 

@@ -9,7 +9,7 @@ import pytest
 from coldframe.contract.command import Ended, OutputChunk
 from coldframe.contract.errors import DeniedByRule, GrantMissing, InvalidArgument, NotFound, WrongState
 from coldframe.contract.policy import Label
-from tests.control.bench import AGENT, OTHER, OWNER, SECRETS, VIEWER, WITHHOLD, opened, until
+from tests.control.bench import AGENT, OTHER, OWNER, SECRETS, UNTIL_GO, VIEWER, WITHHOLD, opened, until
 
 
 @pytest.mark.req("T1.14")
@@ -85,12 +85,12 @@ def test_output_of_a_running_command_is_held_back_while_a_rule_reads_output(tmp_
     async def scenario() -> None:
         async with opened(tmp_path, WITHHOLD) as bench:
             info = await bench.sandbox()
-            command = "echo fine; while [ ! -e go ]; do sleep 0.01; done"
+            command = f"echo fine; {UNTIL_GO}"
             running = await bench.call(info, "run_command", command=command, background=True)
             command_id = running.value["command_id"]
             with pytest.raises(WrongState):
                 await bench.control.outputs.output(AGENT, info.sandbox_id, command_id, "stdout")
-            (tmp_path / "workspace" / "ada" / "go").touch()
+            bench.go()
             await until(lambda: bench.kinds()[-1] == "call.ended")
             window = await bench.control.outputs.output(AGENT, info.sandbox_id, command_id, "stdout")
             assert window.data == b"fine\n"

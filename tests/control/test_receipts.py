@@ -9,10 +9,9 @@ import pytest
 
 from coldframe.contract.errors import GrantMissing, NotFound, WrongState
 from coldframe.contract.receipt import Receipt
-from coldframe.control import history as history_module
 from coldframe.control.call_records import ids_of
 from coldframe.control.receipts import receipt_digest
-from tests.control.bench import AGENT, OTHER, OWNER, Bench, opened, until
+from tests.control.bench import AGENT, OTHER, OWNER, Bench, opened, put_off_ends, until
 
 
 async def receipt_of(bench: Bench, info: Any, **arguments: Any) -> Receipt:
@@ -120,7 +119,7 @@ def test_receipts_are_for_those_who_may_see_the_sandbox_and_for_calls_that_ran(t
 def test_a_receipt_that_was_given_is_the_same_after_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         async with opened(tmp_path) as bench:
-            monkeypatch.setattr(history_module, "PUT_OFF_S", 3600)  # the end of the command is not committed by itself
+            put_off_ends(monkeypatch)
             receipt = await receipt_of(bench, await bench.sandbox(), command="echo x")
             exported = b"".join(bench.control.ledger.export())
             bench.kill()

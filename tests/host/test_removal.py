@@ -1,5 +1,6 @@
 """Whatever tree an agent leaves goes away whole, and nothing that it points to or is moved to."""
 
+import errno
 import os
 import shutil
 import threading
@@ -10,9 +11,11 @@ from typing import Any
 import pytest
 
 from coldframe.host import removal
+from coldframe.host.machine import Machine
 from coldframe.host.removal import remove_tree
 from tests.host import boxes
 from tests.host.forked import in_child
+from tests.host.machines import on_a_machine
 
 
 def deep(parent: Path, levels: int) -> None:
@@ -136,3 +139,33 @@ def test_two_who_remove_the_same_tree_are_in_nobodys_way(tmp_path: Path, monkeyp
         if left > 0:
             return
     pytest.fail("each step was met")
+
+
+def test_what_cannot_be_removed_is_told_and_keeps_a_sweep_from_nothing_else(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enter = removal._enter
+
+    def enter_good_ones(parent: int, name: str) -> int:
+        if "bad" in name:
+            raise OSError(errno.EIO, "as the test wants it", name)
+        return enter(parent, name)
+
+    async def steps(machine: Machine) -> None:
+        places = {"boxes": ".gone-1", "settings": "", "background": "", "workspace": ".gone-1"}
+        for place, tail in places.items():
+            for name in ("a-bad", "good", "z-bad"):
+                os.makedirs(os.path.join(machine._data, place, name + tail, "deep"))
+        with monkeypatch.context() as patch:
+            patch.setattr(removal, "_enter", enter_good_ones)
+            removed = await machine.sweep(keep_boxes=set(), keep_sessions=set())
+        assert "workspace/good.gone-1" in removed
+        assert not any("bad" in name for name in removed)
+        for place in places:
+            left = sorted(os.listdir(os.path.join(machine._data, place)))
+            assert [name.partition(".")[0] for name in left] == ["a-bad", "z-bad"], place
+        assert sum("as the test wants it" in line for line in caplog.messages) == 2 * len(places)
+        await machine.sweep(keep_boxes=set(), keep_sessions=set())
+        assert [os.listdir(os.path.join(machine._data, place)) for place in places] == [[]] * len(places)
+
+    on_a_machine(steps)

@@ -4,12 +4,14 @@ import contextlib
 import os
 import secrets
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from coldframe.host import strays
+from coldframe.host.birth import KEEPER_NAME
 from coldframe.host.isolation import namespaces
 from coldframe.host.machine import Machine
 from coldframe.host.processes import process_start
@@ -103,6 +105,31 @@ def _forge(name: str) -> int:
     return forged
 
 
+def _leave_fork(mark: str, name: str) -> int:
+    """A fork that has started no program yet, called *name* by the kernel, in a session whose leader is gone."""
+    program = f"import os, signal; open('/proc/self/comm', 'w').write({name!r}); os.write(1, b'.'); signal.pause()"
+
+    def leader() -> int:
+        os.setsid()
+        ready, telling = os.pipe()
+        line = [sys.executable, "-I", "-S", "-c", program, mark]
+        left = os.posix_spawn(sys.executable, line, {}, file_actions=[(os.POSIX_SPAWN_DUP2, telling, 1)])
+        os.read(ready, 1)
+        return left
+
+    left = in_child(leader)
+    _made.append(left)
+    return left
+
+
+def test_a_fork_of_a_dead_keeper_is_killed_and_one_of_a_dead_zygote_may_become_a_keeper() -> None:
+    """That one has the zygote's session still: it leaves it in a moment, and what it builds may be wanted."""
+    mark = mark_of(secrets.token_hex(6))
+    newborn, left = _leave_fork(mark, "python3"), _leave_fork(mark, KEEPER_NAME)
+    assert kill_strays(mark) == [left]
+    assert process_start(newborn) is not None
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs another user")
 def test_the_mark_in_the_name_of_another_users_process_stops_nobody() -> None:
     """Every user of the machine can read it there."""
@@ -148,5 +175,6 @@ def test_a_stray_goes_with_its_zygote_and_with_a_sweep_and_a_box_that_lives_stay
         mark = machine._marks.read("box")
         assert mark is not None
         assert process_start(mark.init) == mark.init_started
+        assert Path("/proc", str(mark.pid), "comm").read_text() == f"{KEEPER_NAME}\n"
 
     on_a_machine(steps, who=who)

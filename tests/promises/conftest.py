@@ -6,8 +6,9 @@ from collections.abc import Iterator
 import pytest
 
 from coldframe.client.sync import SyncColdframe, SyncSandbox
+from coldframe.contract.policy import Role
 from tests.installation import Installation
-from tests.promises.governed import NO_RULES
+from tests.promises.governed import NO_RULES, token_of
 from tests.promises.raw import own_installation
 
 _numbers = itertools.count(1)
@@ -53,3 +54,8 @@ def box(owner: SyncColdframe, agent_id: str) -> Iterator[SyncSandbox]:
     with owner.sandboxes.create(agent_id=agent_id) as sandbox:
         sandbox.write_file("a.txt", "one\n")
         yield sandbox
+
+
+@pytest.fixture
+def agent_token(owner: SyncColdframe, box: SyncSandbox, agent_id: str) -> str:
+    return token_of(owner, Role.AGENT, agent_id)

@@ -2,10 +2,15 @@
 and a watch over a box in which nothing may happen."""
 
 import contextlib
+import json
 from collections.abc import Iterator
+from typing import Any
 
 from coldframe.client.sync import SyncColdframe, SyncSandbox
+from coldframe.contract.ledger import LedgerEntry
 from coldframe.contract.policy import Role
+from tests.installation import Installation
+from tests.promises.raw import all_entries
 
 NO_RULES = "version: 1\n"
 EVERY_TOOL: dict[str, dict[str, object]] = {
@@ -26,6 +31,17 @@ def head(client: SyncColdframe) -> int:
 
 def token_of(owner: SyncColdframe, role: Role, agent_id: str | None = None) -> str:
     return owner.tokens.create(role, f"{role} of a test", agent_id=agent_id)[0]
+
+
+def calls(client: SyncColdframe, sandbox: SyncSandbox, after: int = 0) -> list[LedgerEntry]:
+    return [one for one in all_entries(client, after=after, sandbox_id=sandbox.id) if one.kind.startswith("call.")]
+
+
+def history(sandbox: SyncSandbox, home: Installation) -> list[dict[str, Any]]:
+    """The lines of `.exec_history`, read by a command, which is thereby the first that is not among them."""
+    done = home.cli("exec", sandbox.id, "--", "cat", ".exec_history")
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 def tokens_of(owner: SyncColdframe, agent_id: str) -> dict[Role, str]:

@@ -152,20 +152,44 @@ def test_a_killed_keeper_is_said_to_be_lost_and_the_files_stay(own_installation:
         sandbox = client.sandboxes.create(agent_id="bereft")
         started = sandbox.run_command("echo data > kept; echo begun; sleep 300", background=True)
         wait_until(lambda: sandbox.output(started.command_id).data == b"begun\n", "the command writes")
-        with open(
-            os.path.join(own_installation.data_dir, "boxes", sandbox.id, "keeper.json"), encoding="utf-8"
-        ) as mark:
-            os.kill(json.load(mark)["pid"], signal.SIGKILL)
+        kill_keeper(own_installation, sandbox.id)
         wait_until(lambda: sandbox.command(started.command_id).state == "lost", "the command is said to be lost")
         status = sandbox.command(started.command_id).status
         assert status is not None
         assert status.code == "PROCESS_LOST"
         with pytest.raises(ColdframeError) as failure:
             sandbox.run_command("true")
-        # The last if the loss is noticed only by this call, which then certainly did nothing.
-        assert failure.value.code in ("GUEST_LOST", "WRONG_STATE", "HOST_UNREACHABLE")
+        # The first if this call notices the loss before the one in the background does.
+        assert failure.value.code in ("GUEST_LOST", "WRONG_STATE")
         assert failure.value.next_actions
         assert sandbox.refresh().state.state == "lost"
         with client.sandboxes.create(agent_id="bereft") as again:
             assert again.read_file("kept").content == "data\n"
         assert client.ledger.verify().intact
+
+
+@pytest.mark.parametrize("tool", ["run_command", "write_file"])
+def test_the_call_that_is_the_first_to_find_a_killed_keeper_is_told_that_the_box_is_lost(
+    own_installation: Installation, tool: str
+) -> None:
+    """Not to send it again, which would be refused from then on."""
+    arguments = {"run_command": {"command": "true"}, "write_file": {"path": "new", "content": "x"}}[tool]
+    with SyncColdframe(own_installation.url, own_installation.token) as client:
+        sandbox = client.sandboxes.create(agent_id="finder")
+        assert sandbox.run_command("true").exit_code == 0  # over the connection that the next call takes
+        kill_keeper(own_installation, sandbox.id)
+        try:
+            error = sandbox.call(tool, arguments, idempotency_key="one").error
+        except ColdframeError as raised:
+            error = raised.to_wire()
+        assert error is not None
+        assert (error["code"], error["next_actions"][0]["op"]) == ("GUEST_LOST", "sandbox.create")
+        with pytest.raises(ColdframeError) as later:
+            sandbox.run_command("true")
+        assert later.value.code == "WRONG_STATE"
+        assert client.ledger.verify().intact
+
+
+def kill_keeper(installation: Installation, sandbox_id: str) -> None:
+    with open(os.path.join(installation.data_dir, "boxes", sandbox_id, "keeper.json"), encoding="utf-8") as mark:
+        os.kill(json.load(mark)["pid"], signal.SIGKILL)

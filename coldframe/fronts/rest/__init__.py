@@ -17,8 +17,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from coldframe import __version__
 from coldframe.contract.errors import NotFound
 from coldframe.control.control import Control
-from coldframe.fronts.answers import json_response
-from coldframe.fronts.auth import Door
+from coldframe.fronts.answers import NO_SNIFF, json_response
+from coldframe.fronts.auth import OPEN_PATHS, Door
 from coldframe.fronts.rest import agents, calls, commands, files, governance, sandboxes
 from coldframe.fronts.rest.json_routes import JsonRoute
 from coldframe.fronts.rest.schema import RawRoute, make_document
@@ -50,8 +50,13 @@ class Api:
         await response(scope, receive, send)
 
     async def _answer(self, scope: Scope, request: Request) -> Response:
-        path = scope["path"]
-        method = "GET" if scope["method"] == "HEAD" else scope["method"]
+        path, method = scope["path"], scope["method"]
+        if method == "HEAD":
+            if path in OPEN_PATHS:
+                method = "GET"
+            elif methods := {wanted for wanted, match, _ in self._routes if match(path) is not None}:
+                # Most answers cost something: a box that is built, a read that is recorded, a stream without end.
+                return Response(status_code=405, headers=NO_SNIFF | {"Allow": ", ".join(sorted(methods))})
         for wanted, match, serve in self._routes:
             if wanted == method and (found := match(path)) is not None:
                 scope["path_params"] = found.groupdict()
