@@ -64,6 +64,8 @@ from coldframe.policy.labels import join, parse
 from coldframe.tools.registry import CallFacts
 
 IssueContract = Callable[[SandboxInfo, IsolationReport], ContractDocument]
+MOST_DENIED = 256
+"""Programs that whoever makes a sandbox may deny in it beside the rules."""
 
 
 class Sandboxes:
@@ -106,11 +108,12 @@ class Sandboxes:
         Raises:
             GrantMissing: the caller may not.
             Conflict: the key was used for something else.
-            InvalidArgument: neither or both of an agent and `background`.
+            InvalidArgument: neither or both of an agent and `background`, or too many denied programs.
             IsolationUnavailable: a wall is missing on this host; nothing is left behind.
         """
         require(caller, "sandbox.create")
         _check_limits(caller, spec.limits)
+        _check_denied(spec.denied_programs)
         if (spec.agent_id is None) != spec.background:
             raise InvalidArgument(
                 "a sandbox has either an agent or a temporary background workspace",
@@ -378,8 +381,12 @@ class Sandboxes:
                     self._told[sandbox_id] = limits
 
     def _restricted(self, spec: SandboxSpec) -> SandboxSpec:
-        """With the runtimes that the rules leave a new sandbox of this agent; limits are told to the box, not built in."""
-        allowed = self._rulebook.current.runtimes_of(spec.agent_id or "background")
+        """With the programs that the rules leave a new sandbox of this agent; limits are told to the box, not built in."""
+        rules, agent_id = self._rulebook.current, spec.agent_id or "background"
+        denied = tuple(dict.fromkeys((*spec.denied_programs, *rules.denied_programs_of(agent_id))))
+        if denied != spec.denied_programs:
+            spec = spec.model_copy(update={"denied_programs": denied})
+        allowed = rules.runtimes_of(agent_id)
         if allowed is None:
             return spec
         wanted = allowed if spec.runtimes is None else spec.runtimes
@@ -551,6 +558,20 @@ def _no_sandbox(sandbox_id: str) -> NotFound:
         next_actions=[next_action("sandbox.list", "lists the sandboxes that are yours")],
         sandbox_id=sandbox_id[:80],
     )
+
+
+def _check_denied(names: tuple[str, ...]) -> None:
+    """Bound what looking for programs by name can cost the host. What the rules deny comes on top.
+
+    Raises:
+        InvalidArgument: there are more.
+    """
+    if len(names) > MOST_DENIED:
+        raise InvalidArgument(
+            f"{len(names)} denied programs are more than {MOST_DENIED}",
+            hint="deny them by patterns such as `git-*`, or in the rules",
+            argument="denied_programs",
+        )
 
 
 def _check_limits(caller: Caller, limits: Limits) -> None:

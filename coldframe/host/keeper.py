@@ -27,7 +27,7 @@ from coldframe.guest import files as _files  # noqa: F401 - its verbs register t
 from coldframe.guest import runtimes as _runtimes  # noqa: F401
 from coldframe.host import confine, seccomp
 from coldframe.host.birth import Births
-from coldframe.host.isolation import namespaces, programs
+from coldframe.host.isolation import denials, namespaces, programs
 from coldframe.host.limits import GroupDescriptors
 from coldframe.host.quota import DiskQuota
 from coldframe.host.tree import Trees
@@ -55,6 +55,10 @@ class Order(NamedTuple):
     """Names in `tools` that are the only programs of the box; None for all of the machine."""
     libraries: list[str]
     """What these need: files below /usr."""
+    denied: list[str]
+    """Names of programs that are to be covered in the box, and patterns of such (see denials.py)."""
+    denied_links: list[str]
+    """More names of their files."""
     files: list[str]
     """What each descriptor that comes along is: `listener`, `answer`, `lease`, or directories of control groups:
     `birthplace`, the keeper's own, `first`, that of the first process, `per_command:NAME` and `attach_only:NAME`."""
@@ -158,20 +162,25 @@ def _build(order: Order, files: dict[str, int], answer: socket.socket) -> main.S
     # Asked from outside: nobody inside may look at the first process that closely, and no filtered one changes its own.
     spaces = {name: os.stat(f"/proc/{built.init}/ns/{name}").st_ino for name in confine.NAMESPACES}
     capture: list[socket.socket] = []
+    covers = [denials.Covers()]
+    changes_programs = order.runtimes is not None or bool(order.denied)
 
     def while_privileged() -> None:
         namespaces.finish_mounts()
         _await_word(answer)  # that the first process is in its groups: it may start others now
-        if order.runtimes is not None:
-            kept = [f"{namespaces.TOOLS}/{name}" for name in order.runtimes]
-            mounted = programs.mount_points()
+        mounted = programs.mount_points() if order.runtimes is not None else {}
+        if changes_programs:
             namespaces.let_go(built, program)  # it starts a program of the machine itself, and the last one
             namespaces.await_first()
+        if order.runtimes is not None:
+            kept = [f"{namespaces.TOOLS}/{name}" for name in order.runtimes]
             programs.leave_only(kept, order.libraries, mounted)
+        if order.denied:
+            covers[0] = denials.cover(order.denied, order.denied_links)
         capture.append(contacts.open_capture())
 
     confine.join_namespaces(built.init, while_privileged=while_privileged)
-    if order.runtimes is None:
+    if not changes_programs:
         namespaces.let_go(built, program)
     confine.drop_all_capabilities()
     confine.set_no_new_privs()
@@ -189,7 +198,7 @@ def _build(order: Order, files: dict[str, int], answer: socket.socket) -> main.S
         program=_filter_of_commands(order, births=births),
         births=Births(possible=births),
     )
-    if order.runtimes is None:
+    if not changes_programs:
         namespaces.await_first()
     return main.Setting(
         listener=socket.socket(fileno=files["listener"]),
@@ -204,7 +213,7 @@ def _build(order: Order, files: dict[str, int], answer: socket.socket) -> main.S
         quota=trees.quota,
         starts_any_program=order.runtimes is None,
         capture=capture[0],
-        evidence=partial(_evidence, spaces, order, trees.quota, hashlib.sha256(program).hexdigest()),
+        evidence=partial(_evidence, spaces, order, trees.quota, hashlib.sha256(program).hexdigest(), covers[0]),
     )
 
 
@@ -215,7 +224,9 @@ def _filter_of_commands(order: Order, *, births: bool) -> bytes | None:
     return seccomp.build_filter("newborn") if births else None
 
 
-def _evidence(namespaces_of_init: dict[str, int], order: Order, quota: DiskQuota, filter_sha256: str) -> dict[str, Any]:
+def _evidence(
+    namespaces_of_init: dict[str, int], order: Order, quota: DiskQuota, filter_sha256: str, covers: denials.Covers
+) -> dict[str, Any]:
     """What only somebody inside can read, gathered now, beside the namespaces that the box was joined by."""
     processes = {}
     most_processes = []
@@ -239,6 +250,7 @@ def _evidence(namespaces_of_init: dict[str, int], order: Order, quota: DiskQuota
         "disk_used_bytes": quota.used,
         "filter_sha256": filter_sha256,
         "devices": _devices("/dev"),
+        "denied": denials.look(order.denied, covers),
     }
 
 

@@ -32,6 +32,7 @@ class KeeperLife:
             limits=limits,
             groups=self._groups,
             runtimes=self.mark.runtimes,
+            denied=self.mark.denied,
         )
 
     async def report(self) -> IsolationReport:

@@ -37,7 +37,7 @@ from coldframe.host.endings import Endings
 from coldframe.host.life import KeeperLife
 from coldframe.host.link import SOCKET_NAME
 from coldframe.host.marks import GRAVE, KeeperMark, Marks
-from coldframe.host.offered_tools import libraries_of, offered_tools
+from coldframe.host.offered_tools import NOTHING_DENIED, denied_here, libraries_of, offered_tools
 from coldframe.host.processes import process_start
 from coldframe.host.removal import remove_directory, remove_tree, try_removal
 from coldframe.host.settings import HostSettings
@@ -249,6 +249,7 @@ class Machine:
             "memory_enforced": "memory" in self._controllers.controls,
             "runtimes": None if spec.runtimes is None else list(spec.runtimes),
             "libraries": await asyncio.to_thread(libraries_of, spec.runtimes) if spec.runtimes else [],
+            **(await asyncio.to_thread(denied_here, spec.denied_programs) if spec.denied_programs else NOTHING_DENIED),
         }
         listener = self._listen(directory)
         try:
@@ -267,6 +268,7 @@ class Machine:
             limits=spec.limits.model_dump(mode="json"),
             groups=answer["groups"],
             runtimes=None if spec.runtimes is None else list(spec.runtimes),
+            denied=list(spec.denied_programs),
             settings=answer["settings"],
         )
         try:

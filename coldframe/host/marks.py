@@ -37,18 +37,20 @@ class KeeperMark:
 
     runtimes: list[str] | None = None
     """The only runtimes of the box; None for all programs of the machine."""
+    denied: list[str] = field(default_factory=list)
+    """Programs by name that are covered in it, whether or not there are any of these."""
     settings: str | None = None
     """Directory that it has as its /etc; None if that was put together for it alone."""
 
     def alive(self) -> bool:
         return process_start(self.pid) == self.started
 
-
-class Marks:
     def serves(self) -> bool:
         """Less than alive: whoever saw the keeper's sockets close is not told that it runs."""
         return self.alive() and not is_exiting(self.pid)
 
+
+class Marks:
     """Those of one installation, below its `boxes/`."""
 
     def __init__(self, boxes: str) -> None:

@@ -1,13 +1,17 @@
-"""Programs of this installation that boxes get beside the host's own /usr, and what these need to start."""
+"""Programs that boxes get beside the host's own /usr, what these need to start, and those that they may not have."""
 
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from coldframe.contract.errors import IsolationUnavailable
-from coldframe.host.isolation import programs
+from coldframe.host.isolation import denials, programs
+
+NOTHING_DENIED: dict[str, list[str]] = {"denied": [], "denied_links": []}
+MOST_NAMED_BYTES = 40_000
+"""Of what a keeper is told about denied programs."""
 
 
 def offered_tools() -> dict[str, str]:
@@ -42,3 +46,23 @@ def libraries_of(runtimes: Iterable[str]) -> list[str]:
             raise IsolationUnavailable(f"the libraries of `{name}` could not be listed", property="programs") from error
         found.update(programs.files_of(listing.stdout))
     return sorted(found)
+
+
+def denied_here(patterns: Sequence[str]) -> dict[str, list[str]]:
+    """What a keeper has to know to cover these programs (see `denials.py`): nothing of those that are not here.
+
+    Raises:
+        IsolationUnavailable: it is too much, or the program directories cannot be read.
+    """
+    try:
+        named = denials.in_use(patterns, offered_tools())
+        links = denials.other_names(named)
+    except OSError as error:
+        raise IsolationUnavailable(f"the programs of this machine: {error}", property="denied_programs") from error
+    if sum(len(one) + 4 for one in (*named, *links)) > MOST_NAMED_BYTES:
+        raise IsolationUnavailable(
+            f"{len(named)} programs of this machine are denied one by one",
+            hint="deny them by patterns such as `git-*`, or leave only some `runtimes`",
+            property="denied_programs",
+        )
+    return {"denied": named, "denied_links": links}

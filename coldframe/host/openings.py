@@ -63,7 +63,7 @@ def _source(target: str, filesystem: str) -> MountSource:
     if target == "/etc" or target in HOST_SETTINGS:
         return "settings"
     if filesystem == "tmpfs":
-        return "memory"
+        return "mask" if target.startswith("/usr/") else "memory"
     if target == "/usr" or target.startswith("/usr/") or target in ("/bin", "/sbin") or re.match(r"/lib[^/]*$", target):
         return "system"
     return "other"

@@ -28,6 +28,7 @@ from coldframe.host import openings
 from coldframe.host.cgroups import BoxGroups
 from coldframe.host.confine import NAMESPACES, ConfineError
 from coldframe.host.disk_report import disk_sentence, judge_disk
+from coldframe.host.isolation import denials
 from coldframe.host.isolation.namespaces import LEVEL, TOOLS
 
 _FIXED = (f"level:{LEVEL}", "kernel:shared")
@@ -87,13 +88,14 @@ def measure(
     limits: Limits | None = None,
     groups: BoxGroups | None = None,
     runtimes: Sequence[str] | None = None,
+    denied: Sequence[str] = (),
 ) -> IsolationReport:
     """Read everything about the box whose first process is `init` and judge it. Pids are the caller's.
 
     `evidence` is what the keeper sent: `processes` (pid inside -> status text), `mountinfo`, `net_dev`, `devices`,
-    `filter_sha256` and `namespaces` (name -> inode), each optional. Limits are reported only if they are given, and the
-    wall `programs` only for a box that was restricted to `runtimes`. Never raises for what it cannot read. About 0.3 ms
-    and 0.1 ms more per process.
+    `filter_sha256`, `denied` and `namespaces` (name -> inode), each optional. Limits are reported only if they are given,
+    the wall `programs` only for a box that was restricted to `runtimes`, and `denied_programs` only for one in which some
+    are `denied`. Never raises for what it cannot read. About 0.3 ms and 0.1 ms more per process.
     """
     view = _look(init, keeper, evidence)
     found, left_out = openings.interfaces(view.tables, guest_link="unix socket of the keeper, mode 0600")
@@ -105,7 +107,11 @@ def measure(
         kernel="shared",
         kernel_release=os.uname().release,
         measured_at=now,
-        properties=(*_judge(view), *([_judge_programs(view, runtimes)] if runtimes is not None else [])),
+        properties=(
+            *_judge(view),
+            *([_judge_programs(view, runtimes)] if runtimes is not None else []),
+            *([_judge_denied(view, denied, evidence.get("denied"), runtimes)] if denied else []),
+        ),
         limits=judged,
         mounts=view.mounts,
         namespaces=dict(view.namespaces),
@@ -468,6 +474,52 @@ def _judge_programs(view: _View, runtimes: Sequence[str]) -> Property:
         caveat="a runtime told to load machine code (`deno run --allow-ffi`) runs it in its own process",
         remedy=_REMEDY_BUG if wrong else None,
     )
+
+
+def _judge_denied(view: _View, denied: Sequence[str], told: object, runtimes: Sequence[str] | None) -> Property:
+    """Whether each denied program that this machine has now is covered in the box: the keeper tried, /proc shows the mounts.
+
+    The machine is looked at again, since a program may have been installed, or put in place of a covered one, meanwhile.
+    """
+    names, files, spared = (_texts(told, key) for key in ("names", "files", "spared"))
+    uppermost = {one.target: one for one in view.mounts}
+    wrong = [] if isinstance(told, Mapping) else ["the keeper said nothing of it"]
+    wrong += [f"{path}: {state}" for path, state in files.items() if state != denials.COVERED]
+    wrong += [
+        f"{path} is no sealed mount"
+        for path in files
+        if path not in uppermost or uppermost[path].writable or not uppermost[path].noexec
+    ]
+    here: Sequence[str] = ()
+    if runtimes is None:  # else nothing of the machine is there
+        try:
+            named = denials.find_named(denied)
+            here = [denials.shown(path) for path in named if not path.startswith(f"{denials.OWN}/")]
+        except OSError as error:
+            wrong.append(f"the programs of this machine could not be read: {error}")
+    for path in dict.fromkeys((*here, *names)):
+        real = names.get(path)
+        if real is None:
+            wrong.append(f"{path} was not there when the box was built")
+        elif real not in (denials.NOWHERE, *files) and path not in spared:
+            wrong.append(f"{path} leads to {real}")
+    left = ", ".join(f"{path} is part of {real}" for path, real in spared.items())
+    shown = ", ".join(tuple(files)[:20]) + (f" and {len(files) - 20} more" if len(files) > 20 else "")
+    return Property(
+        name="denied_programs",
+        state="absent" if wrong else "partial" if spared else "enforced",
+        mechanism="on each of these files lies an empty one that can be neither read nor executed, mounted read-only",
+        evidence="; ".join(wrong[:5])
+        or f"the keeper could neither open nor execute {shown or 'any, since there is none'}; mounts {view.source}",
+        required=bool(wrong) or not spared,
+        caveat=f"not covered: {left}" if left else None,
+        remedy="terminate the sandbox and create another" if wrong else None,
+    )
+
+
+def _texts(told: object, key: str) -> dict[str, str]:
+    found = told.get(key) if isinstance(told, Mapping) else None
+    return {str(name): str(value) for name, value in found.items()} if isinstance(found, Mapping) else {}
 
 
 def _is_unprivileged(one: _Seen) -> bool:

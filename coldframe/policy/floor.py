@@ -57,6 +57,8 @@ def check_settings(facts: Facts, rules: RuleSet) -> Iterator[RuleVerdict]:
     if reading is None:
         return
     yield from _check_runtimes(facts, rules)
+    if call.shell and rules.denies_shell_of(call.agent_id):
+        yield _deny("settings:shell", "lines are run by `bash`, which the rules deny: give program and arguments")
     if settings.ask_above is not None:
         label = labels.join(labels.parse(call.taint), labels.parse(call.workspace_label))
         if label.rank > settings.ask_above.rank:

@@ -42,6 +42,11 @@ def literal_of(entry: Entry) -> str | None:
     return None if any(sign in entry.word for sign in "*?[") else entry.word
 
 
+def whole_program(entry: Entry) -> str | None:
+    """The name, path or pattern of a program that the entry means with any arguments; None if only with some."""
+    return entry.word if not entry.options and entry.operands in ((), ("*",)) else None
+
+
 class EntryList:
     """Entries found by the program they are about; asking costs the same for one and for thousands."""
 

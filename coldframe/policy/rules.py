@@ -22,6 +22,7 @@ closed table of fields and operators can be checked at load, indexed, and explai
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
+from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from pydantic import ValidationError
@@ -32,13 +33,18 @@ from coldframe.policy.conditions import Condition, ConditionInvalid, compile_con
 from coldframe.policy.document import Tree, read_document
 from coldframe.policy.fields import SCHEMA, Facts
 from coldframe.policy.index import RuleIndex
-from coldframe.policy.matching import Entry, EntryList, parse_entry
+from coldframe.policy.matching import Entry, EntryList, parse_entry, whole_program
 
 MAX_RULES = 10_000
 RUNTIMES = ("deno",)
 """What `runtimes` can restrict a sandbox to: runtimes whose programs and libraries a box can be built from alone."""
 EVERYBODY = "*"
 MAX_TOOLS_KEPT = 64
+MAX_AGENTS_KEPT = 256
+MAX_NAME_CHARACTERS = 255
+"""Of a program that is denied. No file has a longer name."""
+SHELL = ("bash", "/bin/bash", "/usr/bin/bash")
+"""Names of the program that runs lines."""
 
 _RESERVED = ("floor:", "denylist:", "settings:", "default")
 """Beginnings of rule ids that belong to the product."""
@@ -72,6 +78,7 @@ class RuleSet:
 
     __slots__ = (
         "_by_hook",
+        "_denials",
         "_indexes",
         "_of_tools",
         "allow_programs",
@@ -99,6 +106,7 @@ class RuleSet:
             {hook: RuleIndex(hook, [each.conditions for each in own]) for hook, own in by_hook.items()},
         )
         put(self, "_of_tools", {})
+        put(self, "_denials", {})
         after = by_hook[Hook.POST_TOOL_RESPONSE]
         put(
             self,
@@ -118,6 +126,8 @@ class RuleSet:
     _indexes: dict[Hook, RuleIndex]
     _of_tools: dict[tuple[Hook, str], tuple[Rule, ...]]
     """Answers of `candidates`, kept for the tools that are asked for."""
+    _denials: dict[str, "_Denials"]
+    """What is denied to the agents that were asked for."""
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a rule set is immutable: `{name}`")
@@ -141,6 +151,40 @@ class RuleSet:
             return None
         return tuple(name for name in given[0] if all(name in others for others in given))
 
+    def denied_programs_of(self, agent_id: str) -> tuple[str, ...]:
+        """Programs that an agent may not start with whatever arguments: names, absolute paths, patterns of these.
+
+        From entries of `deny_commands` that are a program alone, and from rules that deny such with no other condition
+        than the agent and the tool that runs commands.
+        """
+        return self._denials_of(agent_id).programs
+
+    def denies_shell_of(self, agent_id: str) -> bool:
+        """Whether the program that runs lines is among these."""
+        return self._denials_of(agent_id).shell
+
+    def _denials_of(self, agent_id: str) -> "_Denials":
+        found = self._denials.get(agent_id)
+        if found is None:
+            if len(self._denials) >= MAX_AGENTS_KEPT:
+                self._denials.clear()
+            found = self._denials[agent_id] = self._find_denials(agent_id)
+        return found
+
+    def _find_denials(self, agent_id: str) -> "_Denials":
+        entries = list(self.deny_commands.entries)
+        words: dict[str, None] = {}
+        for rule in self._by_hook[Hook.PRE_TOOL_CALL]:
+            if rule.outcome is Outcome.DENY and _asks_for_program_alone(rule, agent_id):
+                for condition in rule.conditions:
+                    entries += condition.entries or ()
+                    if condition.key[:2] == ("program", "glob") and "/" not in str(condition.key[2]):
+                        words[str(condition.key[2])] = None
+        words.update(dict.fromkeys(word for entry in entries if (word := whole_program(entry)) is not None))
+        programs = tuple(word for word in words if word.isprintable() and len(word) <= MAX_NAME_CHARACTERS)
+        shell = any(fnmatchcase(name, word) for word in programs for name in SHELL)
+        return _Denials(programs, shell)
+
     def disabled(self, tool: str, *whom: str) -> str | None:
         """Which of `whom` (a role, an agent id), or everybody, the tool is switched off for; None if it is on."""
         for one in (*whom, EVERYBODY):
@@ -163,6 +207,23 @@ class RuleSet:
         own = self._by_hook[hook]
         for place in self._indexes[hook].possible(facts):
             yield own[place]
+
+
+class _Denials(NamedTuple):
+    """Programs that are denied as such."""
+
+    programs: tuple[str, ...]
+    shell: bool
+
+
+def _asks_for_program_alone(rule: Rule, agent_id: str) -> bool:
+    """Whether all that a rule asks of a command of this agent is which program it starts."""
+    known = {"tool": "run_command", "agent_id": agent_id}
+    asked = [one for one in rule.conditions if one.field == "program"]
+    rest = [one for one in rule.conditions if one.field != "program"]
+    return len(asked) == 1 and all(
+        one.field in known and one.values is not None and known[one.field] in one.values for one in rest
+    )
 
 
 def load_rules(text: str) -> RuleSet:

@@ -9,88 +9,50 @@ from pathlib import Path
 
 from coldframe.client.api import Coldframe
 from coldframe.contract.errors import ColdframeError
-from tests.cases.checks import Lab, NotThereYet, check
+from tests.cases.checks import Lab, check
+from tests.cases.spellings import PROGRAM, READABLE, UNREADABLE, language_of
 from tests.installation import Installation
 
 BROKEN = ("version: [", "version: 1\nsurprise: true\n", "version: 2\n")
-FORBID = """version: 1
+FORBID = f"""version: 1
 settings:
-  deny_commands: [forbid]
+  deny_commands: [{PROGRAM}]
 rules: []
 """
-FORBID_SCRIPT = "#!/bin/sh\necho FORBIDDEN-RAN\n"
-READABLE = (
-    "forbid",
-    "true && forbid",
-    "true; forbid",
-    "false || forbid",
-    "true | forbid",
-    "true & forbid",
-    "true\nforbid",
-    "(forbid)",
-    "{ forbid; }",
-    "echo $(forbid)",
-    "echo `forbid`",
-    "cat <(forbid)",
-    'bash -c "forbid"',
-    "sh -c forbid",
-    "eval forbid",
-    "env forbid",
-    "env A=1 forbid",
-    "A=1 forbid",
-    "command forbid",
-    "exec forbid",
-    "nohup forbid",
-    "timeout 5 forbid",
-    "nice forbid",
-    "stdbuf -o0 forbid",
-    "setsid forbid",
-    "echo | xargs forbid",
-    "find . -maxdepth 0 -exec forbid \\;",
-    "/home/user/.local/bin/forbid",
-    "./.local/bin/forbid",
-    'for""bid',
-    "for\\bid",
-    '"forbid"',
-    "f=forbid; $f",
-    "${F:-forbid}",
-    "$'\\x66orbid'",
-    "bash <<E\nforbid\nE",
-    "bash <<< forbid",
-    "f() { forbid; }; f",
-    "trap forbid EXIT",
-    "if forbid; then :; fi",
-    "while forbid; do break; done",
-    "case x in x) forbid;; esac",
-    "! forbid",
-    "time forbid",
-    "coproc forbid",
-)
-"""What the text says. A copy, another name or another language is for the walls, not for the list."""
 
 
 @check("B167")
-async def every_spelling_that_can_be_read_is_refused(lab: Lab) -> None:
-    """The part that exists: the text is read through every spelling. Nothing is kept from running by its identity yet."""
-    bench = await lab.bench()
-    await bench.run("mkdir -p .local/bin")
-    await bench.call("write_file", path=".local/bin/forbid", content=FORBID_SCRIPT, mode=0o755)
-    assert (await bench.run("forbid")).out == "FORBIDDEN-RAN\n"
+async def a_forbidden_program_runs_in_no_spelling(lab: Lab) -> None:
+    """Refused where the text shows it; else not in the file view. A sandbox without the rule shows that each would run it."""
+    bare = await lab.bench()
+    mark = (await bare.run([PROGRAM])).out.strip()
+    kind = (await bare.run(["readlink", "-f", f"/usr/bin/{PROGRAM}"])).out.strip()
+    assert kind == f"/usr/bin/{PROGRAM}" and len(mark) > 3, (kind, mark)
+    tried = []
+    for spelling, text in UNREADABLE.items():
+        if (await bare.run(["which", language_of(spelling)])).code == 0:
+            view = await bare.run(text)
+            assert mark in view.out + view.err, (spelling, view)
+            tried.append(spelling)
+    assert len(tried) > len(UNREADABLE) // 2, tried
     async with Coldframe(lab.installation.url, lab.installation.token) as client:
         kept = (await client.policy.show()).text
         await client.policy.load(FORBID)
         try:
-            for spelling in READABLE:
-                view = await bench.run(spelling)
-                assert view.error == "DENIED_BY_RULE", (spelling, view)
-            harmless = await bench.run("echo forbid; grep -c FORBIDDEN .local/bin/forbid; ls .local/bin/forbid")
-            assert harmless.error is None, harmless
+            bench = await lab.bench()
+            for text in READABLE:
+                view = await bench.run(text)
+                assert view.error == "DENIED_BY_RULE", (text, view)
+            for spelling, text in UNREADABLE.items():
+                view = await bench.run(text)
+                assert view.error in (None, "DENIED_BY_RULE") and mark not in view.out + view.err, (spelling, view)
+            harmless = await bench.run(f"echo {PROGRAM}; ls /usr/bin/{PROGRAM}")
+            assert (harmless.error, harmless.code) == (None, 0), harmless
         finally:
             await client.policy.load(kept)
-    raise NotThereYet(
-        "a rule on the program that is executed: a copy of it runs, and the list is documented as advice",
-        tried=f"{len(READABLE)} spellings in the text, all refused",
-    )
+    for text in (*READABLE, *UNREADABLE.values()):  # nobody reads the text any more, and the program is not there
+        view = await bench.run(text)
+        assert view.error is None and mark not in view.out + view.err, (text, view)
 
 
 @check("B171")

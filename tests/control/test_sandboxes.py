@@ -5,12 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from coldframe.contract.caller import Caller
 from coldframe.contract.document import ContractDocument
 from coldframe.contract.errors import (
     GrantMissing,
     GuestLost,
+    HostUnreachable,
     InvalidArgument,
     IsolationUnavailable,
     LedgerUnavailable,
@@ -165,6 +167,52 @@ def test_a_box_that_ends_by_itself_makes_the_sandbox_lost_at_the_next_call(tmp_p
     asyncio.run(scenario())
 
 
+def test_a_command_that_is_the_first_to_find_its_box_lost_did_nothing_and_is_told_so(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            info = await bench.sandbox()
+            box = bench.host.box
+
+            async def lost_on_the_way(sandbox_id: str) -> FakeBox:
+                found = await box(sandbox_id)
+                await bench.host.lose(sandbox_id)
+                return found
+
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(bench.host, "box", lost_on_the_way)
+                with pytest.raises(GuestLost) as caught:
+                    await bench.call(info, "run_command", key="k", command="touch made")
+            assert "did nothing" in caught.value.message
+            assert caught.value.next_actions[0]["op"] == "sandbox.create"
+            assert bench.control.sandboxes.get(OWNER, info.sandbox_id).state.state == "lost"
+            assert (bench.calls()[-1].kind, bench.calls()[-1].body["began"]) == ("call.interrupted", False)
+            again = await bench.call(await bench.sandbox(), "run_command", key="k", command="touch made")
+            assert again.value["exit_code"] == 0
+            assert len(bench.host.ran) == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_command_that_was_not_begun_while_its_box_lives_on_may_be_sent_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            info = await bench.sandbox()
+
+            def connection_lost(*_: Any) -> Any:
+                raise GuestLost("the keeper of this sandbox ended")
+
+            monkeypatch.setattr(FakeBox, "run", connection_lost)
+            with pytest.raises(HostUnreachable):
+                await bench.call(info, "run_command", key="k", command="touch made")
+            monkeypatch.undo()
+            await bench.call(info, "run_command", key="k", command="touch made")
+            assert len(bench.host.ran) == 1
+
+    asyncio.run(scenario())
+
+
 def test_a_helper_that_is_ended_from_inside_does_not_make_the_sandbox_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -258,6 +306,26 @@ def test_runtimes_say_whether_the_rules_let_them_start(tmp_path: Path) -> None:
             bench.control.rulebook.load(f"version: 1\nsettings: {{deny_commands: ['{name}']}}\n", caller=OWNER)
             after = {one.name: one.allowed for one in await bench.control.sandboxes.runtimes(AGENT, info.sandbox_id)}
             assert after[name] is False
+
+    asyncio.run(scenario())
+
+
+def test_a_sandbox_denies_what_the_rules_deny_and_a_bounded_number_of_its_own(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            bench.control.rulebook.load("version: 1\nsettings: {deny_commands: [curl, git push]}\n", caller=OWNER)
+            create = bench.control.sandboxes.create
+            spec = SandboxSpec(agent_id="one", denied_programs=tuple(f"p{number}" for number in range(256)))
+            made = await create(OWNER, spec)
+            assert made.spec.denied_programs == (*spec.denied_programs, "curl")
+            assert bench.control.sandboxes.get(OWNER, made.sandbox_id).spec == made.spec
+            more = spec.model_copy(update={"denied_programs": (*spec.denied_programs, "one-more")})
+            with pytest.raises(InvalidArgument) as refused:
+                await create(OWNER, more)
+            assert refused.value.facts["argument"] == "denied_programs"
+            for name in ("", "a\x00b", "a\nb", "n" * 256):
+                with pytest.raises(ValidationError):
+                    SandboxSpec(agent_id="one", denied_programs=(name,))
 
     asyncio.run(scenario())
 

@@ -131,3 +131,38 @@ def test_rules_are_found_by_tool_in_file_order() -> None:
     assert [rule.id for rule in rules.candidates(Hook.PRE_TOOL_CALL, "x")] == ["a", "b", "c"]
     assert [rule.id for rule in rules.candidates(Hook.PRE_TOOL_CALL, "y")] == ["b", "c"]
     assert [rule.id for rule in rules.candidates(Hook.POST_TOOL_RESPONSE, "x")] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "programs"),
+    [
+        ("settings: {deny_commands: [curl, 'git push', 'npm *', 'git-*', /usr/bin/wget, tar -x, c'u'rl]}", None),
+        ("rules: [{id: a, hook: PRE_TOOL_CALL, when: {program: [nc, 'git push']}, then: deny}]", ("nc",)),
+        ("rules: [{id: a, hook: PRE_TOOL_CALL, when: {program: {glob: 'n?'}}, then: deny}]", ("n?",)),
+        ("rules: [{id: a, hook: PRE_TOOL_CALL, when: {program: {glob: '/bin/n?'}}, then: deny}]", ()),
+        ("rules: [{id: a, hook: PRE_TOOL_CALL, when: {program: {matches: '^nc$'}}, then: deny}]", ()),
+        ("rules: [{id: a, hook: PRE_TOOL_CALL, when: {program: nc, agent_id: [x, one]}, then: deny}]", ("nc",)),
+        ("rules: [{id: a, hook: PRE_TOOL_CALL, when: {program: nc, agent_id: x}, then: deny}]", ()),
+        ("rules: [{id: a, hook: PRE_TOOL_CALL, when: {program: nc, agent_id: {glob: '*'}}, then: deny}]", ()),
+        ("rules: [{id: a, hook: PRE_TOOL_CALL, when: {program: nc, tool: run_command}, then: deny}]", ("nc",)),
+        ("rules: [{id: a, hook: PRE_TOOL_CALL, when: {program: nc, cwd: x}, then: deny}]", ()),
+        ("rules: [{id: a, hook: PRE_TOOL_CALL, when: {program: nc}, then: ask}]", ()),
+        ("rules: [{id: a, hook: POST_TOOL_RESPONSE, when: {program: nc}, then: deny}]", ()),
+        ('settings: {deny_commands: ["a\\tb", "\\"a b\\""]}', ("a b",)),
+    ],
+)
+def test_programs_that_are_denied_whatever_their_arguments_are_known_by_name(
+    text: str, programs: tuple[str, ...] | None
+) -> None:
+    expected = ("curl", "npm", "git-*", "/usr/bin/wget") if programs is None else programs
+    assert load_rules(f"version: 1\n{text}\n").denied_programs_of("one") == expected
+
+
+@pytest.mark.parametrize("entry", ["bash", "b*", "bash *", "/bin/bash", "'*'"])
+def test_a_denied_shell_is_known(entry: str) -> None:
+    assert load_rules(f"version: 1\nsettings: {{deny_commands: [{entry}]}}\n").denies_shell_of("one")
+    assert not load_rules("version: 1\nsettings: {deny_commands: [sh, bash -c, ba, bashes]}\n").denies_shell_of("one")
+    by_rule = (
+        f"version: 1\nrules: [{{id: a, hook: PRE_TOOL_CALL, when: {{agent_id: x, program: {entry}}}, then: deny}}]\n"
+    )
+    assert load_rules(by_rule).denies_shell_of("x") and not load_rules(by_rule).denies_shell_of("one")

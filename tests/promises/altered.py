@@ -66,6 +66,11 @@ WALLS = (
         {"host/isolation/programs.py": "def leave_only(*given):\n    pass\n"},
         rules="version: 1\nsettings: {runtimes: {'*': [deno]}}\nrules: []\n",
     ),
+    Wall(
+        "denied_programs",
+        {"host/isolation/denials.py": "_all = _cover\ndef _cover(files):\n    _all([*files][1:])\n"},
+        rules="version: 1\nsettings: {deny_commands: [arch, tac]}\nrules: []\n",
+    ),
 )
 NO_LIMITS = {
     "host/cgroups.py": "def _write_limits(*given):\n    pass\n",
