@@ -22,7 +22,7 @@ from coldframe.guest.facts import Named
 from coldframe.guest.loop import IN, Loop
 from coldframe.guest.paths import open_directory
 from coldframe.guest.presence import Presence
-from coldframe.guest.records import Record, end_record, open_record, read_record
+from coldframe.guest.records import Record, end_record, is_id, open_record, read_record
 from coldframe.guest.transcript import Transcript
 from coldframe.guest.usage import Tree
 from coldframe.guest.verbs import Failure
@@ -329,13 +329,8 @@ class Commands:
 
 
 def checked_id(value: object) -> str:
-    """Ids become file names of records, so nothing but the form that control makes is taken."""
-    if (
-        not isinstance(value, str)
-        or not 1 <= len(value) <= 80
-        or not value.replace("_", "").replace("-", "").isalnum()
-        or not value.isascii()
-    ):
+    """Raises Failure for what is no id of a command."""
+    if not isinstance(value, str) or not is_id(value):
         raise Failure("INVALID_ARGUMENT", "malformed command id")
     return value
 

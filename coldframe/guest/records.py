@@ -17,9 +17,20 @@ from coldframe.guest.frames import MAX_HEAD_BYTES, write_json
 MOST_BYTES = MAX_HEAD_BYTES
 """Largest record that is read back: whatever could be told can be read again. File changes alone may be 100 MiB, since
 each byte of a name may take six."""
+MOST_ID_CHARACTERS = 80
 
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+def is_id(value: object) -> bool:
+    """Whether it has the form of the ids that control makes. They become names of files, so nothing else is taken."""
+    return (
+        isinstance(value, str)
+        and len(value) <= MOST_ID_CHARACTERS
+        and value.isascii()
+        and value.replace("_", "").replace("-", "").isalnum()
+    )
 
 
 class Record(NamedTuple):

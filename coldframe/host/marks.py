@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from coldframe.contract.errors import InvalidArgument
+from coldframe.guest.records import is_id
 from coldframe.host.link import SOCKET_NAME
 from coldframe.host.processes import is_exiting, process_start
 
@@ -57,7 +58,7 @@ class Marks:
         self._boxes = boxes
 
     def directory(self, sandbox_id: str) -> str:
-        if not _is_id(sandbox_id):
+        if not is_id(sandbox_id):
             raise InvalidArgument("malformed sandbox id")
         return os.path.join(self._boxes, sandbox_id)
 
@@ -80,7 +81,7 @@ class Marks:
 
     def names(self) -> list[str]:
         """Of all boxes that have a directory. Whatever else lies there (`lost+found`) is nobody's."""
-        return sorted(name for name in os.listdir(self._boxes) if _is_id(name))
+        return sorted(name for name in os.listdir(self._boxes) if is_id(name))
 
     def all(self) -> list[tuple[str, KeeperMark]]:
         """Of the boxes that nobody has ended, by sandbox id."""
@@ -107,7 +108,3 @@ class Marks:
         for name in (SOCKET_NAME, KEPT, f"{KEPT}.new", ENDING):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(os.path.join(self.directory(sandbox_id), name))
-
-
-def _is_id(name: str) -> bool:
-    return name.replace("_", "").replace("-", "").isalnum()

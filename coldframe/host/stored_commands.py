@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from coldframe.contract.command import CommandEvent, CommandResult, Ended, OutputChunk, Started
 from coldframe.contract.errors import GuestLost, InvalidArgument, NotFound
-from coldframe.guest.records import Record, read_record
+from coldframe.guest.records import Record, is_id, read_record
 from coldframe.guest.transcript import STREAMS, StoredTranscript
 
 
@@ -19,9 +19,12 @@ async def read_stored(records: str, command_id: str, *, after_seq: int) -> Async
     """The events of one command, as its box would tell them.
 
     Raises:
+        InvalidArgument: it is no id.
         NotFound: there is no record of it.
         GuestLost: its record is damaged.
     """
+    if not is_id(command_id):
+        raise InvalidArgument("malformed command id")
     record = _read_record(records, command_id)
     if record is None or record.start is None:
         raise NotFound(f"no record of command `{command_id}`")

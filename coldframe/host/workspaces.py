@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 
 from coldframe.contract.errors import Internal, InvalidArgument, IsolationUnavailable
 from coldframe.contract.sandbox import checked_agent_id
+from coldframe.guest.records import is_id
 from coldframe.host.disk_images import BASE_MIB, DiskImages
 from coldframe.host.history_tail import unseen
 from coldframe.host.removal import remove_directory, remove_tree
@@ -55,7 +56,7 @@ class Workspaces:
 
     def of_session(self, session_id: str) -> str:
         """The temporary workspace of a background session."""
-        if not session_id.replace("_", "").replace("-", "").isalnum():
+        if not is_id(session_id):
             raise InvalidArgument("malformed session id")
         return os.path.join(self._data, "background", session_id)
 
