@@ -143,7 +143,12 @@ def detach(target: str) -> None:
 
 def drop_all_capabilities() -> None:
     """Empty the ambient, bounding, permitted, effective and inheritable sets."""
-    prctl("clear the ambient capabilities", _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
+    drop_bounding_set()
+    drop_held_capabilities()
+
+
+def drop_bounding_set() -> None:
+    """No program that is started from here on gains a capability. Takes CAP_SETPCAP."""
     for capability in range(64):
         try:
             prctl(f"drop capability {capability}", _PR_CAPBSET_DROP, capability)
@@ -151,6 +156,11 @@ def drop_all_capabilities() -> None:
             if ctypes.get_errno() != errno.EINVAL or capability == 0:
                 raise
             break  # past the last one of this kernel
+
+
+def drop_held_capabilities() -> None:
+    """Empty the ambient, permitted, effective and inheritable sets."""
+    prctl("clear the ambient capabilities", _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
     header = ctypes.create_string_buffer(
         _CAPABILITY_VERSION_3.to_bytes(4, "little") + bytes(4)
     )  # pid 0: this thread; both machines with a filter table are little-endian

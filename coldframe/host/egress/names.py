@@ -10,7 +10,7 @@ EDNS; what is no query is not answered at all, so that nothing can be made to ta
 
 import struct
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import IntEnum, StrEnum
 from ipaddress import IPv4Address, IPv6Address
 from typing import NamedTuple
@@ -93,16 +93,24 @@ class NamePool:
     others of the pool had their turn, so what a program remembered does not soon lead elsewhere.
     """
 
-    __slots__ = ("_held", "_limit", "_names", "_next", "_places")
+    __slots__ = ("_held", "_limit", "_names", "_next", "_on_new", "_places")
 
-    def __init__(self, *, limit: int = MAX_NAMES) -> None:
+    def __init__(
+        self,
+        *,
+        limit: int = MAX_NAMES,
+        names: Mapping[str, int] | None = None,
+        on_new: Callable[[str, int], None] = lambda name, place: None,
+    ) -> None:
+        """*names*: what an earlier pool of the box told by *on_new*, in its order; as many of the last as there is room."""
         if not 0 < limit <= POOL_SIZE // 2:
             raise ValueError(f"a pool has room for 1 to {POOL_SIZE // 2} names")
         self._limit = limit
-        self._places: OrderedDict[str, int] = OrderedDict()
-        self._names: dict[int, str] = {}
+        self._on_new = on_new
+        self._places: OrderedDict[str, int] = OrderedDict(list((names or {}).items())[-limit:])
+        self._names: dict[int, str] = {place: name for name, place in self._places.items()}
         self._held: dict[str, int] = {}
-        self._next = 0
+        self._next = (next(reversed(self._names)) + 1) % POOL_SIZE if self._names else 0
 
     def __len__(self) -> int:
         return len(self._places)
@@ -119,6 +127,7 @@ class NamePool:
             self._next = (place + 1) % POOL_SIZE
             self._places[name] = place
             self._names[place] = name
+            self._on_new(name, place)
         else:
             self._places.move_to_end(name)
         return PooledName(IPV4_POOL + place, IPV6_POOL + place)

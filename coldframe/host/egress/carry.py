@@ -1,0 +1,212 @@
+"""Carries bytes between two connected sockets, both ways, without looking at them and without copying them here.
+
+The kernel moves pages from socket to pipe to socket (splice), so neither the memory nor the processor time of the broker
+grows with what passes. A pipe is lent to a direction only while it holds bytes on their way: with a thousand idle
+connections there is none, and what a slow reader leaves behind is bounded by one pipe each.
+
+An end of one side is passed on as the end of that direction; a broken side breaks the other one as well, so neither
+program takes half an answer for a whole one.
+"""
+
+import asyncio
+import contextlib
+import errno
+import os
+import socket
+import struct
+from collections.abc import Callable
+
+CHUNK_BYTES = 1 << 20
+"""Most that is taken at once. A pipe holds 64 KiB in 16 pieces, or more in larger ones."""
+TURNS = 16
+"""Chunks of one direction before others have their turn."""
+MOST_IDLE_PIPES = 16
+
+_AT_ONCE, _LATER = struct.pack("ii", 1, 0), struct.pack("ii", 0, 0)
+_NOW = os.SPLICE_F_NONBLOCK | os.SPLICE_F_MOVE
+
+
+class Pipe:
+    """Two descriptors, and how many bytes lie between them."""
+
+    __slots__ = ("held", "read", "write")
+
+    def __init__(self) -> None:
+        self.read, self.write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self.held = 0
+
+    def close(self) -> None:
+        os.close(self.read)
+        os.close(self.write)
+
+
+class Pipes:
+    """Empty pipes, lent and given back."""
+
+    def __init__(self) -> None:
+        self._idle: list[Pipe] = []
+
+    def take(self) -> Pipe:
+        """Raises OSError if there is none and none can be made."""
+        return self._idle.pop() if self._idle else Pipe()
+
+    def give(self, pipe: Pipe) -> None:
+        if pipe.held or len(self._idle) >= MOST_IDLE_PIPES:
+            pipe.close()
+        else:
+            self._idle.append(pipe)
+
+    def close(self) -> None:
+        while self._idle:
+            self._idle.pop().close()
+
+
+class Carrier:
+    """Both directions of one connection. Takes the sockets over: it closes them, and says so through `ended`."""
+
+    def __init__(self, inner: socket.socket, outer: socket.socket, pipes: Pipes) -> None:
+        self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        """How: `closed`, or what broke it."""
+        self._sockets = (inner, outer)
+        self._outward = _Direction(inner, outer, pipes, self._on_end)
+        self._inward = _Direction(outer, inner, pipes, self._on_end)
+
+    @property
+    def sent_bytes(self) -> int:
+        """From the box to the world."""
+        return self._outward.passed_bytes
+
+    @property
+    def received_bytes(self) -> int:
+        return self._inward.passed_bytes
+
+    def start(self) -> None:
+        self._outward.start()
+        self._inward.start()
+
+    def abort(self, reason: str) -> None:
+        """Break both sides now."""
+        if self.ended.done():
+            return
+        self._outward.stop()
+        self._inward.stop()
+        for one in self._sockets:
+            reset(one)
+        self.ended.set_result(reason)
+
+    def _on_end(self, broken: str) -> None:
+        if broken:
+            self.abort(broken)
+        elif self._outward.is_over and self._inward.is_over and not self.ended.done():
+            for one in self._sockets:
+                close_orderly(one)
+            self.ended.set_result("closed")
+
+
+class _Direction:
+    def __init__(self, source: socket.socket, sink: socket.socket, pipes: Pipes, on_end: Callable[[str], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._source, self._sink = source, sink
+        self._pipes = pipes
+        self._pipe: Pipe | None = None
+        self._on_end = on_end
+        self.passed_bytes = 0
+        self.is_over = False
+
+    def start(self) -> None:
+        self._loop.add_reader(self._source, self._move)
+
+    def stop(self) -> None:
+        if not self.is_over:
+            self.is_over = True
+            self._loop.remove_reader(self._source)
+            self._loop.remove_writer(self._sink)
+        if self._pipe is not None:
+            self._pipes.give(self._pipe)
+            self._pipe = None
+
+    def _move(self) -> None:
+        """Called when the source has something, while nothing waits for the sink."""
+        try:
+            for _ in range(TURNS):
+                if not self._fill():
+                    return
+                if not self._drain():
+                    self._loop.remove_reader(self._source)
+                    self._loop.add_writer(self._sink, self._go_on)
+                    return
+        except OSError as error:
+            self._break(error)
+
+    def _go_on(self) -> None:
+        try:
+            if self._drain():
+                self._loop.remove_writer(self._sink)
+                self._loop.add_reader(self._source, self._move)
+        except OSError as error:
+            self._break(error)
+
+    def _fill(self) -> bool:
+        """False if nothing is there now, or nothing will come any more."""
+        pipe = self._pipe = self._pipes.take()
+        try:
+            pipe.held = os.splice(self._source.fileno(), pipe.write, CHUNK_BYTES, flags=_NOW)
+        except BlockingIOError:
+            self._return_pipe()
+            return False
+        if pipe.held == 0:
+            self._finish()
+            return False
+        return True
+
+    def _drain(self) -> bool:
+        """False if the sink takes no more now."""
+        pipe = self._pipe
+        assert pipe is not None
+        while pipe.held:
+            try:
+                moved = os.splice(pipe.read, self._sink.fileno(), pipe.held, flags=_NOW)
+            except BlockingIOError:
+                return False
+            pipe.held -= moved
+            self.passed_bytes += moved
+        self._return_pipe()
+        return True
+
+    def _return_pipe(self) -> None:
+        if self._pipe is not None:
+            self._pipes.give(self._pipe)
+            self._pipe = None
+
+    def _finish(self) -> None:
+        self.stop()
+        try:
+            self._sink.shutdown(socket.SHUT_WR)
+        except OSError as error:
+            if error.errno != errno.ENOTCONN:  # gone already: its own direction tells how
+                self._on_end(error.strerror or "broken")
+                return
+        self._on_end("")
+
+    def _break(self, error: OSError) -> None:
+        self.stop()
+        self._on_end(error.strerror or "broken")
+
+
+def break_if_dropped(connection: socket.socket) -> None:
+    """From now on a close that is not `close_orderly` is a break to the other side, also that of a killed process."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
+
+
+def close_orderly(connection: socket.socket) -> None:
+    """Close after both ends were passed on."""
+    with contextlib.suppress(OSError):
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LATER)
+    connection.close()
+
+
+def reset(connection: socket.socket) -> None:
+    """Close so that the other side cannot take it for an orderly end."""
+    with contextlib.suppress(OSError):
+        break_if_dropped(connection)
+    connection.close()

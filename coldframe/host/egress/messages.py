@@ -1,0 +1,287 @@
+"""What the host daemon and the broker's process say to each other: JSON, one message of a SEQPACKET socket each.
+
+The broker parses what boxes send, so what it says is checked like input: types and form here, and in `link.py` whether
+it may say that of that box. Texts and lists are cut before they are sent (`cut`), and longer ones are refused.
+"""
+
+import os
+import socket
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from coldframe.contract.policy import Label
+from coldframe.host.egress.arrivals import Arrivals
+from coldframe.host.egress.contact import EgressContact, EgressRequest
+from coldframe.policy.network import Origin
+from coldframe.policy.network_rules import Registry
+
+MESSAGE_BYTES = 64 * 1024
+"""Of one message. Of its requests a contact keeps as many as fit."""
+MAX_ATTACHED_BYTES = 2 * 1024 * 1024
+"""Of what comes along in a file: the rules, or the names of a box. 4,096 of the longest names take 1.1 MiB."""
+
+_LONGEST = {
+    "id": 64,
+    "sandbox_id": 128,
+    "address": 64,
+    "name": 512,
+    "scheme": 16,
+    "mode": 16,
+    "rule_id": 256,
+    "reason": 1024,
+    "dialled": 64,
+    "ended": 256,
+}
+_LONGEST_OF_REQUEST = {"method": 64, "path": 4096, "rule_id": 256, "reason": 1024}
+_MOST_BYTES = 1 << 62
+
+
+class MessageInvalid(Exception):
+    """The other side says what it cannot say."""
+
+
+@dataclass(frozen=True)
+class UseRules:
+    """The rules come along, as the text of the section `network`; none allow nothing."""
+
+    number: int
+    registries: tuple[Registry, ...]
+    kind: Literal["use-rules"] = "use-rules"
+
+
+@dataclass(frozen=True)
+class OpenBox:
+    """The names that the box knows come along; the next message is its arrivals."""
+
+    number: int
+    origin: Origin
+    kind: Literal["open-box"] = "open-box"
+
+
+@dataclass(frozen=True)
+class ShutBox:
+    number: int
+    sandbox_id: str
+    kind: Literal["shut-box"] = "shut-box"
+
+
+@dataclass(frozen=True)
+class RaiseTaint:
+    number: int
+    sandbox_id: str
+    taint: Label
+    kind: Literal["raise-taint"] = "raise-taint"
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Break everything off, and end once that is told."""
+
+    number: int
+    kind: Literal["stop"] = "stop"
+
+
+@dataclass(frozen=True)
+class Acknowledge:
+    """The answer to `Begun` and `Requested`. A refusal is a denial."""
+
+    id: str
+    refusal: str | None
+    kind: Literal["acknowledge"] = "acknowledge"
+
+
+@dataclass(frozen=True)
+class Done:
+    """The answer to what has a number, once it holds."""
+
+    number: int
+    failure: str | None = None
+    kind: Literal["done"] = "done"
+
+
+@dataclass(frozen=True)
+class Begun:
+    """Waits for `Acknowledge`: nothing is dialled before."""
+
+    contact: EgressContact
+    kind: Literal["begun"] = "begun"
+
+
+@dataclass(frozen=True)
+class Requested:
+    """Waits for `Acknowledge` too."""
+
+    id: str
+    contact_id: str
+    request: EgressRequest
+    kind: Literal["requested"] = "requested"
+
+
+@dataclass(frozen=True)
+class Ended:
+    contact: EgressContact
+    kind: Literal["ended"] = "ended"
+
+
+@dataclass(frozen=True)
+class Named:
+    """A box was given an address for a name; said before the box is told."""
+
+    sandbox_id: str
+    name: str
+    place: int
+    kind: Literal["named"] = "named"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something went wrong, for the log."""
+
+    text: str
+    kind: Literal["fault"] = "fault"
+
+
+Command = UseRules | OpenBox | ShutBox | RaiseTaint | Stop | Acknowledge
+Event = Done | Begun | Requested | Ended | Named | Fault
+
+_COMMANDS: TypeAdapter[Command] = TypeAdapter(Annotated[Command, Field(discriminator="kind")])
+_EVENTS: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="kind")])
+_CONTACTS: TypeAdapter[EgressContact] = TypeAdapter(EgressContact)
+
+
+def write_command(command: Command) -> bytes:
+    return _COMMANDS.dump_json(command)
+
+
+def read_command(message: bytes) -> Command:
+    """Raises MessageInvalid."""
+    try:
+        return _COMMANDS.validate_json(message, strict=True)
+    except ValidationError as error:
+        raise MessageInvalid(_told(error)) from None
+
+
+def write_event(event: Event) -> bytes:
+    """At most MESSAGE_BYTES long."""
+    if isinstance(event, Begun | Ended):
+        event = replace(event, contact=cut(event.contact))
+        written = _EVENTS.dump_json(event)
+        while len(written) > MESSAGE_BYTES:
+            kept = event.contact.requests[: len(event.contact.requests) // 2]
+            event = replace(event, contact=replace(event.contact, requests=kept))
+            written = _EVENTS.dump_json(event)
+        return written
+    if isinstance(event, Requested):
+        event = replace(event, request=_cut_request(event.request))
+    if isinstance(event, Fault):
+        event = replace(event, text=event.text[:4000])
+    return _EVENTS.dump_json(event)
+
+
+def read_event(message: bytes) -> Event:
+    """Raises MessageInvalid."""
+    try:
+        event = _EVENTS.validate_json(message, strict=True)
+    except ValidationError as error:
+        raise MessageInvalid(_told(error)) from None
+    if isinstance(event, Begun | Ended):
+        _check(event.contact)
+    if isinstance(event, Requested):
+        _check_texts(event, {"id": 96, "contact_id": 64})
+        _check_texts(event.request, _LONGEST_OF_REQUEST)
+    return event
+
+
+def write_contact(contact: EgressContact) -> bytes:
+    return _CONTACTS.dump_json(contact)
+
+
+def read_contact(text: bytes) -> EgressContact:
+    """Raises MessageInvalid."""
+    try:
+        return _CONTACTS.validate_json(text, strict=True)
+    except ValidationError as error:
+        raise MessageInvalid(_told(error)) from None
+
+
+def cut(contact: EgressContact) -> EgressContact:
+    """The same with texts no longer than they may be: names and reasons are in part what a box says."""
+    requests = [_cut_request(one) for one in contact.requests]
+    return replace(contact, **_cut_texts(contact, _LONGEST), requests=requests)  # type: ignore[arg-type]
+
+
+def _cut_request(request: EgressRequest) -> EgressRequest:
+    return replace(request, **_cut_texts(request, _LONGEST_OF_REQUEST))  # type: ignore[arg-type]
+
+
+def _cut_texts(one: EgressContact | EgressRequest, longest: dict[str, int]) -> dict[str, str]:
+    return {
+        name: text[:most]
+        for name, most in longest.items()
+        if isinstance(text := getattr(one, name), str) and len(text) > most
+    }
+
+
+def attach(data: bytes) -> int:
+    """An open file with *data*, to come along with a message. Raises OSError."""
+    file = os.memfd_create("attached", os.MFD_CLOEXEC)
+    try:
+        os.write(file, data)
+    except BaseException:
+        os.close(file)
+        raise
+    return file
+
+
+def read_attached(files: list[int]) -> bytes:
+    """What came along; the files are closed. Raises MessageInvalid."""
+    try:
+        if len(files) != 1:
+            raise MessageInvalid(f"{len(files)} files came along, and not one")
+        return os.pread(files[0], MAX_ATTACHED_BYTES, 0)
+    except OSError as error:
+        raise MessageInvalid("what came along cannot be read") from error
+    finally:
+        for file in files:
+            os.close(file)
+
+
+def duplicate(arrivals: Arrivals) -> Arrivals:
+    """The same sockets by other descriptors. Raises OSError."""
+    made: list[socket.socket] = []
+    try:
+        for one in arrivals.sockets():
+            made.append(one.dup())
+    except OSError:
+        for one in made:
+            one.close()
+        raise
+    first, second = len(arrivals.connections), len(arrivals.connections) + len(arrivals.look_ups)
+    return arrivals._replace(
+        connections=tuple(made[:first]), look_ups=tuple(made[first:second]), long_look_ups=tuple(made[second:])
+    )
+
+
+def _check(contact: EgressContact) -> None:
+    _check_texts(contact, _LONGEST)
+    for request in contact.requests:
+        _check_texts(request, _LONGEST_OF_REQUEST)
+    if not contact.id or not 0 <= contact.port <= 65535:
+        raise MessageInvalid("a contact without id, or with a port that is none")
+    if not (0 <= contact.sent_bytes < _MOST_BYTES and 0 <= contact.received_bytes < _MOST_BYTES):
+        raise MessageInvalid("a contact with a number of bytes that cannot be")
+
+
+def _check_texts(one: EgressContact | EgressRequest | Requested, longest: dict[str, int]) -> None:
+    for name, most in longest.items():
+        text = getattr(one, name)
+        if isinstance(text, str) and len(text) > most:
+            raise MessageInvalid(f"`{name}` is longer than {most} characters")
+
+
+def _told(error: ValidationError) -> str:
+    """Where it is wrong, and none of what was said."""
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    return f"{'.'.join(str(part) for part in first['loc'])[:200]}: {first['type']}"

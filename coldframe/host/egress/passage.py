@@ -1,0 +1,317 @@
+"""One captured connection, from its first byte to its end: decide, look at as much as the rules want, dial, carry.
+
+It was accepted before it could be judged, so whatever is denied is reset. What a program sends first shows what it
+speaks: TLS, HTTP or something else. Under `sni` the name in the handshake has to be the one that was asked for, and the
+bytes then pass as they are; under `intercept` somebody else reads the requests (`intercept.py`). Nothing goes to the
+destination before the decision is on record.
+"""
+
+import asyncio
+import re
+import socket
+from collections.abc import Callable
+from datetime import datetime
+from ipaddress import ip_address
+from typing import Protocol
+
+from coldframe.contract.policy import Outcome
+from coldframe.host.egress.carry import Carrier, Pipes, reset
+from coldframe.host.egress.contact import EgressContact, EgressRequest, Journal, JournalLost
+from coldframe.host.egress.dial import DialDenied, DialFailed, Resolve, dial
+from coldframe.host.egress.hello import Ech, Hello, HelloInvalid, HelloReader, SecondHelloReader, asks_again
+from coldframe.policy import labels
+from coldframe.policy.addresses import Address
+from coldframe.policy.network import NetworkVerdict, judge_dialled
+from coldframe.policy.network_rules import Mode, Scheme
+from coldframe.policy.targets import Target
+
+FIRST_BYTES_S = 10.0
+"""How long a program may wait before it says something, where its first bytes have to be seen."""
+_READ_BYTES = 16 * 1024
+_REQUEST = re.compile(rb"[A-Z][A-Z-]{0,31} ")
+_LONGEST_METHOD_BYTES = 33
+
+Judge = Callable[[Scheme | None], NetworkVerdict]
+JudgeRequest = Callable[[Scheme, str, Target], NetworkVerdict]
+
+
+class Denied(Exception):
+    """Why a connection does not go on, for the record; the program sees a reset."""
+
+    def __init__(self, rule_id: str, reason: str) -> None:
+        super().__init__(reason)
+        self.rule_id = rule_id
+
+
+class Interceptor(Protocol):
+    """Reads the requests of a connection and passes on those that are allowed."""
+
+    async def __call__(self, passage: "Passage", first: bytes) -> str:
+        """Serve it, `first` being what was read of it already. How it ended; raises Denied, OSError."""
+
+
+class Passage:
+    """Owns the connection of the box, and closes it."""
+
+    def __init__(
+        self,
+        inner: socket.socket,
+        contact: EgressContact,
+        destination: str | Address,
+        judge: Judge,
+        judge_request: JudgeRequest,
+        *,
+        journal: Journal,
+        pipes: Pipes,
+        resolve: Resolve,
+        clock: Callable[[], datetime],
+        intercept: Interceptor | None = None,
+    ) -> None:
+        self.contact = contact
+        self.destination = destination
+        self.inner = inner
+        self.scheme = Scheme.TCP
+        """What is spoken, once its first bytes were seen."""
+        self.asked: tuple[str, Target] | None = None
+        """Method and target of the request that is being served."""
+        self._judge = judge
+        self._judge_request = judge_request
+        self._journal = journal
+        self._pipes = pipes
+        self._resolve = resolve
+        self._clock = clock
+        self._intercept = intercept
+        self._mode: Mode | None = None
+        self._has_begun = False
+        self._carrier: Carrier | None = None
+        self._broken = ""
+        self._task: asyncio.Task[None] | None = None
+
+    async def run(self) -> None:
+        """From here to the end of the connection, which is on record then. Never raises but for a cancellation."""
+        self._task = asyncio.current_task()
+        contact = self.contact
+        try:
+            contact.ended = await self._pass_on()
+        except Denied as denial:
+            contact.outcome, contact.rule_id, contact.reason = Outcome.DENY, denial.rule_id, str(denial)
+            contact.ended = "denied"
+        except DialFailed as failure:
+            contact.ended = str(failure)
+        except OSError as error:
+            contact.ended = (error.strerror or "broken").lower()
+        except asyncio.CancelledError:
+            if not self._broken:
+                contact.ended = "the broker ended"
+                raise
+            contact.ended = self._broken
+        finally:
+            if self._carrier is not None:
+                self._carrier.abort("broken")
+                contact.sent_bytes += self._carrier.sent_bytes
+                contact.received_bytes += self._carrier.received_bytes
+            reset(self.inner)
+            contact.ended_at = self._clock()
+            self._journal.end(contact)
+
+    def judge_again(self) -> None:
+        """The rules or the label of the session changed: end it if it is not allowed any more."""
+        denial = self._find_denial()
+        if denial is not None:
+            self.contact.outcome, self.contact.rule_id, self.contact.reason = denial
+            self.end("ended by a change of the rules")
+
+    def _find_denial(self) -> tuple[Outcome, str, str] | None:
+        verdict = self._judge(None if self._mode is None else self.scheme)
+        if verdict.outcome is not Outcome.ALLOW:
+            return _decision(verdict)
+        if self._mode is not None and verdict.mode is not None and verdict.mode.strictness > self._mode.strictness:
+            return (
+                Outcome.DENY,
+                verdict.rule_id,
+                f"it was let through as `{self._mode}`, and `{verdict.mode}` is wanted",
+            )
+        if self.asked is not None:
+            verdict = self.judge_request(*self.asked)
+            if verdict.outcome is not Outcome.ALLOW:
+                return _decision(verdict)
+        if self.contact.dialled is not None and (self.asked is not None or self._mode is not Mode.INTERCEPT):
+            kind = judge_dialled(verdict, ip_address(self.contact.dialled))
+            if kind is not None:
+                return Outcome.DENY, "floor:address", f"{self.contact.dialled} is {kind}"
+        return None
+
+    def end(self, reason: str) -> None:
+        """Break it off."""
+        self._broken = reason
+        if self._carrier is not None:
+            self._carrier.abort(reason)
+        elif self._task is not None:
+            self._task.cancel()
+
+    # -- deciding ------------------------------------------------------------------------------
+
+    async def _pass_on(self) -> str:
+        verdict = self._decide(None)
+        first = b""
+        hello: Hello | None = None
+        if verdict.mode is not Mode.RAW:  # else the server may have to speak first
+            self.scheme, first, hello = await self._listen()
+        verdict = self._decide(self.scheme)
+        self._mode = verdict.mode
+        self.contact.scheme = self.scheme.value
+        self.contact.mode = None if verdict.mode is None else verdict.mode.value
+        if verdict.mode is Mode.INTERCEPT:
+            if self._intercept is None:
+                raise Denied("network:intercept", "requests cannot be read here, which the rule asks for")
+            if hello is not None and hello.server_name is not None:
+                self._check_name(hello.server_name)
+            self.contact.outcome, self.contact.rule_id, self.contact.reason = _decision(verdict)
+            return await self._intercept(self, first)
+        if verdict.mode is Mode.SNI:
+            self._check_hello(hello)
+        await self.begin(verdict)
+        outer = await self.open(verdict)
+        try:
+            if hello is not None:
+                await self._greet(outer, hello, first[len(hello.raw) :])
+            elif first:
+                await self._send(outer, first)
+        except BaseException:
+            reset(outer)
+            raise
+        self._carrier = Carrier(self.inner, outer, self._pipes)
+        self._carrier.start()
+        return await self._carrier.ended
+
+    def judge_request(self, method: str, target: Target) -> NetworkVerdict:
+        return self._judge_request(self.scheme, method, target)
+
+    def _decide(self, scheme: Scheme | None) -> NetworkVerdict:
+        verdict = self._judge(scheme)
+        if verdict.outcome is Outcome.DENY:
+            raise Denied(verdict.rule_id, verdict.reason)
+        if verdict.outcome is Outcome.ASK:  # nobody can be asked yet
+            raise Denied(verdict.rule_id, f"a person has to decide: {verdict.reason}")
+        return verdict
+
+    def _check_hello(self, hello: Hello | None) -> None:
+        if hello is None:
+            raise Denied("network:sni", "it speaks no TLS, and a rule wants to see a name")
+        if hello.ech is not Ech.ABSENT:
+            raise Denied("network:sni", "an encrypted hello may ask for another name than it shows")
+        self._check_name(hello.server_name)
+
+    def _check_name(self, name: str | None) -> None:
+        if name != (self.destination if isinstance(self.destination, str) else None):
+            raise Denied("network:sni", f"the handshake asks for `{name}`, the connection is to `{self.destination}`")
+
+    async def begin(self, verdict: NetworkVerdict) -> None:
+        """Put it on record, once; nothing may be dialled before. Raises Denied."""
+        if self._has_begun:
+            return
+        contact = self.contact
+        contact.label = verdict.label
+        contact.outcome, contact.rule_id, contact.reason = _decision(verdict)
+        try:
+            await self._journal.begin(contact)
+        except JournalLost as loss:
+            raise Denied("network:journal", f"the decision could not be recorded: {loss}") from loss
+        self._has_begun = True
+
+    async def tell(self, request: EgressRequest) -> None:
+        """Put a request on record. Raises Denied."""
+        self.contact.label = labels.join(self.contact.label, request.label)
+        self.contact.requests.append(request)
+        try:
+            await self._journal.request(self.contact, request)
+        except JournalLost as loss:
+            raise Denied("network:journal", f"the decision could not be recorded: {loss}") from loss
+
+    def now(self) -> datetime:
+        return self._clock()
+
+    async def open(self, verdict: NetworkVerdict) -> socket.socket:
+        """A connection to the destination. Raises Denied and DialFailed."""
+        assert self._has_begun
+        try:
+            outer, address = await dial(verdict, self.destination, self.contact.port, resolve=self._resolve)
+        except DialDenied as denial:
+            raise Denied("floor:address", str(denial)) from denial
+        self.contact.dialled = str(address)
+        return outer
+
+    # -- first bytes ---------------------------------------------------------------------------
+
+    async def _listen(self) -> tuple[Scheme, bytes, Hello | None]:
+        try:
+            async with asyncio.timeout(FIRST_BYTES_S):
+                return await self._read_first()
+        except TimeoutError:
+            raise Denied("network:first-bytes", f"it said nothing for {FIRST_BYTES_S:.0f} s") from None
+        except HelloInvalid as error:
+            raise Denied("network:hello", str(error)) from error
+
+    async def _read_first(self) -> tuple[Scheme, bytes, Hello | None]:
+        data = await self._receive()
+        if data[0] == 0x16:
+            return await self._read_hello(data)
+        while len(data) < _LONGEST_METHOD_BYTES and re.fullmatch(rb"[A-Z][A-Z-]*", data):
+            data += await self._receive()
+        return (Scheme.HTTP if _REQUEST.match(data) else Scheme.TCP), data, None
+
+    async def _read_hello(self, data: bytes) -> tuple[Scheme, bytes, Hello | None]:
+        reader = HelloReader()
+        hello = reader.feed(data)
+        while hello is None:
+            hello = reader.feed(await self._receive())
+        return Scheme.HTTPS, hello.raw + reader.rest, hello
+
+    async def _receive(self) -> bytes:
+        data = await asyncio.get_running_loop().sock_recv(self.inner, _READ_BYTES)
+        if not data:
+            raise Denied("network:first-bytes", "it ended before it said what it speaks")
+        return data
+
+    async def _greet(self, outer: socket.socket, hello: Hello, rest: bytes) -> None:
+        """Pass the hello on, and nothing behind it before it is clear that the server took it for the one."""
+        loop = asyncio.get_running_loop()
+        await self._send(outer, hello.raw)
+        answer = b""
+        again: bool | None = None
+        while again is None:
+            more = await loop.sock_recv(outer, _READ_BYTES)
+            if not more:
+                break
+            answer += more
+            again = asks_again(answer)
+        if answer:
+            await loop.sock_sendall(self.inner, answer)
+            self.contact.received_bytes += len(answer)
+        if again:
+            rest = await self._read_second(hello, rest)
+        if rest:
+            await self._send(outer, rest)
+
+    async def _read_second(self, hello: Hello, rest: bytes) -> bytes:
+        reader = SecondHelloReader(hello)
+        try:
+            async with asyncio.timeout(FIRST_BYTES_S):
+                seen = reader.feed(rest)
+                while not seen:
+                    more = await self._receive()
+                    rest += more
+                    seen = reader.feed(more)
+        except TimeoutError:
+            raise Denied("network:first-bytes", "it did not go on with its handshake") from None
+        except HelloInvalid as error:
+            raise Denied("network:hello", str(error)) from error
+        return rest
+
+    async def _send(self, outer: socket.socket, data: bytes) -> None:
+        await asyncio.get_running_loop().sock_sendall(outer, data)
+        self.contact.sent_bytes += len(data)
+
+
+def _decision(verdict: NetworkVerdict) -> tuple[Outcome, str, str]:
+    return verdict.outcome, verdict.rule_id, verdict.reason

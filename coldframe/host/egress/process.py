@@ -1,0 +1,218 @@
+"""The broker as a process of its own: it reads what boxes and servers send, so it has no right that is worth taking.
+
+As root it becomes an unprivileged user before it reads anything. Then: no capabilities, none to be gained, the system
+call filter of boxes in its strict form, no memory for others to look into, no core dump, no descriptor and no
+environment but what it was started with. It takes commands from the host daemon alone, and ends with it: when the other
+end of its socket closes, at once. What it wants on record goes up the same way; what begins waits for an answer, and
+without one it is denied.
+"""
+
+import asyncio
+import itertools
+import json
+import os
+import resource
+import signal
+import socket
+from collections.abc import Awaitable
+from typing import Any, NoReturn
+
+from coldframe.contract.errors import RulesInvalid
+from coldframe.host import confine, seccomp
+from coldframe.host.egress import arrivals, messages
+from coldframe.host.egress.broker import Broker
+from coldframe.host.egress.channel import BATCH, Channel, receive
+from coldframe.host.egress.contact import EgressContact, EgressRequest, Journal, JournalLost
+from coldframe.host.egress.messages import (
+    Acknowledge,
+    Begun,
+    Command,
+    Done,
+    Ended,
+    Event,
+    Fault,
+    Named,
+    OpenBox,
+    RaiseTaint,
+    Requested,
+    ShutBox,
+    Stop,
+    UseRules,
+)
+from coldframe.policy.document import read_document
+from coldframe.policy.network_rules import NetworkRules
+from coldframe.policy.network_section import load_network
+
+ACKNOWLEDGE_S = 10.0
+"""How long a contact that begins waits to be on record."""
+MOST_WAITING = 1024
+"""Events that the daemon has not read yet; then everything waits for it."""
+STAND_STILL_S = 60.0
+"""How long everything waits; then the broker ends, and the daemon tells so."""
+
+
+def main(*, channel: int, user: int) -> NoReturn:
+    """Serve the daemon at descriptor *channel*. *user*: whom to become, if started as root."""
+    give_up_rights(channel, user)
+    asyncio.run(_serve(channel))
+    os._exit(0)
+
+
+def give_up_rights(channel: int, user: int) -> None:
+    """Raises ConfineError and OSError; nothing may be read then."""
+    os.environ.clear()
+    os.umask(0o077)
+    os.chdir("/")
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    if channel > 3:
+        confine.close_range(3, channel - 1)
+    confine.close_range(channel + 1)
+    if os.geteuid() == 0:
+        if user <= 0:
+            raise confine.ConfineError("become an unprivileged user", "it is not said which one")
+        confine.drop_bounding_set()
+        os.setgroups([])
+        os.setresgid(user, user, user)
+        os.setresuid(user, user, user)
+    if 0 in (*os.getresuid(), *os.getresgid()):
+        raise confine.ConfineError("become an unprivileged user", "it is still root")
+    confine.set_no_new_privs()
+    confine.drop_held_capabilities()
+    confine.set_not_dumpable()
+    seccomp.load_filter(seccomp.build_filter("strict"))
+
+
+async def _serve(number: int) -> None:
+    loop = asyncio.get_running_loop()
+    for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # for whole sessions; the daemon ends it
+        loop.add_signal_handler(one, lambda: None)
+    await _Service(socket.socket(fileno=number)).serve()
+
+
+class _Service:
+    """The broker with what the daemon wants of it."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._loop.set_exception_handler(self._on_fault)
+        self._channel = Channel(end)
+        self._broker = Broker(NetworkRules(), Journal(self._begin, self._request, self._end), on_name=self._on_name)
+        self._unanswered: dict[str, asyncio.Future[str | None]] = {}
+        self._requests = itertools.count(1)
+        self._opening: tuple[OpenBox, dict[str, int]] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stopped = asyncio.Event()
+
+    async def serve(self) -> None:
+        self._channel.listen(self._read)
+        await self._stopped.wait()
+        self._channel.stand_still(STAND_STILL_S)
+
+    # -- what the daemon says ------------------------------------------------------------------
+
+    def _read(self, end: socket.socket) -> None:
+        for _ in range(BATCH):
+            if self._opening is not None:
+                opening, names = self._opening
+                try:
+                    came = arrivals.receive(end)
+                except BlockingIOError:
+                    return
+                except arrivals.CaptureFailed as error:
+                    self._say(Done(opening.number, f"{error}"))
+                else:
+                    self._broker.open(opening.origin, came, names=names)
+                    self._say(Done(opening.number))
+                self._opening = None
+                continue
+            heard = receive(end)
+            if heard is None:
+                return
+            message, files = heard
+            if not message:
+                os._exit(0)  # nobody is there to tell, so nothing may go on
+            self._obey(messages.read_command(message), files)
+
+    def _obey(self, command: Command, files: list[int]) -> None:
+        match command:
+            case Acknowledge():
+                waiting = self._unanswered.pop(command.id, None)
+                if waiting is not None and not waiting.done():
+                    waiting.set_result(command.refusal)
+            case UseRules():
+                self._use_rules(command, messages.read_attached(files).decode())
+            case OpenBox():
+                self._opening = command, json.loads(messages.read_attached(files))
+            case ShutBox():
+                self._finish(command.number, self._broker.end_box(command.sandbox_id))
+            case RaiseTaint():
+                self._broker.raise_taint(command.sandbox_id, command.taint)
+                self._say(Done(command.number))
+            case Stop():
+                self._finish(command.number, self._stop())
+
+    def _use_rules(self, command: UseRules, text: str) -> None:
+        """What cannot be read allows nothing: the daemon has read it already, so it is no mistake of an author."""
+        failure = None
+        try:
+            rules = load_network(read_document(text) if text.strip() else None)
+            rules = rules.for_registries(command.registries)
+        except (RulesInvalid, ValueError) as error:
+            rules, failure = NetworkRules(), f"{error}"
+        self._broker.use_rules(rules)
+        self._say(Done(command.number, failure))
+
+    async def _stop(self) -> None:
+        await self._broker.close()
+        self._stopped.set()
+
+    def _finish(self, number: int, work: Awaitable[None]) -> None:
+        async def whole() -> None:
+            await work
+            self._say(Done(number))
+
+        task = self._loop.create_task(whole())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # -- what is said to the daemon ------------------------------------------------------------
+
+    async def _begin(self, contact: EgressContact) -> None:
+        await self._await_record(contact.id, Begun(contact))
+
+    async def _request(self, contact: EgressContact, request: EgressRequest) -> None:
+        key = f"{contact.id}/{next(self._requests)}"
+        await self._await_record(key, Requested(key, contact.id, request))
+
+    async def _await_record(self, key: str, event: Event) -> None:
+        answer: asyncio.Future[str | None] = self._loop.create_future()
+        self._unanswered[key] = answer
+        self._say(event)
+        try:
+            async with asyncio.timeout(ACKNOWLEDGE_S):
+                refusal = await answer
+        except TimeoutError:
+            raise JournalLost(f"the host daemon did not answer within {ACKNOWLEDGE_S:.0f} s") from None
+        finally:
+            self._unanswered.pop(key, None)
+        if refusal is not None:
+            raise JournalLost(refusal)
+
+    def _end(self, contact: EgressContact) -> None:
+        self._say(Ended(contact))
+
+    def _on_name(self, sandbox_id: str, name: str, place: int) -> None:
+        self._say(Named(sandbox_id, name, place))
+
+    def _on_fault(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if isinstance(error, messages.MessageInvalid):
+            os._exit(1)  # it does not know any more what the daemon wants
+        self._say(Fault(f"{context.get('message', '')}: {error!r}"))
+
+    def _say(self, event: Event) -> None:
+        self._channel.send(messages.write_event(event))
+        if len(self._channel) > MOST_WAITING and not self._channel.stand_still(STAND_STILL_S):
+            os._exit(1)

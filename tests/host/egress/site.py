@@ -1,0 +1,146 @@
+"""A web server of the small world that keeps connections, and answers in all the ways in which servers do."""
+
+import asyncio
+import json
+import socket
+import struct
+from contextlib import suppress
+from urllib.parse import parse_qs
+
+PIECE = bytes(range(256)) * 256
+"""64 KiB, of which the large answers are made."""
+
+
+class Site:
+    """What all of its connections share."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+        """First lines of requests, in their order."""
+        self._connections = 0
+        self._go_on = asyncio.Event()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._connections += 1
+        number = self._connections
+        with suppress(ConnectionError, asyncio.IncompleteReadError):
+            while await self._answer(number, reader, writer):
+                await writer.drain()
+        writer.close()
+
+    async def _answer(self, number: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+        first, *lines = head.strip().split("\r\n")
+        method, target, _ = first.split(" ")
+        headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
+        path, _, query = target.partition("?")
+        asked = {name: values[0] for name, values in parse_qs(query).items()}
+        if path != "/v1/seen":
+            self.seen.append(first)
+
+        def send(status: str, body: bytes = b"", *more: str) -> None:
+            length = f"Content-Length: {len(body)}"
+            head = "\r\n".join([f"HTTP/1.1 {status}", length, *more])
+            writer.write(head.encode() + b"\r\n\r\n" + (b"" if method == "HEAD" else body))
+
+        match path:
+            case "/v1/seen":
+                send("200 OK", json.dumps(self.seen).encode())
+            case "/v1/what":
+                what = {"first": first, "headers": headers, "connection": number}
+                send("200 OK", json.dumps(what).encode(), "Set-Cookie: a=1", "Set-Cookie: b=2", 'Alt-Svc: h3=":443"')
+            case "/v1/store":
+                if headers.get("expect") == "100-continue":
+                    writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+                body = await _read_body(reader, headers)
+                send("200 OK", json.dumps({"bytes": len(body), "headers": headers}).encode())
+            case "/v1/sink":
+                left = wanted = int(headers["content-length"])
+                while left:
+                    left -= len(await reader.read(min(left, 1 << 16))) or left
+                send("200 OK", str(wanted - left).encode())
+            case "/v1/echo":
+                writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+                body = await _read_body(reader, headers)
+                for start in range(0, len(body), 1000):
+                    part = body[start : start + 1000]
+                    writer.write(b"%x;some=thing\r\n%b\r\n" % (len(part), part))
+                writer.write(b"0\r\nX-Trailer: not passed on\r\n\r\n")
+            case "/v1/large":
+                pieces = int(asked["pieces"])
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % (pieces * len(PIECE)))
+                for _ in range(pieces):
+                    writer.write(PIECE)
+                    await writer.drain()
+            case "/v1/more":  # and an answer that nobody asked for
+                send("200 OK", PIECE * int(asked["pieces"]))
+                send("200 OK", b"not asked for")
+            case "/v1/events":
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: first\n\n")
+                await writer.drain()
+                await self._go_on.wait()
+                writer.write(b"data: second\n\n")
+                return False
+            case "/v1/go":
+                self._go_on.set()
+                send("200 OK")
+            case "/v1/socket":
+                if headers.get("upgrade") != "websocket":
+                    send("426 Upgrade Required")
+                    return True
+                writer.write(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n")
+                writer.write(b"hello")
+                while data := await reader.read(65536):
+                    writer.write(data)
+                    await writer.drain()
+                return False
+            case "/v1/nothing":
+                writer.write(b"HTTP/1.1 204 No Content\r\n\r\n")
+            case "/v1/same":
+                writer.write(b"HTTP/1.1 304 Not Modified\r\nContent-Length: 12\r\nETag: x\r\n\r\n")
+            case "/v1/text":
+                send("200 OK", b"some text")
+            case "/v1/hints":
+                writer.write(b"HTTP/1.1 103 Early Hints\r\nLink: </style.css>\r\n\r\n")
+                send("200 OK", b"after hints")
+            case "/v1/to-the-end":
+                writer.write(b"HTTP/1.0 200 OK\r\n\r\nuntil the end")
+                return False
+            case "/v1/half":
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nonly this")
+                await writer.drain()
+                _abort(writer)
+                return False
+            case "/v1/early":
+                send("413 Content Too Large", b"too large", "Connection: close")
+                return False
+            case "/v1/idle":  # answers, and then ends what the other side may want to use again
+                send("200 OK", b"once")
+                return False
+            case "/v1/never":
+                await reader.read(1)
+                self.seen.append("gone")
+                return False
+            case "/v1/none":
+                writer.write(b"this is no answer\r\n\r\n")
+                return False
+            case _:
+                send("404 Not Found", f"answer to {first}".encode())
+        return headers.get("connection") != "close"
+
+
+async def _read_body(reader: asyncio.StreamReader, headers: dict[str, str]) -> bytes:
+    if headers.get("transfer-encoding") != "chunked":
+        return await reader.readexactly(int(headers.get("content-length", "0")))
+    body = b""
+    while size := int(await reader.readline(), 16):
+        body += await reader.readexactly(size)
+        await reader.readline()
+    await reader.readline()
+    return body
+
+
+def _abort(writer: asyncio.StreamWriter) -> None:
+    connection = writer.get_extra_info("socket")
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()

@@ -1,0 +1,552 @@
+"""The broker is a process without rights, may be killed at any time, and is believed nothing that it may not say."""
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+import pytest
+
+from coldframe.contract.errors import InvalidArgument, RulesInvalid
+from coldframe.contract.policy import Label, Outcome
+from coldframe.host.egress import link as link_file
+from coldframe.host.egress import messages
+from coldframe.host.egress.arrivals import Arrivals
+from coldframe.host.egress.channel import receive
+from coldframe.host.egress.contact import EgressContact, EgressRequest
+from coldframe.host.egress.lineage import Lineage
+from coldframe.host.egress.link import BrokerLink, Reach
+from coldframe.host.egress.messages import Acknowledge, Begun, Done, Ended, Event, Named, Requested
+from tests.host import boxes
+from tests.host.egress import world as world_file
+from tests.host.egress.brokered import (
+    ORIGIN,
+    PLAIN,
+    Brokered,
+    code_of,
+    refused,
+    rest_of,
+    section,
+    send_all,
+    until,
+    with_link,
+)
+from tests.host.egress.world import SSH, UNKNOWN
+from tests.host.forked import in_child, wait_until
+from tests.host.machines import as_root_and_ordinary
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+
+
+def status_of(pid: int) -> dict[str, str]:
+    with open(f"/proc/{pid}/status", encoding="ascii") as source:
+        return dict(line.rstrip("\n").split(":\t", 1) for line in source if ":\t" in line)
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        return status_of(pid)["State"].startswith("Z")
+    except (OSError, KeyError):
+        return True
+
+
+def dialled() -> int:
+    """Connections that were tried from this network namespace, which is the broker's as well."""
+    with open("/proc/self/net/snmp", encoding="ascii") as source:
+        names, values = (line.split() for line in source if line.startswith("Tcp:"))
+    return int(values[names.index("ActiveOpens")])
+
+
+# -- what it is ------------------------------------------------------------------------------------
+
+
+@as_root_and_ordinary
+def test_a_box_reaches_what_the_rules_name_and_both_ends_are_on_record(who: str) -> None:
+    async def steps(made: Brokered) -> None:
+        assert await made.inside(lambda: send_all(b"x")) == b"xend"
+        begun, ended = await made.lines_until("ended", 1)
+        assert begun.contact is not None and ended.contact is not None
+        assert (begun.event, begun.contact.name, begun.contact.ended) == ("begun", SSH, None)
+        assert (ended.contact.id, ended.contact.ended) == (begun.contact.id, "closed")
+        assert (ended.contact.sent_bytes, ended.contact.received_bytes) == (1, 4)
+
+    with_link(steps, who=who)
+
+
+@as_root_and_ordinary
+def test_the_broker_has_no_rights(who: str) -> None:
+    async def steps(made: Brokered) -> None:
+        pid = made.link.pid
+        assert pid is not None
+        status = status_of(pid)
+        assert "0" not in (status["Uid"] + "\t" + status["Gid"]).split("\t")
+        assert {int(status[name], 16) for name in ("CapInh", "CapPrm", "CapEff", "CapAmb")} == {0}
+        assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")
+        if who == "root":
+            assert os.stat(f"/proc/{pid}/status").st_uid == 0  # nobody of its own user may look into it
+            assert int(status["CapBnd"], 16) == 0 and status["Groups"].strip() == ""
+            with open(f"/proc/{pid}/limits", encoding="ascii") as source:
+                assert "Max core file size        0                    0 " in source.read()
+            with open(f"/proc/{pid}/environ", "rb") as file:
+                assert {part.split(b"=")[0] for part in file.read().split(b"\0")} <= {b"LANG", b"PATH", b""}
+        else:
+            assert code_of(lambda: os.listdir(f"/proc/{pid}/fd")) == "EACCES"
+
+    with_link(steps, who=who)
+
+
+@needs_root
+def test_as_root_it_is_not_started_without_a_user_to_become() -> None:
+    with tempfile.TemporaryDirectory() as folder, pytest.raises(InvalidArgument):
+        BrokerLink(Lineage(folder))
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        ours.send(messages.write_command(messages.Stop(1)))
+        process = link_file._start(theirs, 0)
+        assert process.wait(30) != 0
+        theirs.close()
+        assert code_of(lambda: ours.recv(100)) == "ECONNRESET"  # what it was told was never read
+
+
+# -- its end ---------------------------------------------------------------------------------------
+
+
+@as_root_and_ordinary
+def test_a_killed_broker_lets_nothing_out_and_the_next_one_serves_who_waits(who: str) -> None:
+    async def steps(made: Brokered) -> None:
+        told, tell = os.pipe()
+        go, let_go = os.pipe()
+
+        def hold() -> str | bytes:
+            with socket.create_connection((SSH, 9000), timeout=30) as client:
+                client.sendall(b"a")
+                client.recv(1)
+                os.write(tell, b"h")
+                return code_of(lambda: client.recv(1)) or "ended"
+
+        def wait() -> bytes:
+            address = socket.getaddrinfo(SSH, 9000, socket.AF_INET, socket.SOCK_STREAM)[0][4]
+            os.write(tell, b"r")
+            os.read(go, 1)
+            with socket.create_connection((str(address[0]), 9000), timeout=30) as client:
+                client.sendall(b"w")
+                client.shutdown(socket.SHUT_WR)
+                os.write(tell, b"w")
+                return rest_of(client)
+
+        holding = made.start(hold)
+        assert await asyncio.to_thread(os.read, told, 1) == b"h"
+        waiting = made.start(wait)
+        assert await asyncio.to_thread(os.read, told, 1) == b"r"
+
+        first = made.link.pid
+        assert first is not None
+        made.restart.clear()
+        os.kill(first, signal.SIGKILL)
+        await made.gone.wait()
+        assert is_gone(first)
+        before = dialled()
+        os.write(let_go, b"g")
+        assert await asyncio.to_thread(os.read, told, 1) == b"w"
+        assert await asyncio.to_thread(holding.result) == "ECONNRESET"  # half an answer is not taken for a whole one
+        assert dialled() == before
+        events = [line.event for line in made.lines()]
+        assert events == ["begun", "ended"]
+
+        made.restart.set()
+        assert await asyncio.to_thread(waiting.result) == b"wend"
+        assert await made.inside(lambda: send_all(b"n")) == b"nend"
+        assert made.link.pid not in (first, None)
+        lines = await made.lines_until("ended", 3)
+        begun = [line.contact.id for line in lines if line.event == "begun" and line.contact is not None]
+        ended = {line.contact.id: line.contact.ended for line in lines if line.event == "ended" and line.contact}
+        assert set(begun) == set(ended) and len(begun) == len(lines) / 2 == 3
+        assert [ended[one] for one in begun] == ["the broker ended", "closed", "closed"]
+        for file in (told, tell, go, let_go):
+            os.close(file)
+
+    with_link(steps, who=who)
+
+
+def test_an_address_leads_to_its_name_after_another_broker_was_started() -> None:
+    async def steps(made: Brokered) -> None:
+        told, tell = os.pipe()
+        go, let_go = os.pipe()
+
+        def remember() -> tuple[str | None, bytes]:
+            address = socket.getaddrinfo("other.example.com", 443, socket.AF_INET, socket.SOCK_STREAM)[0][4]
+            known = socket.getaddrinfo(SSH, 9000, socket.AF_INET, socket.SOCK_STREAM)[0][4]
+            os.write(tell, b"r")
+            os.read(go, 1)
+            new = socket.getaddrinfo("third.example.com", 9000, socket.AF_INET, socket.SOCK_STREAM)[0][4]
+            return str(new[0] in (address[0], known[0])), send_all(b"k", name=str(known[0]))
+
+        running = made.start(remember)
+        assert await asyncio.to_thread(os.read, told, 1) == b"r"
+        assert made.link.pid is not None
+        os.kill(made.link.pid, signal.SIGKILL)
+        await made.gone.wait()
+        os.write(let_go, b"g")
+        assert await asyncio.to_thread(running.result) == ("False", b"kend")
+        for file in (told, tell, go, let_go):
+            os.close(file)
+
+    other = "{id: more, to: [other.example.com, third.example.com], scheme: tcp, mode: raw, ports: [443, 9000]}"
+    with_link(steps, rules=(PLAIN, other))
+
+
+@as_root_and_ordinary
+def test_a_broker_whose_daemon_is_gone_ends(who: str) -> None:
+    def whole() -> None:
+        if who == "ordinary":
+            boxes.become_ordinary()
+        reading, writing = os.pipe()
+        daemon = os.fork()
+        if daemon == 0:
+
+            async def wait_to_be_killed() -> None:
+                with tempfile.TemporaryDirectory(prefix="cf-lineage-", dir="/tmp") as folder:
+                    link = BrokerLink(Lineage(folder), user=boxes.NOBODY)
+                    link.start()
+                    await until(lambda: link.pid)
+                    await link.use_rules("")
+                os.write(writing, str(link.pid).encode())
+                await asyncio.Event().wait()
+
+            asyncio.run(wait_to_be_killed())
+        broker = int(os.read(reading, 100))
+        assert not is_gone(broker)
+        os.kill(daemon, signal.SIGKILL)
+        os.waitpid(daemon, 0)
+        wait_until(lambda: is_gone(broker))
+
+    in_child(whole)
+
+
+# -- what it is told -------------------------------------------------------------------------------
+
+
+def test_rules_hold_when_they_were_taken_and_bad_ones_change_nothing() -> None:
+    async def steps(made: Brokered) -> None:
+        with pytest.raises(RulesInvalid):
+            await made.link.use_rules("profiles: [")
+        assert await made.inside(lambda: send_all(b"x")) == b"xend"
+        await made.link.use_rules("")
+        assert await made.inside(refused) == "gaierror"
+        await made.link.use_rules(section(PLAIN))
+        assert await made.inside(lambda: send_all(b"x")) == b"xend"
+
+    with_link(steps)
+
+
+def test_a_box_that_is_shut_has_no_way_out_and_its_connections_are_ended_on_record() -> None:
+    async def steps(made: Brokered) -> None:
+        told, tell = os.pipe()
+
+        def hold() -> str | None:
+            with socket.create_connection((SSH, 9000), timeout=30) as client:
+                client.sendall(b"a")
+                client.recv(1)
+                os.write(tell, b"h")
+                return code_of(lambda: client.recv(1))
+
+        holding = made.start(hold)
+        assert await asyncio.to_thread(os.read, told, 1) == b"h"
+        await made.link.shut(ORIGIN.sandbox_id)
+        lines = made.lines()
+        assert [line.event for line in lines] == ["begun", "ended"]
+        assert lines[1].contact is not None and lines[1].contact.ended == "the box has no way out any more"
+        assert await asyncio.to_thread(holding.result) == "ECONNRESET"
+        os.close(told)
+        os.close(tell)
+
+    with_link(steps)
+
+
+def test_a_raised_label_closes_what_is_below_it_also_for_the_next_broker() -> None:
+    async def steps(made: Brokered) -> None:
+        assert await made.inside(lambda: send_all(b"x")) == b"xend"
+        await made.link.raise_taint(ORIGIN.sandbox_id, Label.CONFIDENTIAL)
+        assert await made.inside(refused) == "ECONNRESET"
+        assert made.link.pid is not None
+        os.kill(made.link.pid, signal.SIGKILL)
+        await made.gone.wait()
+        assert await made.inside(refused) == "ECONNRESET"
+        rules = {line.contact.rule_id for line in made.lines() if line.event == "denied" and line.contact}
+        assert rules == {"floor:write-down"}
+
+    with_link(steps)
+
+
+LABELLED = f"{{id: secret, to: {SSH}, scheme: tcp, mode: raw, ports: [9000], label: CONFIDENTIAL}}"
+
+
+def test_the_label_of_a_destination_is_on_the_session_before_it_is_dialled() -> None:
+    seen: list[tuple[str, Label, int]] = []
+
+    def reach(made: list[Brokered]) -> Reach:
+        async def raise_label(contact: EgressContact) -> None:
+            seen.append((contact.sandbox_id, contact.label, dialled()))
+            await made[0].link.raise_taint(contact.sandbox_id, contact.label)
+
+        return raise_label
+
+    async def steps(made: Brokered) -> None:
+        before = dialled()
+        assert await made.inside(lambda: send_all(b"x")) == b"xend"
+        assert seen == [(ORIGIN.sandbox_id, Label.CONFIDENTIAL, before)]
+        assert dialled() == before + 1
+
+    with_link(steps, rules=(LABELLED,), reach=reach)
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_without_the_label_on_the_session_nothing_is_dialled(is_there: bool) -> None:
+    def reach(_: list[Brokered]) -> Reach:
+        async def fail(contact: EgressContact) -> None:
+            raise ConnectionError("the server does not answer")
+
+        return fail
+
+    async def steps(made: Brokered) -> None:
+        before = dialled()
+        assert await made.inside(refused) == "ECONNRESET"
+        assert dialled() == before
+        (line, *more) = await made.lines_until("denied", 1)
+        assert {one.event for one in more} <= {"denied"}
+        assert line.contact is not None and line.contact.rule_id == "network:journal"
+        assert ("does not answer" if is_there else "nobody here") in line.contact.reason
+
+    with_link(steps, rules=(LABELLED,), reach=reach if is_there else None)
+
+
+def test_what_cannot_be_put_on_record_is_not_dialled() -> None:
+    async def steps(made: Brokered) -> None:
+        made.lineage.close(ORIGIN.sandbox_id)
+        before = dialled()
+        assert await made.inside(refused) == "ECONNRESET"
+        assert dialled() == before
+
+    with_link(steps)
+
+
+# -- many ------------------------------------------------------------------------------------------
+
+
+def _rss_kib(pid: int) -> int:
+    return int(status_of(pid)["VmRSS"].split()[0])
+
+
+@needs_root
+@pytest.mark.parametrize(
+    "count",
+    [
+        1000,
+        pytest.param(
+            10_000,
+            marks=[
+                pytest.mark.skipif("COLDFRAME_SLOW" not in os.environ, reason="COLDFRAME_SLOW=1 runs it"),
+                pytest.mark.timeout(600),
+            ],
+        ),
+    ],
+)
+def test_connections_leave_no_descriptor_and_little_memory(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(world_file, "_PATIENCE_S", 500)
+
+    async def steps(made: Brokered) -> None:
+        def connect(times: int) -> int:
+            return sum(send_all(b"x") == b"xend" for _ in range(times))
+
+        async def settled() -> tuple[int, int]:
+            pid = made.link.pid
+            assert pid is not None
+            return len(os.listdir(f"/proc/{pid}/fd")), _rss_kib(pid)
+
+        assert await made.inside(lambda: connect(50)) == 50
+        await made.lines_until("ended", 50)
+        pid, (files, rss_kib) = made.link.pid, await settled()
+        own = len(os.listdir("/proc/self/fd"))
+        assert await made.inside(lambda: connect(count)) == count
+        events = [line.event for line in await made.lines_until("ended", 50 + count)]
+        assert (events.count("begun"), events.count("ended")) == (50 + count, 50 + count)
+        files_after, rss_after_kib = await settled()
+        assert made.link.pid == pid
+        assert files_after <= files + 2 and len(os.listdir("/proc/self/fd")) <= own
+        assert rss_after_kib - rss_kib < 32 * 1024
+
+    with_link(steps)
+
+
+def test_a_flood_of_look_ups_is_counted_and_not_written_down() -> None:
+    count = 5000
+
+    async def steps(made: Brokered) -> None:
+        def flood() -> None:
+            for _ in range(count):
+                code_of(lambda: socket.getaddrinfo(UNKNOWN, 443, socket.AF_INET, socket.SOCK_STREAM))
+
+        await made.inside(flood)
+        page = made.lineage.read(ORIGIN.sandbox_id)
+        assert len(page.lines) == 10 and {line.event for line in page.lines} == {"denied"}
+        (added,) = page.sums
+        assert (added.protocol, added.wanted, added.port) == ("udp", UNKNOWN, 53)
+        assert added.times >= count - 10
+
+    with_link(steps)
+
+
+# -- what it says ----------------------------------------------------------------------------------
+
+
+class Talk(NamedTuple):
+    """A link whose broker is the test."""
+
+    link: BrokerLink
+    lineage: Lineage
+    end: socket.socket
+    gone: asyncio.Event
+
+    async def hear(self) -> messages.Command:
+        """The next command; who has a number was obeyed."""
+        while True:
+            heard = await asyncio.to_thread(receive, self.end)
+            assert heard is not None
+            message, files = heard
+            for file in files:
+                os.close(file)
+            if message.startswith(b'{"mechanism"'):
+                continue
+            command = messages.read_command(message)
+            if not isinstance(command, Acknowledge):
+                self.say(Done(command.number))
+            return command
+
+    def say(self, event: Event) -> None:
+        self.end.send(messages._EVENTS.dump_json(event))
+
+
+def with_talk(steps: Callable[[Talk], Awaitable[None]], monkeypatch: pytest.MonkeyPatch) -> None:
+    ends: list[socket.socket] = []
+
+    def start(theirs: socket.socket, user: int) -> "subprocess.Popen[bytes]":
+        ends.append(theirs.dup())
+        ends[-1].settimeout(30)
+        return subprocess.Popen(["/bin/sleep", "1000"])
+
+    async def whole() -> None:
+        gone = asyncio.Event()
+
+        async def pause(_: float) -> None:
+            gone.set()
+            await asyncio.Event().wait()
+
+        with tempfile.TemporaryDirectory() as folder:
+            lineage = Lineage(folder)
+            link = BrokerLink(lineage, user=boxes.NOBODY, pause=pause)
+            await link.open(ORIGIN, Arrivals("nftables", "", (), (), (), ()))
+            link.start()
+            await until(lambda: ends)
+            talk = Talk(link, lineage, ends[0], gone)
+            assert [type(await talk.hear()) for _ in range(2)] == [messages.UseRules, messages.OpenBox]
+            try:
+                async with asyncio.timeout(30):
+                    await steps(talk)
+            finally:
+                ends[0].close()
+                await link.close()
+                lineage.close_all()
+
+    monkeypatch.setattr(link_file, "_start", start)
+    asyncio.run(whole())
+
+
+def contact(**changes: object) -> EgressContact:
+    made = EgressContact("c-1", ORIGIN.sandbox_id, "tcp", "198.18.1.0", 443, datetime.now(UTC), outcome=Outcome.ALLOW)
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def ended(**changes: object) -> EgressContact:
+    return contact(**{"ended": "closed", "ended_at": datetime.now(UTC), **changes})
+
+
+REQUEST = EgressRequest("GET", "/", Outcome.ALLOW, "r", datetime.now(UTC))
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        pytest.param([Ended(ended())], id="allowed and never on record"),
+        pytest.param([Begun(contact()), Begun(contact())], id="begun twice"),
+        pytest.param([Begun(contact(sandbox_id="sb-2"))], id="of another box"),
+        pytest.param([Ended(ended(sandbox_id="sb-2", outcome=Outcome.DENY))], id="denied of another box"),
+        pytest.param([Begun(contact()), Ended(ended(port=444))], id="ended as another"),
+        pytest.param([Begun(contact()), Ended(ended(ended_at=None))], id="ended without a time"),
+        pytest.param([Begun(ended())], id="begun with an end"),
+        pytest.param([Begun(contact(id="x" * 65))], id="long id"),
+        pytest.param([Begun(contact(reason="x" * 2000))], id="long reason"),
+        pytest.param([Begun(contact(sent_bytes=-1))], id="negative bytes"),
+        pytest.param([Begun(contact(sandbox_id="../sb-1"))], id="path for an id"),
+        pytest.param([Requested("c-1/1", "c-1", REQUEST)], id="request of nothing"),
+        pytest.param([Named("sb-2", "a.example.com", 1)], id="name of another box"),
+        pytest.param([Named("sb-1", "a b.example.com", 1)], id="no name"),
+        pytest.param([Named("sb-1", "a.example.com", 1 << 20)], id="no address of the pool"),
+        pytest.param([b"{}"], id="nothing"),
+        pytest.param([b"\xff\xfe"], id="no text"),
+        pytest.param([b"[" * 60_000], id="depth"),
+        pytest.param([b'{"kind":"begun","contact":{"id":1}}'], id="other types"),
+        pytest.param([b" " * (messages.MESSAGE_BYTES + 1)], id="too long"),
+    ],
+)
+def test_a_broker_that_says_what_it_may_not_say_is_ended(
+    said: list[Event | bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def steps(talk: Talk) -> None:
+        pid = talk.link.pid
+        assert pid is not None
+        for one in said:
+            if isinstance(one, bytes):
+                talk.end.send(one)
+            else:
+                talk.say(one)
+        await talk.gone.wait()
+        assert is_gone(pid)
+        assert {line.event for line in talk.lineage.read(ORIGIN.sandbox_id).lines} <= {"begun", "ended"}
+        lines = talk.lineage.read(ORIGIN.sandbox_id).lines
+        assert len(lines) % 2 == 0 and all(
+            line.contact and line.contact.ended == "the broker ended" for line in lines[1::2]
+        )
+
+    with_talk(steps, monkeypatch)
+
+
+def test_what_begins_is_on_record_before_it_is_acknowledged(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def steps(talk: Talk) -> None:
+        talk.say(Begun(contact()))
+        assert await talk.hear() == Acknowledge("c-1", None)
+        assert [line.event for line in talk.lineage.read(ORIGIN.sandbox_id).lines] == ["begun"]
+        talk.say(Requested("c-1/1", "c-1", REQUEST))
+        assert await talk.hear() == Acknowledge("c-1/1", None)
+        page = talk.lineage.read(ORIGIN.sandbox_id, 1)
+        assert [(line.event, line.contact and line.contact.requests) for line in page.lines] == [("request", [REQUEST])]
+        talk.say(Requested("c-1/2", "c-1", replace(REQUEST, label=Label.INTERNAL)))
+        answer = await talk.hear()
+        assert isinstance(answer, Acknowledge) and answer.refusal is not None
+
+    with_talk(steps, monkeypatch)
+
+
+def test_a_broker_that_does_not_answer_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link_file, "ANSWER_S", 0.2)
+
+    async def steps(talk: Talk) -> None:
+        await talk.link.use_rules("")
+        await talk.gone.wait()
+
+    with_talk(steps, monkeypatch)
