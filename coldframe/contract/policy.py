@@ -113,6 +113,8 @@ class CallContext(Model):
     runtime: str | None = None
     box_runtimes: tuple[str, ...] | None = None
     """The only runtimes that the sandbox was built with; None if it has all programs of the machine."""
+    box_denies_shell: bool = False
+    """Whether the program that runs lines was denied when the sandbox was made, so that it is not there."""
     path: str | None = None
     """Workspace-relative path argument of a file tool, normalised but not resolved."""
     arguments_sha256: str = ""

@@ -27,7 +27,7 @@ from coldframe.contract.sandbox import SandboxInfo
 from coldframe.contract.tool import AllowedOperation
 from coldframe.control.rights import PERMISSIONS, require
 from coldframe.policy.hooks import decide_call, decide_result, reads_output
-from coldframe.policy.rules import RuleSet
+from coldframe.policy.rules import RuleSet, denies_shell
 from coldframe.policy.shell import read_argv, read_shell
 from coldframe.tools.registry import JUDGED_CAP_BYTES, Arguments, CallFacts, ToolSpec, all_tools
 
@@ -74,6 +74,7 @@ def build_context(
         cwd=facts.cwd,
         runtime=facts.runtime,
         box_runtimes=info.spec.runtimes,
+        box_denies_shell=denies_shell(info.spec.denied_programs),
         path=facts.path,
         arguments_sha256=arguments_sha256,
     )

@@ -35,7 +35,7 @@ from coldframe.contract.files import ListProcesses, ListRuntimes, ProcessInfo, R
 from coldframe.contract.isolation import IsolationReport
 from coldframe.contract.policy import Label, Outcome, Role
 from coldframe.contract.ports import Box, Host
-from coldframe.contract.sandbox import Limits, SandboxInfo, SandboxSpec, SessionInfo
+from coldframe.contract.sandbox import LARGEST, Limits, SandboxInfo, SandboxSpec, SessionInfo
 from coldframe.contract.state import StateObject
 from coldframe.control.agents import Agents
 from coldframe.control.judgement import build_context, digest_of, judge_call
@@ -122,7 +122,7 @@ class Sandboxes:
             )
         if caller.role is Role.AGENT and (spec.background or spec.agent_id != caller.agent_id):
             raise NotFound(f"no agent `{spec.agent_id or 'background'}`", hint="use the agent of your token")
-        asked = digest_of({"operation": "sandbox.create", "spec": spec.model_dump(mode="json")})
+        asked = digest_of({"operation": "sandbox.create", "spec": _told_spec(spec)})
         if (made := await self._made_before(caller, idempotency_key, asked)) is not None:
             return made
         spec = self._restricted(spec)
@@ -560,6 +560,11 @@ def _no_sandbox(sandbox_id: str) -> NotFound:
     )
 
 
+def _told_spec(spec: SandboxSpec) -> dict[str, Any]:
+    """What was asked for, as it is remembered with the key: by a version that did not know `denied_programs` as well."""
+    return spec.model_dump(mode="json", exclude=None if spec.denied_programs else {"denied_programs"})
+
+
 def _check_denied(names: tuple[str, ...]) -> None:
     """Bound what looking for programs by name can cost the host. What the rules deny comes on top.
 
@@ -575,11 +580,16 @@ def _check_denied(names: tuple[str, ...]) -> None:
 
 
 def _check_limits(caller: Caller, limits: Limits) -> None:
-    """Limits go down for anybody and up for owner and admin alone (A-36).
+    """Limits go down for anybody and up for owner and admin alone (A-36), and never over what a machine can hold.
 
     Raises:
+        InvalidArgument: with the first limit that is over the largest, and the largest.
         GrantMissing: with the first limit that is over the default, and the default.
     """
+    for name, most in LARGEST.model_dump().items():
+        wanted = getattr(limits, name)
+        if wanted > most:
+            raise InvalidArgument(f"`{name}` of {wanted:g} is over {most:g}, the largest", argument=f"limits.{name}")
     if caller.role in (Role.OWNER, Role.ADMIN):
         return
     for name, default in Limits().model_dump().items():

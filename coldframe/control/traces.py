@@ -10,8 +10,10 @@ import contextlib
 import os
 import sqlite3
 
+from coldframe.contract.errors import InvalidArgument
+from coldframe.contract.sandbox import checked_agent_id
+
 _TABLES = ("tokens", "agents", "sandboxes")
-_NOBODYS = "lost+found"
 
 
 def find_traces(connection: sqlite3.Connection | None, data_dir: str) -> list[str]:
@@ -23,17 +25,26 @@ def find_traces(connection: sqlite3.Connection | None, data_dir: str) -> list[st
         with contextlib.suppress(sqlite3.Error):  # it is not there
             if connection.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone():  # noqa: S608  names of ours
                 found.append(table)
-    if _has_directories(os.path.join(data_dir, "workspace")):
+    if _has_workspaces(os.path.join(data_dir, "workspace")):
         found.append("workspaces")
     return found
 
 
-def _has_directories(path: str) -> bool:
+def _has_workspaces(path: str) -> bool:
+    """Whatever else lies there (`.snapshot`, `lost+found` of a volume) is nobody's."""
     try:
-        return any(name != _NOBODYS for name in os.listdir(path))
+        with os.scandir(path) as entries:
+            return any(one.is_dir(follow_symlinks=False) and _is_agent_id(one.name) for one in entries)
     except PermissionError:
         with contextlib.suppress(OSError):
-            return os.stat(path).st_nlink > 2 + os.path.isdir(os.path.join(path, _NOBODYS))
+            return os.stat(path).st_nlink > 2 + os.path.isdir(os.path.join(path, "lost+found"))
     except OSError:
         pass
     return False
+
+
+def _is_agent_id(name: str) -> bool:
+    try:
+        return checked_agent_id(name) == name
+    except InvalidArgument:
+        return False

@@ -1,6 +1,7 @@
 """Held here: a sandbox is made whole or not at all, its state is true after a crash, and its contract is complete."""
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from coldframe.contract.errors import (
 from coldframe.contract.policy import Role
 from coldframe.contract.sandbox import Limits, SandboxSpec
 from coldframe.control.contracts import document_digest
+from coldframe.control.judgement import digest_of
 from tests.control.bench import AGENT, OTHER, OWNER, VIEWER, opened, until
 from tests.fakes.box import FakeBox
 from tests.fakes.host import FakeHost
@@ -306,6 +308,67 @@ def test_runtimes_say_whether_the_rules_let_them_start(tmp_path: Path) -> None:
             bench.control.rulebook.load(f"version: 1\nsettings: {{deny_commands: ['{name}']}}\n", caller=OWNER)
             after = {one.name: one.allowed for one in await bench.control.sandboxes.runtimes(AGENT, info.sandbox_id)}
             assert after[name] is False
+
+    asyncio.run(scenario())
+
+
+STORED = {
+    "agent_id": "one",
+    "background": False,
+    "template": "host",
+    "profile": "exec",
+    "isolation": "namespaces",
+    "requires": [],
+    "network": "none",
+    "limits": {
+        "wall_s": 600.0,
+        "cpu_s": 1e9,
+        "memory_mib": 2048,
+        "disk_mib": 5120,
+        "pids": 5_000_000,
+        "open_files": 1024,
+        "file_mib": 5120,
+        "cpus": 0.0,
+        "output_mib": 4096,
+    },
+    "runtimes": None,
+    "leftovers": "adopt",
+    "track_files": True,
+    "on_missing": "degrade",
+}
+"""A specification as the first version kept it, which had no largest limits and did not know `denied_programs`."""
+
+
+def test_what_was_kept_by_a_version_of_before_is_read_and_more_is_not_taken(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            kept = (await bench.control.sandboxes.create(OWNER, SandboxSpec(agent_id="one"))).sandbox_id
+            with bench.control.store.transaction():
+                bench.control.store.raw.execute(
+                    "UPDATE sandboxes SET spec = ? WHERE sandbox_id = ?", (json.dumps(STORED), kept)
+                )
+            listed = bench.control.sandboxes.list(OWNER)
+            assert [(one.sandbox_id, one.spec.limits.cpu_s) for one in listed] == [(kept, 1e9)]
+            for name, value in (("cpu_s", 1e9), ("cpu_s", float("inf")), ("pids", 5_000_000), ("cpus", 1e300)):
+                spec = SandboxSpec(agent_id="one", limits=Limits.model_validate({name: value}))
+                with pytest.raises(InvalidArgument) as refused:
+                    await bench.control.sandboxes.create(OWNER, spec)
+                assert refused.value.facts["argument"] == f"limits.{name}"
+
+    asyncio.run(scenario())
+
+
+def test_a_key_of_a_version_of_before_gives_the_sandbox_that_was_made_under_it(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            spec = {**STORED, "limits": Limits().model_dump()}
+            create = bench.control.sandboxes.create
+            made = await create(OWNER, SandboxSpec.model_validate(spec), idempotency_key="k")
+            asked = digest_of({"operation": "sandbox.create", "spec": spec})
+            with bench.control.store.transaction():
+                bench.control.store.raw.execute("UPDATE keyed_calls SET request_sha256 = ?", (asked,))
+            again = await create(OWNER, SandboxSpec.model_validate(spec), idempotency_key="k")
+            assert again.sandbox_id == made.sandbox_id
 
     asyncio.run(scenario())
 

@@ -308,7 +308,9 @@ def test_a_ledger_that_begins_anew_although_there_are_things_of_before_is_found(
     """As if it had been removed with all that vouches for it."""
     control = tmp_path / "control"
     control.mkdir()
-    (tmp_path / "workspace" / "lost+found").mkdir(parents=True)
+    for name in ("lost+found", ".snapshot", "@eaDir"):
+        (tmp_path / "workspace" / name).mkdir(parents=True)
+    (tmp_path / "workspace" / "notes").write_text("")
     keeping = Keeping(control)
     keeping.close()
     assert keeping.verdict().intact
