@@ -47,7 +47,7 @@ class Tree(Protocol):
         """All figures at once, when it is over."""
 
     def polled_memory_bytes(self, limit_bytes: int) -> int:
-        """Memory held now, where no controller enforces the limit, exact if it is over it; 0 where one does."""
+        """Memory held now, or more, where no controller enforces the limit; 0 where one does."""
 
     def disk_overrun(self) -> tuple[int, int] | None:
         """Bytes used and the limit, once the workspace has grown over its limit while the command ran."""

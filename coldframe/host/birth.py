@@ -24,6 +24,8 @@ _CLONE_INTO_CGROUP = 0x2_0000_0000
 
 KEEPER_NAME = "cf-keeper"
 """What the kernel calls a keeper from when it has a session of its own, and its forks until they exec. `strays.py` asks."""
+MAX_ORDER_BYTES = 65536
+"""Of the message with which the machine orders a keeper from the zygote."""
 
 
 class _CloneArgs(ctypes.Structure):

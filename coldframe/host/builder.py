@@ -18,6 +18,7 @@ from typing import Any
 
 from coldframe.contract.errors import Fact, IsolationUnavailable
 from coldframe.contract.sandbox import Limits
+from coldframe.host.birth import MAX_ORDER_BYTES
 from coldframe.host.cgroups import BoxGroups, Controllers, GroupLimits
 from coldframe.host.confine import ConfineError
 from coldframe.host.processes import kill
@@ -96,7 +97,7 @@ class Builder:
             descriptors += [(f"per_command:{name}", file) for name, file in opened.per_command]
             descriptors += [(f"attach_only:{name}", file) for name, file in opened.attach_only]
             descriptors += groups.birthplaces()
-            files = [("listener", listener.fileno()), ("answer", theirs.fileno()), *descriptors]
+            files = [("answer", theirs.fileno()), ("listener", listener.fileno()), *descriptors]
             if self._embedded:
                 files.append(("lease", self._lease_read))
             order["files"] = [name for name, _ in files]
@@ -133,7 +134,12 @@ class Builder:
                     os.close(file)
 
     def _send_order(self, message: bytes, files: list[int]) -> None:
-        """Hand it to the zygote; a zygote that died meanwhile is started again, once."""
+        """Hand it to the zygote; a zygote that died meanwhile is started again, once. Raises ValueError if it is too long."""
+        if len(message) > MAX_ORDER_BYTES:
+            raise ValueError(
+                f"the order of its keeper takes {len(message)} bytes of at most {MAX_ORDER_BYTES}: "
+                "deny fewer programs one by one"
+            )
         try:
             socket.send_fds(self._open_channel(), [message], files)
         except OSError:

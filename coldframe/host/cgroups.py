@@ -29,6 +29,7 @@ sub-groups) and ``cgroup.procs``. No process of the box can reach either: no cgr
 
 import contextlib
 import errno
+import logging
 import os
 import re
 import signal
@@ -44,6 +45,7 @@ V1_CONTROLLERS = ("memory", "pids", "cpu", "cpuacct", "freezer")
 V2_CONTROLLERS = ("memory", "pids", "cpu")
 CPU_PERIOD_US = 100_000
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
+_log = logging.getLogger(__name__)
 _REMOVE_DEADLINE_S = 5.0
 _BESIDE = 1
 """Processes of ours in the groups of the box that are none of the box: bubblewrap's own."""
@@ -341,23 +343,29 @@ def remove_groups(
 ) -> list[str]:
     """Kill and remove the groups of this installation's sandboxes that are not in `keep`; returns their names.
 
+    What cannot be ended is logged and keeps nothing else from it.
     `former_bases` are group directories under which an earlier run of the daemon lived. Groups without
     this installation's mark are never touched.
     """
     mark = _mark(installation)
     bases = [h.base for h in controllers.hierarchies.values()]
     removed: set[str] = set()
+    failed: set[str] = set()
     for base in [*bases, *former_bases]:
         with contextlib.suppress(FileNotFoundError):
             for entry in os.scandir(f"{base}/{mark}"):
                 if entry.is_dir(follow_symlinks=False) and entry.name != "daemon" and entry.name not in keep:
-                    _kill_group(entry.path, with_kill=entry.path)
-                    _remove_tree(entry.path)
                     removed.add(entry.name)
+                    try:
+                        _kill_group(entry.path, with_kill=entry.path)
+                        _remove_tree(entry.path)
+                    except (OSError, ConfineError) as error:
+                        failed.add(entry.name)
+                        _log.error("sandbox `%s` should have ended and may still run: %s", entry.name, error)
             if not keep:
                 with contextlib.suppress(OSError):  # something is in it still
                     os.rmdir(f"{base}/{mark}")
-    return sorted(removed)
+    return sorted(removed - failed)
 
 
 def _mark(installation: str) -> str:

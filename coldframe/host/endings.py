@@ -7,18 +7,21 @@ then the mark of the box is `ending.json`, so that after a crash the next start 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import NamedTuple
 
-from coldframe.contract.errors import GuestLost
+from coldframe.contract.errors import ColdframeError
 from coldframe.host.box import KeeperBox
 from coldframe.host.cgroups import BoxGroups
 from coldframe.host.confine import ConfineError
+from coldframe.host.link import LinkLost
 from coldframe.host.marks import ENDING, KeeperMark, Marks
 from coldframe.host.processes import end_process, kill_if_same
+from coldframe.host.removal import try_removal
 from coldframe.host.workspaces import Workspaces
 
-UNMARKED_END_S = 2.0
+UNMARKED_END_S = 10.0
 _log = logging.getLogger(__name__)
 
 
@@ -89,9 +92,9 @@ class Endings:
         for name in self._marks.half_ended():
             mark = self._marks.read(name, ENDING)
             if mark is not None:
-                for pid, started in ((mark.init, mark.init_started), (mark.pid, mark.started)):
-                    kill_if_same(pid, started)
-                with contextlib.suppress(ConfineError):  # a sweep tries again
+                with contextlib.suppress(OSError, ConfineError):  # a sweep tries again, and tells
+                    for pid, started in ((mark.init, mark.init_started), (mark.pid, mark.started)):
+                        kill_if_same(pid, started)
                     self._groups_of(name, mark).remove()
                     self._marks.remove(name)
 
@@ -106,14 +109,47 @@ class Endings:
         await end_process(mark.init, mark.init_started, at_once=True)
         await end_process(mark.pid, mark.started, at_once=False)
 
-    async def end_unmarked(self, sandbox_id: str) -> bool:
-        """End the keeper of a box whose daemon was killed before it could write who keeps it; True if there was one."""
-        directory = self._marks.directory(sandbox_id)
-        box = KeeperBox(sandbox_id, directory)
+    async def end_lost(self, sandbox_id: str, mark: KeeperMark) -> None:
+        """End what is left of a box whose keeper died, and keep its mark."""
+        await self.end_keeper(mark)
+        await asyncio.to_thread(self._groups_of(sandbox_id, mark).remove)
+
+    async def attempt(self, sandbox_id: str, ending: Awaitable[None]) -> bool:
+        """Whether *ending* ended the box. A sweep goes on without what cannot be; it is logged, and the next one tries
+        again.
+        """
+        mark = self._marks.read(sandbox_id) or self._marks.read(sandbox_id, ENDING)
         try:
-            await asyncio.wait_for(box.end(), UNMARKED_END_S)
-        except (GuestLost, TimeoutError):
+            await ending
+        except (OSError, ConfineError, ColdframeError) as error:
+            if mark is not None and mark.runs():
+                _log.error("sandbox `%s` should have ended and still runs: %s", sandbox_id, error)
+            else:
+                _log.warning(
+                    "what is left of sandbox `%s` could not be removed, the next sweep tries again: %s",
+                    sandbox_id,
+                    error,
+                )
+            return False
+        return True
+
+    async def end_unmarked(self, sandbox_id: str) -> bool:
+        """End the box of a daemon that was killed before it could write who keeps it; True if there was one."""
+        box = KeeperBox(sandbox_id, self._marks.directory(sandbox_id))
+        ended = False
+        try:
+            async with asyncio.timeout(UNMARKED_END_S):
+                await box.end()
+                ended = True
+                while True:
+                    await box.contacts()  # it answers until it is gone
+        except LinkLost:
+            pass
+        except (OSError, ColdframeError) as error:
+            reason = str(error) or "it does not answer"
+            _log.error("sandbox `%s`, which has no mark, should have ended and may still run: %s", sandbox_id, reason)
             return False
         finally:
             box.close()
-        return True
+        try_removal(f"boxes/{sandbox_id}", partial(self._marks.remove, sandbox_id))
+        return ended

@@ -60,7 +60,7 @@ class Order(NamedTuple):
     denied_links: list[str]
     """More names of their files."""
     files: list[str]
-    """What each descriptor that comes along is: `listener`, `answer`, `lease`, or directories of control groups:
+    """What each descriptor that comes along is: `answer`, the first; `listener`, `lease`, or directories of control groups:
     `birthplace`, the keeper's own, `first`, that of the first process, `per_command:NAME` and `attach_only:NAME`."""
 
 

@@ -1,5 +1,6 @@
 """Beginning and end of one box; implements BoxLife."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -24,6 +25,7 @@ class KeeperLife:
         self._end = end
 
     def measure(self, evidence: dict[str, Any]) -> IsolationReport:
+        """Blocking; from any thread."""
         limits = Limits.model_validate(self.mark.limits)
         return report.measure(
             self.mark.init,
@@ -36,7 +38,8 @@ class KeeperLife:
         )
 
     async def report(self) -> IsolationReport:
-        return self.measure(await self.box.evidence())
+        evidence = await self.box.evidence()
+        return await asyncio.to_thread(self.measure, evidence)
 
     async def contacts(self) -> list[Contact]:
         return await self.box.contacts()

@@ -144,6 +144,20 @@ def _mark_of(proc: int, pid: str) -> int | None:
     return int(words[1]) - MARK_BASE  # the hard limit; the soft one may be lowered and raised at will
 
 
+def read_file(proc: int, name: str) -> bytes | None:
+    """One that the kernel gives in one piece, below the /proc behind descriptor `proc`; None if its process is gone."""
+    try:
+        file = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc)
+    except OSError:
+        return None
+    try:
+        return os.read(file, _READ_BYTES)
+    except OSError:
+        return None
+    finally:
+        os.close(file)
+
+
 def read_all(descriptor: int) -> bytes:
     """To the end of an open kernel file."""
     parts = []

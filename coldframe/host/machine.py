@@ -277,7 +277,7 @@ class Machine:
             await self._endings.end_keeper(mark)  # nobody would find it again
             raise
         life = self._new_life(sandbox_id, mark)
-        measured = life.measure(answer["ready"])
+        measured = await asyncio.to_thread(life.measure, answer["ready"])
         self._lives[sandbox_id] = life
         return measured
 
@@ -369,8 +369,8 @@ class Machine:
         removed = []
         await self._endings.finish()
         for name in self._marks.half_ended():
-            await self.end_box(name)
-            removed.append(f"box {name}")
+            if await self._endings.attempt(name, self.end_box(name)):
+                removed.append(f"box {name}")
         await self._endings.finish()
         boxes = os.path.join(self._data, "boxes")
         for name in sorted(os.listdir(boxes)):
@@ -383,17 +383,16 @@ class Machine:
                 continue
             if await self._endings.end_unmarked(name):
                 removed.append(f"box {name}")
-            self._marks.remove(name)
         for name, mark in self._marks.all():
             if name not in keep_boxes | spared:
-                await self.end_box(name)
-                removed.append(f"box {name}")
+                if await self._endings.attempt(name, self.end_box(name)):
+                    removed.append(f"box {name}")
             elif not mark.alive():
-                await self._endings.end_keeper(mark)
-                await asyncio.to_thread(self._groups_of(name, mark).remove)
+                await self._endings.attempt(name, self._endings.end_lost(name, mark))
         await self._endings.finish()
         strays = await asyncio.to_thread(kill_strays, mark_of(self.installation))
         removed += [f"process {pid}" for pid in strays]
+        spared.update(mark.session_id for _, mark in self._marks.all() if mark.runs())  # also of one that would not end
         for name in self.workspaces.strays(keep_sessions=keep_sessions | spared):
             if await asyncio.to_thread(try_removal, name, partial(self.workspaces.remove_stray, name)):
                 removed.append(name)

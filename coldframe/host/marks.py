@@ -43,6 +43,10 @@ class KeeperMark:
     settings: str | None = None
     """Directory that it has as its /etc; None if that was put together for it alone."""
 
+    def runs(self) -> bool:
+        """Whether the box does, by its first process: all others end with that."""
+        return process_start(self.init) == self.init_started
+
     def alive(self) -> bool:
         return process_start(self.pid) == self.started
 

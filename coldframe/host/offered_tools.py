@@ -1,5 +1,6 @@
 """Programs that boxes get beside the host's own /usr, what these need to start, and those that they may not have."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -11,7 +12,7 @@ from coldframe.host.isolation import denials, programs
 
 NOTHING_DENIED: dict[str, list[str]] = {"denied": [], "denied_links": []}
 MOST_NAMED_BYTES = 40_000
-"""Of what a keeper is told about denied programs."""
+"""Of what a keeper is told about denied programs, in JSON."""
 
 
 def offered_tools() -> dict[str, str]:
@@ -58,8 +59,12 @@ def denied_here(patterns: Sequence[str]) -> dict[str, list[str]]:
         named = denials.in_use(patterns, offered_tools())
         links = denials.other_names(named)
     except OSError as error:
-        raise IsolationUnavailable(f"the programs of this machine: {error}", property="denied_programs") from error
-    if sum(len(one) + 4 for one in (*named, *links)) > MOST_NAMED_BYTES:
+        raise IsolationUnavailable(
+            f"denied programs cannot be looked for: {error}",
+            hint="let everybody list the program directories, also the user of the host daemon (mode 0755)",
+            property="denied_programs",
+        ) from error
+    if sum(len(json.dumps(one)) + 2 for one in (*named, *links)) > MOST_NAMED_BYTES:
         raise IsolationUnavailable(
             f"{len(named)} programs of this machine are denied one by one",
             hint="deny them by patterns such as `git-*`, or leave only some `runtimes`",

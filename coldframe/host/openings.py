@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Literal
 
 from coldframe.contract.isolation import DeviceInfo, InterfaceInfo, MountInfo, MountSource
+from coldframe.host.isolation import denials
 from coldframe.host.isolation.namespaces import FIRST, HOME, HOST_SETTINGS, SETTINGS, TOOLS
 
 _ALWAYS = ("dev", "packet", "unix", "sockstat", "sockstat6")
@@ -38,7 +39,7 @@ def mounts(mountinfo: str) -> Iterator[MountInfo]:
         yield MountInfo(
             target=target,
             filesystem=source[0],
-            source=_source(target, source[0]),
+            source=_source(target, source[0], source[1]),
             writable="rw" in options and "rw" in source[2].split(","),
             nosuid="nosuid" in options,
             nodev="nodev" in options,
@@ -46,8 +47,10 @@ def mounts(mountinfo: str) -> Iterator[MountInfo]:
         )
 
 
-def _source(target: str, filesystem: str) -> MountSource:
+def _source(target: str, filesystem: str, device: str) -> MountSource:
     """Told by place and file system: the place in a host's file system is no evidence of what lies there."""
+    if filesystem == "tmpfs" and device == denials.DEVICE:
+        return "mask"
     if target == HOME:
         return "workspace"
     if target == f"{HOME}/.exec_history":

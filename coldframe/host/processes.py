@@ -45,7 +45,11 @@ def kill_if_same(pid: int, started: str) -> None:
 
 
 async def end_process(pid: int, started: str, *, at_once: bool) -> None:
-    """Return when it is gone: killed now, or END_TIMEOUT_S from now if it does not end by itself."""
+    """Return when it is gone: killed now, or END_TIMEOUT_S from now if it does not end by itself.
+
+    Raises:
+        TimeoutError: it is there still, END_TIMEOUT_S after it was killed.
+    """
     try:
         process = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -55,7 +59,8 @@ async def end_process(pid: int, started: str, *, at_once: bool) -> None:
             return
         if at_once or not await _ended(process, END_TIMEOUT_S):
             signal.pidfd_send_signal(process, signal.SIGKILL)
-            await _ended(process, END_TIMEOUT_S)
+            if not await _ended(process, END_TIMEOUT_S):
+                raise TimeoutError(f"process {pid} was killed and does not end")
     except ProcessLookupError:
         return
     finally:

@@ -95,7 +95,8 @@ def measure(
     `evidence` is what the keeper sent: `processes` (pid inside -> status text), `mountinfo`, `net_dev`, `devices`,
     `filter_sha256`, `denied` and `namespaces` (name -> inode), each optional. Limits are reported only if they are given,
     the wall `programs` only for a box that was restricted to `runtimes`, and `denied_programs` only for one in which some
-    are `denied`. Never raises for what it cannot read. About 0.3 ms and 0.1 ms more per process.
+    are `denied`. Never raises for what it cannot read. Blocks: about 0.3 ms, 0.1 ms more per process, and with patterns of
+    denied programs up to 0.3 ms for each. May be called from any thread.
     """
     view = _look(init, keeper, evidence)
     found, left_out = openings.interfaces(view.tables, guest_link="unix socket of the keeper, mode 0600")
@@ -480,14 +481,16 @@ def _judge_denied(view: _View, denied: Sequence[str], told: object, runtimes: Se
     """Whether each denied program that this machine has now is covered in the box: the keeper tried, /proc shows the mounts.
 
     The machine is looked at again, since a program may have been installed, or put in place of a covered one, meanwhile.
+    One that was removed is nowhere, and neither is its cover.
     """
     names, files, spared = (_texts(told, key) for key in ("names", "files", "spared"))
     uppermost = {one.target: one for one in view.mounts}
     wrong = [] if isinstance(told, Mapping) else ["the keeper said nothing of it"]
-    wrong += [f"{path}: {state}" for path, state in files.items() if state != denials.COVERED]
+    there = [path for path, state in files.items() if state != denials.GONE]
+    wrong += [f"{path}: {files[path]}" for path in there if files[path] != denials.COVERED]
     wrong += [
         f"{path} is no sealed mount"
-        for path in files
+        for path in there
         if path not in uppermost or uppermost[path].writable or not uppermost[path].noexec
     ]
     here: Sequence[str] = ()
@@ -504,7 +507,7 @@ def _judge_denied(view: _View, denied: Sequence[str], told: object, runtimes: Se
         elif real not in (denials.NOWHERE, *files) and path not in spared:
             wrong.append(f"{path} leads to {real}")
     left = ", ".join(f"{path} is part of {real}" for path, real in spared.items())
-    shown = ", ".join(tuple(files)[:20]) + (f" and {len(files) - 20} more" if len(files) > 20 else "")
+    shown = ", ".join(there[:20]) + (f" and {len(there) - 20} more" if len(there) > 20 else "")
     return Property(
         name="denied_programs",
         state="absent" if wrong else "partial" if spared else "enforced",

@@ -7,16 +7,16 @@ the box's own /proc; signals go through a descriptor of that very process, so a 
 """
 
 import os
-import re
 import signal
 import time
-from collections.abc import Iterable
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, NamedTuple
 
 from coldframe.guest.usage import Usage
 from coldframe.host.birth import Births
 from coldframe.host.groups import CommandGroup, Groups
+from coldframe.host.held_memory import Walks, held_bytes
 from coldframe.host.isolation.namespaces import HOME
 from coldframe.host.limits import (
     GroupDescriptors,
@@ -27,6 +27,7 @@ from coldframe.host.limits import (
     forbid_core_files,
     plan_mark,
     plan_rlimits,
+    read_file,
     read_marks,
     sort_marks,
 )
@@ -36,10 +37,6 @@ from coldframe.host.seccomp import ReadyFilter
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 RECENT_S = 0.01
 """How old a look at all processes may be for what is looked at again and again, by every command of the box."""
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-_KIB = re.compile(rb"^(\w+): +(\d+) kB$", re.MULTILINE)
-_HELD = frozenset((b"Pss_Anon", b"Pss_Shmem"))
-"""Lines of /proc/PID/smaps_rollup, since Linux 5.4: proportional shares, and only of what no file could give again."""
 
 
 class Trees:
@@ -63,6 +60,7 @@ class Trees:
         self.births = births or Births(possible=False)
         self.groups = Groups(groups) if groups is not None else None
         self.live: set[int] = set()
+        self.walks = Walks(self.live)
         self._limits = limits
         self._planned: dict[tuple[tuple[str, int], ...], tuple[PlannedLimit, ...]] = {}
         self._box_memory_mib = limits["memory_mib"]
@@ -240,7 +238,8 @@ class CommandTree:
     def polled_memory_bytes(self, limit_bytes: int) -> int:
         if not self._polls_memory:
             return 0
-        return held_bytes(self._trees.proc, self._find(most_age_s=RECENT_S), limit_bytes)
+        found = self._find(most_age_s=RECENT_S)
+        return held_bytes(self._trees.proc, found, limit_bytes, partial(self._trees.walks.pages_for, self._number))
 
     def close(self) -> None:
         """Let go of the groups."""
@@ -258,22 +257,9 @@ class CommandTree:
         return tuple(pid for pid in pids if not _is_zombie(self._trees.proc, pid))
 
 
-def _read(proc: int, name: str) -> bytes | None:
-    try:
-        file = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc)
-    except OSError:
-        return None
-    try:
-        return os.read(file, 65536)
-    except OSError:
-        return None
-    finally:
-        os.close(file)
-
-
 def _stat_fields(proc: int, pid: int) -> list[bytes] | None:
     """Fields of /proc/PID/stat from the state on; the name before it may hold anything."""
-    text = _read(proc, f"{pid}/stat")
+    text = read_file(proc, f"{pid}/stat")
     return text.rpartition(b")")[2].split() if text else None
 
 
@@ -300,38 +286,12 @@ def times_of(proc: int, pid: int) -> Times | None:
     return Times(fields[19], user + system, user + system + sum(of_children))
 
 
-def held_bytes(proc: int, pids: Iterable[int], limit_bytes: int) -> int:
-    """Memory that processes hold together: at least what they do, and exact where that is over *limit_bytes*.
-
-    What is resident in each is cheap to ask for, but counts a page once for every process that shares it, and pages of
-    files, which the kernel takes back when it wants to. So the largest are looked at closely, until it fits or all are.
-    """
-    resident = {pid: _resident_bytes(proc, pid) for pid in pids}
-    total = sum(resident.values())
-    for pid in sorted(resident, key=resident.__getitem__, reverse=True):
-        if total <= limit_bytes:
-            break
-        total -= max(0, resident[pid] - _own_share_bytes(proc, pid, resident[pid]))
-    return total
-
-
-def _resident_bytes(proc: int, pid: int) -> int:
-    words = (_read(proc, f"{pid}/statm") or b"").split()
-    return int(words[1]) * _PAGE_BYTES if len(words) > 1 else 0
-
-
-def _own_share_bytes(proc: int, pid: int, resident: int) -> int:
-    """Its share of what it holds without a file behind it; *resident* where it cannot be looked at so closely."""
-    kib = dict(_KIB.findall(_read(proc, f"{pid}/smaps_rollup") or b""))
-    return sum(int(kib[name]) for name in _HELD) * 1024 if kib.keys() >= _HELD else resident
-
-
 def describe_process(proc: int, pid: int) -> dict[str, Any] | None:
     """Fields of ProcessInfo except the command; None if it is gone."""
     fields = _stat_fields(proc, pid)
     if fields is None:
         return None
-    words = _read(proc, f"{pid}/cmdline") or b""
+    words = read_file(proc, f"{pid}/cmdline") or b""
     started = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + int(fields[19]) / _TICKS_PER_S
     return {
         "pid": pid,

@@ -16,7 +16,6 @@ import socket
 
 from coldframe.host import birth, confine, keeper
 
-MAX_ORDER_BYTES = 65536
 MAX_FILES = 16
 
 
@@ -31,17 +30,18 @@ def main() -> None:
     gc.collect()
     gc.freeze()
     while True:
-        message, files = _receive(channel)
+        message, flags, files = _receive(channel)
         if not message:
             break
-        order = keeper.Order(**json.loads(message))
-        given = dict(zip(order.files, files, strict=True))
+        pid = -1
         try:
+            order, given = _read(message, flags, files)
             # Where it cannot be born in its group, the machine moves it there.
             pid, _ = birth.Births(possible=True).fork(given.get("birthplace", -1), goes_on=True)
         except OSError as error:  # this order fails, and not those that wait behind it
-            _refuse(given["answer"], f"no keeper could be forked: {error.strerror}")
-            pid = -1
+            _refuse(files, f"no keeper could be forked: {error.strerror}")
+        except (ValueError, TypeError) as error:
+            _refuse(files, f"the order of a keeper could not be read: {error}")
         if pid == 0:
             channel.close()
             _settle()
@@ -51,20 +51,40 @@ def main() -> None:
     os._exit(0)
 
 
-def _refuse(answer: int, reason: str) -> None:
-    with socket.socket(fileno=os.dup(answer)) as machine, contextlib.suppress(OSError):
+def _read(message: bytes, flags: int, files: list[int]) -> tuple[keeper.Order, dict[str, int]]:
+    """An order, and its descriptors by what they are.
+
+    Raises:
+        ValueError, TypeError: it is none, or did not come whole.
+    """
+    if flags & socket.MSG_TRUNC:
+        raise ValueError(f"it is longer than {birth.MAX_ORDER_BYTES} bytes")
+    if flags & socket.MSG_CTRUNC:
+        raise ValueError("its descriptors did not all arrive")
+    order = keeper.Order(**json.loads(message))
+    return order, dict(zip(order.files, files, strict=True))
+
+
+def _refuse(files: list[int], reason: str) -> None:
+    """Tell the machine through the first descriptor, which is the one to answer on."""
+    with (
+        contextlib.suppress(OSError, IndexError),
+        socket.fromfd(files[0], socket.AF_UNIX, socket.SOCK_SEQPACKET) as machine,
+    ):
         machine.send(json.dumps({"failed": reason}).encode())
 
 
-def _receive(channel: socket.socket) -> tuple[bytes, list[int]]:
+def _receive(channel: socket.socket) -> tuple[bytes, int, list[int]]:
+    """One message, with its flags and descriptors; empty at the end of file."""
     files = array.array("i")
-    message, ancillary, _, _ = channel.recvmsg(MAX_ORDER_BYTES, socket.CMSG_SPACE(MAX_FILES * files.itemsize))
+    room = socket.CMSG_SPACE(MAX_FILES * files.itemsize)
+    message, ancillary, flags, _ = channel.recvmsg(birth.MAX_ORDER_BYTES, room)
     for level, kind, data in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             files.frombytes(data[: len(data) - len(data) % files.itemsize])
     for file in files:
         os.set_inheritable(file, False)
-    return message, list(files)
+    return message, flags, list(files)
 
 
 def _settle() -> None:

@@ -57,8 +57,9 @@ def check_settings(facts: Facts, rules: RuleSet) -> Iterator[RuleVerdict]:
     if reading is None:
         return
     yield from _check_runtimes(facts, rules)
-    if call.shell and rules.denies_shell_of(call.agent_id):
-        yield _deny("settings:shell", "lines are run by `bash`, which the rules deny: give program and arguments")
+    if call.shell and (call.box_denies_shell or rules.denies_shell_of(call.agent_id)):
+        whom = "this sandbox was made without" if call.box_denies_shell else "the rules deny"
+        yield _deny("settings:shell", f"lines are run by `bash`, which {whom}: give program and arguments")
     if settings.ask_above is not None:
         label = labels.join(labels.parse(call.taint), labels.parse(call.workspace_label))
         if label.rank > settings.ask_above.rank:

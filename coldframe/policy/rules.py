@@ -23,6 +23,7 @@ closed table of fields and operators can be checked at load, indexed, and explai
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import NamedTuple
 
 from pydantic import ValidationError
@@ -182,8 +183,7 @@ class RuleSet:
                         words[str(condition.key[2])] = None
         words.update(dict.fromkeys(word for entry in entries if (word := whole_program(entry)) is not None))
         programs = tuple(word for word in words if word.isprintable() and len(word) <= MAX_NAME_CHARACTERS)
-        shell = any(fnmatchcase(name, word) for word in programs for name in SHELL)
-        return _Denials(programs, shell)
+        return _Denials(programs, denies_shell(programs))
 
     def disabled(self, tool: str, *whom: str) -> str | None:
         """Which of `whom` (a role, an agent id), or everybody, the tool is switched off for; None if it is on."""
@@ -207,6 +207,12 @@ class RuleSet:
         own = self._by_hook[hook]
         for place in self._indexes[hook].possible(facts):
             yield own[place]
+
+
+@lru_cache(MAX_AGENTS_KEPT)
+def denies_shell(programs: tuple[str, ...]) -> bool:
+    """Whether the program that runs lines is among these names, paths and patterns."""
+    return any(fnmatchcase(name, word) for word in programs for name in SHELL)
 
 
 class _Denials(NamedTuple):

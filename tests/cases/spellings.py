@@ -98,12 +98,12 @@ UNREADABLE: dict[str, str] = {
 }
 """What only the run time shows. Each prints the mark where the program is not covered, if the language it needs is there."""
 
-
+_NEEDS = {"copy in memory": "python3", "word that is read": "rev"}
 _LANGUAGES = {"python": "python3", "perl": "perl", "awk": "awk", "node": "node", "make": "make", "git": "git"}
 
 
 def language_of(spelling: str) -> str:
     """The program without which it cannot even be tried."""
-    if spelling == "copy in memory":
-        return "python3"
+    if spelling in _NEEDS:
+        return _NEEDS[spelling]
     return _LANGUAGES.get(spelling.split()[0], "bash")

@@ -1,18 +1,23 @@
 """A box that is being built is bound to its builder: whoever of them dies, at whatever step, nothing goes on without them."""
 
 import dataclasses
+import json
 import os
 import signal
+import socket
 import tempfile
 from pathlib import Path
 
 import pytest
 
 from coldframe.contract.errors import IsolationUnavailable
+from coldframe.contract.sandbox import SandboxSpec
+from coldframe.host.birth import MAX_ORDER_BYTES
 from coldframe.host.cgroups import BoxGroups
 from coldframe.host.isolation import namespaces
 from coldframe.host.limits import write_text
 from coldframe.host.machine import Machine
+from coldframe.host.zygote import MAX_FILES
 from tests.host.boxes import become_ordinary
 from tests.host.forked import in_child, wait_until
 from tests.host.machines import as_root_and_ordinary, needs_bubblewrap, new_box, on_a_machine, run
@@ -186,3 +191,48 @@ def test_keeper_and_first_process_are_born_in_their_groups_or_moved_there(way: s
         assert (await run(await machine.box("box"), "echo runs")).stdout == "runs\n"
 
     on_a_machine(steps)
+
+
+@as_root_and_ordinary
+def test_an_order_that_did_not_come_whole_is_refused_and_the_next_is_carried_out(who: str) -> None:
+    async def steps(machine: Machine) -> None:
+        builder = machine._builder
+        builder.prepare()
+        zygote, channel = builder.zygote, builder._channel
+        assert zygote is not None and channel is not None
+        for order, copies in (
+            (b"{", 1),
+            (b"[]", 1),
+            (b'{"files": []}', 1),
+            (b" " * MAX_ORDER_BYTES + b"{}", 1),
+            (b"{}", 2 * MAX_FILES),
+        ):
+            mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with mine, theirs:
+                mine.settimeout(10)
+                socket.send_fds(channel, [order], [theirs.fileno()] * copies)
+                theirs.close()
+                assert "could not be read" in json.loads(mine.recv(65536))["failed"]
+        socket.send_fds(channel, [b"{"], [])
+        await new_box(machine)
+        assert builder.zygote is zygote
+
+    on_a_machine(steps, who=who)
+
+
+@as_root_and_ordinary
+def test_a_box_whose_order_is_too_long_is_refused_before_it_is_sent(who: str) -> None:
+    async def steps(machine: Machine) -> None:
+        await new_box(machine, "first")
+        zygote = machine._builder.zygote
+        spec = SandboxSpec(agent_id="other", denied_programs=("no-such-program",), on_missing="degrade")
+        denied = {"denied": ["x" * MAX_ORDER_BYTES], "denied_links": []}
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("coldframe.host.machine.denied_here", lambda _: denied)
+            with pytest.raises(IsolationUnavailable, match="deny fewer programs"):
+                await machine.create("second", spec, session_id="s")
+        assert os.listdir(os.path.join(machine._data, "boxes")) == ["first"]
+        await new_box(machine, "third")
+        assert machine._builder.zygote is zygote
+
+    on_a_machine(steps, who=who)

@@ -398,6 +398,26 @@ def test_only_own_groups_that_nobody_keeps_are_swept(controllers: cgroups.Contro
         cgroups.remove_groups(controllers, f"{INSTALLATION}x", keep=frozenset())
 
 
+@as_root
+def test_a_group_that_cannot_be_removed_is_told_and_the_others_are(
+    controllers: cgroups.Controllers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("stuck", "one", "two"):
+        cgroups.BoxGroups(controllers, INSTALLATION, name).create(cgroups.GroupLimits(64 << 20, 20), owner_uid=NOBODY)
+    remove = cgroups._remove_tree
+
+    def refuse(path: str) -> None:
+        if path.endswith("/stuck"):
+            raise ConfineError("remove a control group", "as the test wants it")
+        remove(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cgroups, "_remove_tree", refuse)
+        assert cgroups.remove_groups(controllers, INSTALLATION, keep=frozenset()) == ["one", "two"]
+    assert "sandbox `stuck` should have ended and may still run" in caplog.text
+    assert cgroups.remove_groups(controllers, INSTALLATION, keep=frozenset()) == ["stuck"]
+
+
 def test_a_name_that_leaves_the_tree_is_refused() -> None:
     nothing = cgroups.Controllers({}, frozenset(), frozenset())
     for name in ("..", "a/b", "", ".hidden"):

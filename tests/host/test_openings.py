@@ -65,6 +65,9 @@ def test_every_mount_has_a_class_and_a_strange_one_is_other() -> None:
         "4 1 254:0 /srv /srv/strange\\040folder rw - ext4 /dev/vda rw",
         "5 1 0:6 /null /dev/null rw,nosuid - devtmpfs devtmpfs rw",
         "6 1 0:6 /null /proc/keys ro - devtmpfs devtmpfs rw",
+        "7 1 0:52 /denied /bin/arch ro,noexec - tmpfs denied ro,size=4k",
+        "8 1 0:52 /denied /opt/coldframe/sleep ro,noexec - tmpfs denied ro,size=4k",
+        "9 1 0:52 /denied /opt/coldframe/bin/deno ro,noexec - tmpfs denied ro,size=4k",
         "cut off",
     ]
     found = {one.target: (one.source, one.writable) for one in openings.mounts("\n".join(rows))}
@@ -75,6 +78,9 @@ def test_every_mount_has_a_class_and_a_strange_one_is_other() -> None:
         "/srv/strange folder": ("other", True),
         "/dev/null": ("device", True),
         "/proc/keys": ("mask", False),
+        "/bin/arch": ("mask", False),
+        "/opt/coldframe/sleep": ("mask", False),
+        "/opt/coldframe/bin/deno": ("mask", False),
     }
 
 

@@ -50,6 +50,15 @@ def _rule(rule_id: str, then: str | None = None, hook: str = "PRE_TOOL_CALL", **
     return {"id": rule_id, "hook": hook} | ({"then": then} if then else {}) | more
 
 
+def test_a_sandbox_that_was_made_without_a_shell_runs_no_lines_and_contexts_of_before_are_judged_as_they_were() -> None:
+    refused = decide_call(_call(command="echo hi", box_denies_shell=True), DEFAULT_RULES)
+    assert (refused.outcome, refused.rule_id) == (Outcome.DENY, "settings:shell")
+    program = _call(argv=("echo", "hi"), reading=read_shell("echo hi"), box_denies_shell=True)
+    assert decide_call(program, DEFAULT_RULES).outcome is Outcome.ALLOW
+    stored = _call(command="echo hi").model_dump(mode="json", exclude={"box_denies_shell"})
+    assert decide_call(CallContext.model_validate(stored), DEFAULT_RULES).outcome is Outcome.ALLOW
+
+
 def test_without_rules_a_call_is_allowed_by_default() -> None:
     decision = decide_call(_call(), DEFAULT_RULES)
     assert (decision.outcome, decision.rule_id, decision.code, decision.label) == (

@@ -4,7 +4,7 @@ import pytest
 
 from coldframe.contract.errors import RulesInvalid
 from coldframe.contract.policy import Hook
-from coldframe.policy.rules import DEFAULT_RULES, load_rules
+from coldframe.policy.rules import DEFAULT_RULES, denies_shell, load_rules
 
 _HEAD = "version: 1\nrules:\n"
 
@@ -166,3 +166,4 @@ def test_a_denied_shell_is_known(entry: str) -> None:
         f"version: 1\nrules: [{{id: a, hook: PRE_TOOL_CALL, when: {{agent_id: x, program: {entry}}}, then: deny}}]\n"
     )
     assert load_rules(by_rule).denies_shell_of("x") and not load_rules(by_rule).denies_shell_of("one")
+    assert denies_shell(("curl", entry.strip("'").removesuffix(" *"))) and not denies_shell(("sh", "/opt/bash", "ba"))

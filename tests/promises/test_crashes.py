@@ -172,7 +172,10 @@ def test_a_killed_keeper_is_said_to_be_lost_and_the_files_stay(own_installation:
 def test_the_call_that_is_the_first_to_find_a_killed_keeper_is_told_that_the_box_is_lost(
     own_installation: Installation, tool: str
 ) -> None:
-    """Not to send it again, which would be refused from then on."""
+    """Not to send it again, which would be refused from then on.
+
+    No turn of the probe can come first: a box that does not answer it is left to the next call to find.
+    """
     arguments = {"run_command": {"command": "true"}, "write_file": {"path": "new", "content": "x"}}[tool]
     with SyncColdframe(own_installation.url, own_installation.token) as client:
         sandbox = client.sandboxes.create(agent_id="finder")
