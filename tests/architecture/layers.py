@@ -42,7 +42,7 @@ STARTS_PROGRAMS = {  # file -> what it starts
     "coldframe.host.offered_tools": "the loader, to ask it for the libraries of a runtime",
     "coldframe.host.disk_images": "mkfs.ext4, e2fsck and resize2fs, on images that no box ever writes directly",
     "coldframe.host.isolation.namespaces": "bwrap",
-    "coldframe.host.egress.link": "the egress broker",
+    "coldframe.host.egress.life": "the egress broker",
     "coldframe.host.birth": "keepers, and commands inside the box",
     "coldframe.guest.spawn": "commands, inside the box",
     "coldframe.guest.runtimes": "`--version` of the runtimes, inside the box",

@@ -23,6 +23,7 @@ _MOST_FILES = 253
 """What one message of a unix socket carries."""
 _ORIGINAL_DST = 80
 _FAMILIES = (socket.AF_INET, socket.AF_INET6)
+_PROTOCOLS: dict[int, int] = {socket.SOCK_STREAM: socket.IPPROTO_TCP, socket.SOCK_DGRAM: socket.IPPROTO_UDP}
 
 
 class CaptureFailed(ConfineError):
@@ -155,7 +156,9 @@ def _checked(number: int, kind: int) -> socket.socket:
     one = socket.socket(fileno=number)
     try:
         listens = one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
-        if one.family not in _FAMILIES or one.type != kind or bool(listens) != (kind == socket.SOCK_STREAM):
+        # Of others than TCP and UDP, as of MPTCP, nobody has tried what the kernel tells about them.
+        is_known = one.family in _FAMILIES and one.type == kind and one.proto == _PROTOCOLS[kind]
+        if not is_known or bool(listens) != (kind == socket.SOCK_STREAM):
             raise ValueError("kind of a socket")
         one.setblocking(False)
     except BaseException:

@@ -1,7 +1,8 @@
 """A certificate authority of one sandbox, whose certificates its programs are shown in mode `intercept`.
 
 Each sandbox has its own, so what a box could do with one (nothing: it never sees the key) would end at that box. The
-key is made here and lives in the memory of this process only; after a restart there is another one, and the box gets
+key is made by the host daemon, which gives it to each broker that serves the box, so that one that is started again goes on
+with it; it lives in the memory of these two alone. After a restart of the daemon there is another one, and the box gets
 another bundle. Certificates begin a day ago, since clocks differ, and hold for a few days.
 
 `ssl` takes certificates from files only: they go through a file in memory that nobody else can open.
@@ -35,19 +36,32 @@ _MAX_COMMON_NAME = 64
 class Authority:
     """Makes the context in which a program of the sandbox is answered as the destination."""
 
-    def __init__(self, *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+    def __init__(self, saved: str = "", *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        """*saved*: what `saved` said of another one, to be the same. Raises ValueError if it is none."""
         self._clock = clock
-        self._key = ec.generate_private_key(ec.SECP256R1())
         self._leaf_key = ec.generate_private_key(ec.SECP256R1())
+        self._leaves: OrderedDict[str, tuple[datetime, ssl.SSLContext]] = OrderedDict()
+        if saved:
+            key = serialization.load_pem_private_key(saved.encode(), None)
+            if not isinstance(key, ec.EllipticCurvePrivateKey):
+                raise ValueError("the key of an authority is on an elliptic curve")
+            self._key, self._certificate = key, x509.load_pem_x509_certificate(saved.encode())
+            self._subject = self._certificate.subject
+            return
+        self._key = ec.generate_private_key(ec.SECP256R1())
         # Its own name, so that a program which knows an earlier one as well does not take one for the other.
         self._subject = _named(f"Coldframe sandbox authority {secrets.token_hex(8)}")
         self._certificate = self._make_own()
-        self._leaves: OrderedDict[str, tuple[datetime, ssl.SSLContext]] = OrderedDict()
 
     @property
     def certificate(self) -> bytes:
         """As PEM."""
         return self._certificate.public_bytes(_PEM)
+
+    @property
+    def saved(self) -> str:
+        """Key and certificate as PEM, for another one that is to be the same."""
+        return (_write_key(self._key) + self.certificate).decode()
 
     def bundle(self, host_roots: bytes) -> bytes:
         """What programs of the box are to trust, as PEM: the roots of the host, and this."""
@@ -72,7 +86,7 @@ class Authority:
         context.set_alpn_protocols(["http/1.1"])
         context.options |= ssl.OP_NO_TICKET
         context.num_tickets = 0
-        secret = self._leaf_key.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        secret = _write_key(self._leaf_key)
         file = os.memfd_create("leaf", os.MFD_CLOEXEC)
         try:
             os.write(file, self._make_leaf(destination, now).public_bytes(_PEM) + secret)
@@ -108,6 +122,10 @@ class Authority:
         made = made.serial_number(x509.random_serial_number()).not_valid_before(now - BEFORE)
         made = made.not_valid_after(now + life)
         return made.add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+
+
+def _write_key(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
 
 
 def _named(text: str) -> x509.Name:

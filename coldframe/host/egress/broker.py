@@ -12,18 +12,30 @@ import asyncio
 import contextlib
 import errno
 import itertools
+import resource
 import secrets
+import select
 import socket
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from ipaddress import IPv4Address, ip_address
 
 from coldframe.contract.policy import Label, Outcome
 from coldframe.host.egress.arrivals import Arrivals, original_destination
-from coldframe.host.egress.carry import Pipes, break_if_dropped, close_orderly, reset
-from coldframe.host.egress.contact import EgressContact, Journal
-from coldframe.host.egress.dial import Resolve, resolve_by_host
+from coldframe.host.egress.carry import (
+    AGAIN_S,
+    Pipes,
+    bound_memory,
+    break_if_dropped,
+    close_orderly,
+    keep_alive,
+    reset,
+)
+from coldframe.host.egress.contact import EgressContact, EgressRequest, Journal
+from coldframe.host.egress.denials import SUM_S, Denials
+from coldframe.host.egress.dial import Resolve, Resolver, resolve_by_host
 from coldframe.host.egress.names import (
     IPV4_POOL,
     IPV6_POOL,
@@ -34,19 +46,33 @@ from coldframe.host.egress.names import (
     frame,
     split_stream,
 )
-from coldframe.host.egress.passage import Interceptor, Passage
+from coldframe.host.egress.passage import Denied, Interceptor, Passage
+from coldframe.host.egress.turns import give_way, receive, send_all
 from coldframe.policy.addresses import Address
 from coldframe.policy.network import NetworkVerdict, Origin, judge_connection, judge_lookup, judge_request
 from coldframe.policy.network_rules import NetworkRules, Scheme
 from coldframe.policy.targets import Target
 
 MOST_CONNECTIONS = 1024
-"""Of one box at once; a further one is reset. A browser opens some hundred."""
+"""Of one box at once, or a quarter of the descriptors there are, of which each takes two; a further one is reset. A
+browser opens some hundred."""
+MOST_INTERCEPTED = 256
+"""Of these: TLS on both sides takes some hundred KiB of memory for each."""
+MOST_LONG_LOOK_UPS = 64
 BATCH = 64
-"""Connections or look-ups of one socket before others have their turn."""
+"""Look-ups of one socket before others have their turn."""
 LOOK_UP_S = 10.0
 """How long a look-up over TCP may take."""
-_AGAIN_S = 0.1
+REST_S = 0.2
+"""How long nothing is taken from a box of which too much had to be said."""
+MOST_FAULTS = 100
+"""That are told; of further ones only the record of the connection says that there was one."""
+_NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_PASSING = (
+    *(errno.EAGAIN, errno.ECONNABORTED, errno.ECONNRESET, errno.EPROTO, errno.EPERM, errno.ETIMEDOUT),
+    *(errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTDOWN, errno.EHOSTUNREACH),
+)
+"""Of one connection that was not accepted; the next one may be."""
 
 
 class Broker:
@@ -60,7 +86,7 @@ class Broker:
         resolve: Resolve = resolve_by_host,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         intercept: Interceptor | None = None,
-        on_name: Callable[[str, str, int], None] = lambda sandbox_id, name, place: None,
+        on_name: Callable[[str, str, int, str | None], None] = lambda sandbox_id, name, place, forgotten: None,
     ) -> None:
         """*on_name* hears of each name that a box is given an address for, before the box does; see `open`."""
         self.rules = rules
@@ -70,6 +96,8 @@ class Broker:
         self.intercept = intercept
         self.on_name = on_name
         self.pipes = Pipes()
+        self.most_connections = _most_connections()
+        self._faults = 0
         self._boxes: dict[str, _BoxWay] = {}
         self._run = secrets.token_hex(6)
         self._numbers = itertools.count(1)
@@ -78,11 +106,17 @@ class Broker:
         """Serve a box. Its sockets belong to the broker then; those of an earlier call for the same box are closed.
 
         *names*: what an earlier broker told of it. Programs remember addresses, and connections wait for them.
+
+        Raises OSError: it is not served then, and its sockets are closed.
         """
         self.shut(origin.sandbox_id)
         way = _BoxWay(self, origin, arrivals, names)
         self._boxes[origin.sandbox_id] = way
-        way.listen()
+        try:
+            way.listen()
+        except BaseException:
+            self.shut(origin.sandbox_id)
+            raise
 
     def shut(self, sandbox_id: str) -> None:
         """The box has no way out any more: what is open is broken off."""
@@ -119,6 +153,17 @@ class Broker:
         await asyncio.gather(*(way.finished() for way in ways))
         self.pipes.close()
 
+    def carried(self) -> Iterator[tuple[str, int, int]]:
+        """Of every connection: the id of its contact, and how many bytes it has sent and received so far."""
+        for way in self._boxes.values():
+            yield from way.carried()
+
+    def tell_fault(self, what: str, error: BaseException) -> None:
+        """Something of ours went wrong for one box. The others must not suffer from it, nor a log without end."""
+        self._faults += 1
+        if self._faults <= MOST_FAULTS:
+            asyncio.get_running_loop().call_exception_handler({"message": what, "exception": error})
+
     def new_id(self) -> str:
         return f"{self._run}-{next(self._numbers)}"
 
@@ -131,23 +176,35 @@ class _BoxWay:
         self._broker = broker
         self._arrivals = arrivals
         self._loop = asyncio.get_running_loop()
-        self._pool = NamePool(names=names, on_new=lambda name, place: broker.on_name(origin.sandbox_id, name, place))
+        self._pool = NamePool(names=names, on_new=self._tell_name)
         self._passages: set[Passage] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._intercepted = self._long_look_ups = 0
+        self._resolver = Resolver(lambda name: broker.resolve(name))
+        self._denials = Denials(broker.journal.end, self._loop.time)
+        self._journal = Journal(self._begin, self._request, self._end)
+        self._begun: set[str] = set()
+        self._summing: asyncio.TimerHandle | None = None
+        self._is_closed = False
+        self._listens = asyncio.Event()
+        """Cleared while nothing is taken from the box."""
+        self._served: dict[socket.socket, Callable[[socket.socket], None]] = {
+            **dict.fromkeys(arrivals.connections, partial(self._accept, self._take)),
+            **dict.fromkeys(arrivals.long_look_ups, partial(self._accept, self._take_long_look_up)),
+            **dict.fromkeys(arrivals.look_ups, self._answer),
+        }
 
     def listen(self) -> None:
-        for one in self._arrivals.connections:
-            self._loop.add_reader(one, self._accept, one, self._take)
-        for one in self._arrivals.long_look_ups:
-            self._loop.add_reader(one, self._accept, one, self._take_long_look_up)
-        for one in self._arrivals.look_ups:
-            self._loop.add_reader(one, self._answer, one)
+        self._listens.set()
+        for one, serve in self._served.items():
+            self._loop.add_reader(one, serve, one)
 
     def judge_again(self) -> None:
         for passage in tuple(self._passages):
             passage.judge_again()
 
     def close(self) -> None:
+        self._is_closed = True
         for one in self._arrivals.sockets():
             self._loop.remove_reader(one)
         self._arrivals.close()
@@ -156,30 +213,50 @@ class _BoxWay:
         for task in tuple(self._tasks):
             task.cancel()
 
+    def carried(self) -> Iterator[tuple[str, int, int]]:
+        for passage in self._passages:
+            yield passage.contact.id, *passage.carried()
+
     async def finished(self) -> None:
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tell_sums()
 
     # -- connections ---------------------------------------------------------------------------
 
-    def _accept(self, listener: socket.socket, take: Callable[[socket.socket], None]) -> None:
-        for _ in range(BATCH):
-            try:
-                connection, _ = listener.accept()
-            except (BlockingIOError, ConnectionAbortedError):
+    def _accept(self, take: Callable[[socket.socket], None], listener: socket.socket) -> None:
+        """One, and only if it is there for sure: whoever holds a copy of the listener can make it block."""
+        try:
+            listener.setblocking(False)
+            if not _poll(listener):
                 return
-            except OSError as error:
-                if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
-                    # Whoever connects waits; asked again at once, the loop would do nothing else.
-                    self._loop.remove_reader(listener)
-                    self._loop.call_later(_AGAIN_S, self._accept_again, listener, take)
-                return
+            connection, _ = listener.accept()
+        except OSError as error:
+            if error.errno in _NO_ROOM:
+                # Whoever connects waits; asked again at once, the loop would do nothing else.
+                self._loop.remove_reader(listener)
+                self._loop.call_later(AGAIN_S, self._serve_again, listener)
+            elif error.errno not in _PASSING:
+                self._give_up(listener, error)
+            return
+        try:
             connection.setblocking(False)
             break_if_dropped(connection)
-            take(connection)
+            keep_alive(connection)
+            bound_memory(connection)
+        except OSError:
+            connection.close()
+            return
+        take(connection)
 
-    def _accept_again(self, listener: socket.socket, take: Callable[[socket.socket], None]) -> None:
-        if listener.fileno() >= 0:
-            self._loop.add_reader(listener, self._accept, listener, take)
+    def _serve_again(self, one: socket.socket) -> None:
+        if not self._is_closed and self._listens.is_set() and one in self._served:
+            self._loop.add_reader(one, self._served[one], one)
+
+    def _give_up(self, one: socket.socket, error: OSError) -> None:
+        """This way out of the box is broken, as by who holds a copy of the socket. It stays the only one that is."""
+        self._loop.remove_reader(one)
+        self._served.pop(one, None)
+        self._broker.tell_fault(f"a socket of sandbox {self.origin.sandbox_id} is of no use any more", error)
 
     def _take(self, connection: socket.socket) -> None:
         try:
@@ -190,8 +267,9 @@ class _BoxWay:
             return
         contact = self._contact("tcp", str(address), target.port)
         name = self._pool.name_of(address)
-        if len(self._passages) >= MOST_CONNECTIONS:
-            self._deny(connection, contact, f"more than {MOST_CONNECTIONS} connections at once", "network:connections")
+        most = self._broker.most_connections
+        if len(self._passages) >= most:
+            self._deny(connection, contact, f"more than {most} connections at once", "network:connections")
             return
         if name is None and _is_pooled(address):
             self._deny(connection, contact, "an address of no name that was asked for", "network:name")
@@ -206,14 +284,26 @@ class _BoxWay:
             destination,
             lambda scheme: self._judge(destination, target.port, scheme),
             lambda scheme, method, path: self._judge_request(destination, target.port, scheme, method, path),
-            journal=self._broker.journal,
+            journal=self._journal,
             pipes=self._broker.pipes,
-            resolve=self._broker.resolve,
+            resolve=self._resolver,
             clock=self._broker.clock,
-            intercept=self._broker.intercept,
+            intercept=self._intercept,
         )
         self._passages.add(passage)
         self._start(passage.run(), lambda: self._forget(passage, name))
+
+    async def _intercept(self, passage: Passage, first: bytes) -> str:
+        intercept = self._broker.intercept
+        if intercept is None:
+            raise Denied("network:intercept", "requests cannot be read here, which the rule asks for")
+        if self._intercepted >= MOST_INTERCEPTED:
+            raise Denied("network:connections", f"more than {MOST_INTERCEPTED} connections at once are read")
+        self._intercepted += 1
+        try:
+            return await intercept(passage, first)
+        finally:
+            self._intercepted -= 1
 
     def _judge(self, destination: str | Address, port: int, scheme: Scheme | None) -> NetworkVerdict:
         return judge_connection(self._broker.rules, self.origin, destination, port, scheme)
@@ -237,13 +327,17 @@ class _BoxWay:
     def _answer(self, resolver: socket.socket) -> None:
         for _ in range(BATCH):
             try:
-                question, whom = resolver.recvfrom(4096)
+                question, whom = resolver.recvfrom(4096, socket.MSG_DONTWAIT)
+            except BlockingIOError as error:
+                if _poll(resolver) & select.POLLRDHUP:  # somebody has shut it down: it stays ready, and has nothing
+                    self._give_up(resolver, error)
+                return
             except OSError:
                 return
             reply = self._look_up(question)
             if reply is not None:
                 with contextlib.suppress(OSError):  # it does not wait for it, or asks faster than it reads
-                    resolver.sendto(reply, whom)
+                    resolver.sendto(reply, socket.MSG_DONTWAIT, whom)
 
     def _look_up(self, question: bytes) -> bytes | None:
         found = answer_query(question, self._pool, self._is_known)
@@ -261,21 +355,28 @@ class _BoxWay:
         return judge_lookup(self._broker.rules, self.origin, name).outcome is not Outcome.DENY
 
     def _take_long_look_up(self, connection: socket.socket) -> None:
-        if len(self._tasks) >= 2 * MOST_CONNECTIONS:
+        if self._long_look_ups >= MOST_LONG_LOOK_UPS:
             reset(connection)
             return
-        self._start(self._answer_stream(connection), lambda: close_orderly(connection))
+        self._long_look_ups += 1
+        self._start(self._answer_stream(connection), lambda: self._end_long_look_up(connection))
+
+    def _end_long_look_up(self, connection: socket.socket) -> None:
+        self._long_look_ups -= 1
+        close_orderly(connection)
 
     async def _answer_stream(self, connection: socket.socket) -> None:
         buffer = bytearray()
         with contextlib.suppress(OSError, ValueError, TimeoutError):
             async with asyncio.timeout(LOOK_UP_S):
-                while data := await self._loop.sock_recv(connection, 4096):
+                while data := await receive(connection, 4096):
                     buffer += data
                     for question in split_stream(buffer):
+                        await give_way()
+                        await self._listens.wait()
                         reply = self._look_up(question)
                         if reply is not None:
-                            await self._loop.sock_sendall(connection, frame(reply))
+                            await send_all(connection, frame(reply))
 
     # -- records -------------------------------------------------------------------------------
 
@@ -291,7 +392,54 @@ class _BoxWay:
 
     def _record(self, contact: EgressContact) -> None:
         contact.ended, contact.ended_at = "denied", self._broker.clock()
-        self._broker.journal.end(contact)
+        self._end(contact)
+
+    async def _begin(self, contact: EgressContact) -> None:
+        self._begun.add(contact.id)  # also if no answer comes: it may be on record
+        await self._broker.journal.begin(contact)
+
+    async def _request(self, contact: EgressContact, request: EgressRequest) -> None:
+        if request.outcome is not Outcome.ALLOW:
+            self._denials.spend()
+            self._rest_if_spent()
+            await self._listens.wait()
+        await self._broker.journal.request(contact, request)
+
+    def _end(self, contact: EgressContact) -> None:
+        if contact.id in self._begun:
+            self._begun.discard(contact.id)
+            self._broker.journal.end(contact)
+            return
+        self._denials.add(contact)
+        if self._denials.has_sums and self._summing is None:
+            self._summing = self._loop.call_later(SUM_S, self._tell_sums)
+        self._rest_if_spent()
+
+    def _tell_sums(self) -> None:
+        if self._summing is not None:
+            self._summing.cancel()
+            self._summing = None
+        self._denials.tell_sums()
+
+    def _tell_name(self, name: str, place: int, forgotten: str | None) -> None:
+        self._denials.spend()
+        self._broker.on_name(self.origin.sandbox_id, name, place, forgotten)
+        self._rest_if_spent()
+
+    def _rest_if_spent(self) -> None:
+        if self._denials.is_spent and self._listens.is_set() and not self._is_closed:
+            self._listens.clear()
+            for one in self._served:
+                self._loop.remove_reader(one)
+            self._loop.call_later(REST_S, self._go_on)
+
+    def _go_on(self) -> None:
+        if self._is_closed:
+            return
+        if self._denials.is_spent:
+            self._loop.call_later(REST_S, self._go_on)
+        else:
+            self.listen()
 
     def _start(self, work: Coroutine[object, object, None], after: Callable[[], None]) -> None:
         task = self._loop.create_task(work)
@@ -300,8 +448,22 @@ class _BoxWay:
         def end(done: asyncio.Task[None]) -> None:
             self._tasks.discard(done)
             after()
+            if not done.cancelled() and (error := done.exception()) is not None:
+                self._broker.tell_fault(f"a connection of sandbox {self.origin.sandbox_id} failed", error)
 
         task.add_done_callback(end)
+
+
+def _most_connections() -> int:
+    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MOST_CONNECTIONS if descriptors == resource.RLIM_INFINITY else min(MOST_CONNECTIONS, descriptors // 4)
+
+
+def _poll(one: socket.socket) -> int:
+    """What can be said of it now; 0 if it has nothing."""
+    ready = select.poll()
+    ready.register(one, select.POLLIN | select.POLLRDHUP)
+    return next((events for _, events in ready.poll(0)), 0)
 
 
 def _is_pooled(address: Address) -> bool:

@@ -12,8 +12,8 @@ from coldframe.contract.policy import Label, Outcome
 class EgressContact:
     """Written twice if it was allowed: before anything is dialled for it, and at its end.
 
-    Where requests are read, it is written for the first time before the first of them is, which may be denied; at the end
-    the outcome is ALLOW if any of them was let through.
+    Where requests are read, the journal hears of it before the first of them, which may be denied; the lineage has it from
+    the first one that is let through. At the end the outcome is ALLOW if any was.
     """
 
     id: str
@@ -38,8 +38,12 @@ class EgressContact:
     received_bytes: int = 0
     ended_at: datetime | None = None
     ended: str | None = None
-    """`closed`, `denied`, or what broke it."""
+    """`closed`, `denied`, `fault` (ours), or what broke it."""
+    is_partial: bool = False
+    """Its end was not told by the broker: it carried as many bytes as are written here, or more."""
     requests: list["EgressRequest"] = field(default_factory=list)
+    times: int = 1
+    """Of an attempt that was denied: for how many equal ones it stands, from `began_at` to `ended_at`."""
 
 
 @dataclass(frozen=True)
@@ -72,3 +76,4 @@ class Journal:
     request: Callable[[EgressContact, EgressRequest], Awaitable[None]]
     """A request of a contact that has begun was decided. Once it returns, the session has the label of the answer."""
     end: Callable[[EgressContact], None]
+    """The end of what has begun, or attempts that were denied, of which one may stand for several."""

@@ -31,7 +31,8 @@ _REPEATABLE = ("GET", "HEAD", "OPTIONS")
 Headers = tuple[tuple[bytes, bytes], ...]
 Inject = Callable[[str | Address, int, RequestHead], Headers]
 """Headers that are added to a request that was let through, names in lower case; what the box sent as such is dropped,
-and, where there are any, also what it sent as `authorization`."""
+and, where there are any, also what it sent as `authorization`. Asked only where the server has proven by TLS who it is:
+never for plain HTTP, where anybody on the way would read them."""
 
 
 def inject_nothing(destination: str | Address, port: int, head: RequestHead) -> Headers:
@@ -54,8 +55,6 @@ class Asked(NamedTuple):
     """A request, as it is served."""
 
     head: RequestHead
-    is_old: bool
-    """By HTTP/1.0."""
     closes: bool
     """Whether the box's connection ends after it."""
     verdict: NetworkVerdict
@@ -106,9 +105,9 @@ class Forwarding:
 
     async def _try(self, asked: Asked, server: Stream) -> bool:
         head = asked.head
-        response = Response(head, is_old=asked.is_old, closes=asked.closes)
+        response = Response(head, is_old=asked.head.is_old, closes=asked.closes)
         try:
-            await server.send(self._write_head(head))
+            await server.send(self._write_head(head, is_proven=isinstance(server, TlsStream)))
         except OSError as error:
             raise ServerFailed(describe(error), again=True) from error
         upload = asyncio.create_task(self._send_body(head, server)) if head.length != 0 else None
@@ -129,8 +128,10 @@ class Forwarding:
             self.drop_server()
         return is_sent and not response.closes
 
-    def _write_head(self, head: RequestHead) -> bytes:
-        added = self._inject(self._passage.destination, self._passage.contact.port, head)
+    def _write_head(self, head: RequestHead, *, is_proven: bool) -> bytes:
+        added: Headers = ()
+        if is_proven:
+            added = self._inject(self._passage.destination, self._passage.contact.port, head)
         if added:
             head = head._replace(headers=tuple(pair for pair in head.headers if pair[0] != b"authorization"))
         # Whether the box's connection ends is not the server's business: another request may follow on this one.

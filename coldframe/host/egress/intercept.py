@@ -72,6 +72,10 @@ class Interception:
             self._authorities[sandbox_id] = Authority(clock=self._clock)
         return self._authorities[sandbox_id]
 
+    def adopt(self, sandbox_id: str, authority: Authority) -> None:
+        """The programs of the sandbox trust this one already."""
+        self._authorities[sandbox_id] = authority
+
     def forget(self, sandbox_id: str) -> None:
         """The sandbox is gone."""
         self._authorities.pop(sandbox_id, None)
@@ -132,7 +136,7 @@ class _Session:
                 break
             if found is None:
                 break
-            ended = await self._serve_one(*found)
+            ended = await self._serve_one(found)
         if ended not in ("", "closed"):
             return ended
         return "denied" if self._passage.contact.requests and not self._has_passed else "closed"
@@ -143,10 +147,9 @@ class _Session:
 
     # -- requests ------------------------------------------------------------------------------
 
-    async def _read_head(self) -> tuple[RequestHead, bool] | None:
-        """The next one, and whether it is of HTTP/1.0; None if there is no other."""
+    async def _read_head(self) -> RequestHead | None:
+        """The next one; None if there is no other."""
         reader = HeadReader()
-        line = b""
         data, self._forwarding.rest = self._forwarding.rest, b""
         try:
             async with asyncio.timeout(IDLE_S):
@@ -155,21 +158,20 @@ class _Session:
                         data = await self._client.receive()
                     if not data:
                         return None
-                    line = line if b"\n" in line else line + data
                     head = reader.feed(data)
                     if head is not None:
                         self._forwarding.rest = reader.rest
-                        return head, line.partition(b"\r\n")[0].endswith(b"HTTP/1.0")
+                        return head
                     data = b""
         except TimeoutError:
             return None
 
-    async def _serve_one(self, head: RequestHead, is_old: bool) -> str:
+    async def _serve_one(self, head: RequestHead) -> str:
         """Empty if another request may follow, else how the connection ended."""
         passage = self._passage
         if head.upgrade and (head.method != "GET" or head.length != 0):
             head = head._replace(upgrade=False)
-        verdict = passage.judge_request(head.method, head.target)
+        verdict = passage.judge_request(head.method, head.target, upgrades=head.upgrade)
         wrong = self._find_refusal(head, verdict)
         request = EgressRequest(
             head.method,
@@ -181,8 +183,8 @@ class _Session:
             label=Label.PUBLIC if wrong else verdict.label,
         )
         self._path_characters += len(request.path)
-        asked = Asked(head, is_old, self._closes_after(head), verdict, len(passage.contact.requests))
-        passage.asked = None if wrong else (head.method, head.target)
+        asked = Asked(head, self._closes_after(head), verdict, len(passage.contact.requests))
+        passage.asked = None if wrong else (head.method, head.target, head.upgrade)
         try:
             await self._record(request)
             if wrong:
@@ -208,6 +210,10 @@ class _Session:
         if not head.is_for(str(passage.destination), passage.contact.port):
             reason = f"the request is for `{head.host}`, the connection is to `{passage.destination}`"
             return _Refusal(HTTPStatus.MISDIRECTED_REQUEST, "DENIED_BY_RULE", "network:host", reason)
+        if head.method in ("GET", "HEAD") and head.length != 0:
+            # Some servers take it for another request, and a rule that allows to read allows to send nothing.
+            reason = f"{head.method} with a body is passed on nowhere"
+            return _Refusal(HTTPStatus.BAD_REQUEST, "REQUEST_INVALID", "network:body", reason)
         if verdict.outcome is Outcome.ALLOW:
             return None
         asks = verdict.outcome is Outcome.ASK  # nobody can be asked yet
@@ -247,7 +253,7 @@ class _Session:
                 requests[asked.place], outcome=Outcome.DENY, rule_id=denial.rule_id, reason=str(denial)
             )
         self._show_denied(denial)
-        closes = asked.closes or asked.is_old or asked.head.length != 0 or isinstance(denial, Denied)
+        closes = asked.closes or asked.head.is_old or asked.head.length != 0 or isinstance(denial, Denied)
         bodiless = asked.head.method == "HEAD"
         await self._client.send(refuse(status, code, denial.rule_id, str(denial), closes=closes, bodiless=bodiless))
         return "closed" if closes else ""

@@ -94,6 +94,9 @@ class _Record:
     seq: int = 0
     denied_bytes: int = 0
     begun: dict[str, EgressContact] = field(default_factory=dict)
+    unwritten: dict[str, set[str]] = field(default_factory=dict)
+    """Of what has begun: of which nothing was let through yet, and no line says that it began. By id, with the rules that
+    denied its requests."""
     owed: list[EgressContact] = field(default_factory=list)
     """Ends that could not be written; nothing begins before they are."""
     written: dict[Kind, int] = field(default_factory=dict)
@@ -122,7 +125,7 @@ class Lineage:
             if is_torn:
                 self._append(record, "torn", None)
             for contact in list(record.begun.values()):
-                self.end(replace(contact, ended="the host daemon ended", ended_at=self._clock()))
+                self.end(replace(contact, ended="the host daemon ended", ended_at=self._clock(), is_partial=True))
         except BaseException:
             self._records.pop(sandbox_id, None)
             os.close(file)
@@ -130,7 +133,11 @@ class Lineage:
         return not is_torn
 
     def begin(self, contact: EgressContact) -> None:
-        """Raises LineageLost: it may not go on then."""
+        """Raises LineageLost: it may not go on then.
+
+        One that is denied, since no request of it was allowed yet, is written when one is; what a box may make without
+        end is its denied requests, which are bounded, and not the two lines around them.
+        """
         record = self._records.get(contact.sandbox_id)
         if record is None:
             raise LineageLost("the sandbox has no record")
@@ -138,7 +145,10 @@ class Lineage:
             self._pay(record)
             if record.size >= MOST_BYTES:
                 raise LineageLost(f"the record of the sandbox is full: {MOST_BYTES >> 20} MiB")
-            self._append(record, "begun", contact)
+            if contact.outcome is Outcome.ALLOW:
+                self._append(record, "begun", contact)
+            else:
+                record.unwritten[contact.id] = set()
         except OSError as error:
             raise LineageLost(error.strerror or "not written") from error
         record.begun[contact.id] = contact
@@ -146,16 +156,23 @@ class Lineage:
     def request(self, contact: EgressContact, request: EgressRequest) -> None:
         """A request of a contact that has begun. Raises LineageLost: it may not go on then."""
         record = self._records.get(contact.sandbox_id)
-        if record is None or contact.id not in record.begun:
+        begun = None if record is None else record.begun.get(contact.id)
+        if record is None or begun is None:
             raise LineageLost("the contact is not on record")
         contact = replace(contact, requests=[request])
         if request.outcome is not Outcome.ALLOW:
             self._deny(record, contact, "request", request.rule_id)
+            if contact.id in record.unwritten:
+                record.unwritten[contact.id].add(request.rule_id)
             return
         try:
             self._pay(record)
             if record.size >= MOST_BYTES:
                 raise LineageLost(f"the record of the sandbox is full: {MOST_BYTES >> 20} MiB")
+            if contact.id in record.unwritten:
+                told = replace(begun, outcome=Outcome.ALLOW, rule_id=request.rule_id, reason=request.reason)
+                self._append(record, "begun", told)
+                del record.unwritten[contact.id]
             self._append(record, "request", contact)
         except OSError as error:
             raise LineageLost(error.strerror or "not written") from error
@@ -165,8 +182,11 @@ class Lineage:
         record = self._records.get(contact.sandbox_id)
         if record is None:
             return False
-        if record.begun.pop(contact.id, None) is None:
-            self._deny(record, contact, "denied", contact.rule_id)
+        begun = record.begun.pop(contact.id, None)
+        denied_by = record.unwritten.pop(contact.id, None)
+        if begun is None or denied_by is not None:
+            if not denied_by or contact.rule_id not in denied_by:  # else it was counted with its requests
+                self._deny(record, replace(contact, outcome=Outcome.DENY), "denied", contact.rule_id)
             return True
         try:
             if record.owed:
@@ -232,24 +252,25 @@ class Lineage:
         kind = _kind(contact, rule_id)
         written = record.written.get(kind, 0)
         is_apart = kind in record.written or len(record.written) < MOST_SUMS
-        if is_apart and written < WRITTEN_EACH and record.denied_bytes < DENIED_BYTES and not record.owed:
+        is_written = is_apart and written < WRITTEN_EACH and record.denied_bytes < DENIED_BYTES
+        if is_written and contact.times == 1 and not record.owed:
             with contextlib.suppress(OSError):
                 record.denied_bytes += self._append(record, event, contact)
                 record.written[kind] = written + 1
                 return
-        self._add_up(record, kind)
+        self._add_up(record, kind, contact.times)
 
     def _pay(self, record: _Record) -> None:
         while record.owed:
             self._append(record, "ended", record.owed[0])
             record.owed.pop(0)
 
-    def _add_up(self, record: _Record, kind: Kind) -> None:
+    def _add_up(self, record: _Record, kind: Kind, times: int) -> None:
         now = self._clock().isoformat()
         if kind not in record.sums and len(record.sums) >= MOST_SUMS:
             kind = _REST
         known = record.sums.setdefault(kind, Sum(*kind, times=0, first_at=now, last_at=now))
-        known.times += 1
+        known.times += times
         known.last_at = now
         record.has_new_sums = True
 
@@ -300,9 +321,10 @@ class Lineage:
                 record.begun[line.contact.id] = line.contact
             elif line.event == "ended":
                 record.begun.pop(line.contact.id, None)
-            elif line.event == "denied":
+            elif line.event == "denied" or (line.event == "request" and _is_denied(line.contact)):
                 record.denied_bytes += len(text)
-                kind = _kind(line.contact, line.contact.rule_id)
+                rule_id = (line.contact.requests[0] if line.event == "request" else line.contact).rule_id
+                kind = _kind(line.contact, rule_id)
                 record.written[kind] = record.written.get(kind, 0) + 1
         return False
 
@@ -315,6 +337,11 @@ def _lines(file: int) -> Iterator[bytes]:
 
 def _kind(contact: EgressContact, rule_id: str) -> Kind:
     return contact.protocol, contact.name or contact.address, contact.port, rule_id
+
+
+def _is_denied(contact: EgressContact) -> bool:
+    """Whether the one request of the line was."""
+    return bool(contact.requests) and contact.requests[0].outcome is not Outcome.ALLOW
 
 
 def _read_line(text: bytes) -> Line | None:

@@ -1,6 +1,6 @@
 """What the host daemon and the broker's process say to each other: JSON, one message of a SEQPACKET socket each.
 
-The broker parses what boxes send, so what it says is checked like input: types and form here, and in `link.py` whether
+The broker parses what boxes send, so what it says is checked like input: types and form here, and in `life.py` whether
 it may say that of that box. Texts and lists are cut before they are sent (`cut`), and longer ones are refused.
 """
 
@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from coldframe.contract.policy import Label
+from coldframe.contract.policy import Label, Outcome
 from coldframe.host.egress.arrivals import Arrivals
 from coldframe.host.egress.contact import EgressContact, EgressRequest
 from coldframe.policy.network import Origin
@@ -21,6 +21,8 @@ MESSAGE_BYTES = 64 * 1024
 """Of one message. Of its requests a contact keeps as many as fit."""
 MAX_ATTACHED_BYTES = 2 * 1024 * 1024
 """Of what comes along in a file: the rules, or the names of a box. 4,096 of the longest names take 1.1 MiB."""
+MOST_CARRIED = 400
+"""Contacts in one message about what was carried."""
 
 _LONGEST = {
     "id": 64,
@@ -53,7 +55,10 @@ class UseRules:
 
 @dataclass(frozen=True)
 class OpenBox:
-    """The names that the box knows come along; the next message is its arrivals."""
+    """What the sandbox brings comes along, as `Keepsakes`; the next message is its arrivals.
+
+    A failure is that of this box: it has no way out then.
+    """
 
     number: int
     origin: Origin
@@ -73,6 +78,14 @@ class RaiseTaint:
     sandbox_id: str
     taint: Label
     kind: Literal["raise-taint"] = "raise-taint"
+
+
+@dataclass(frozen=True)
+class Ping:
+    """Asks for nothing but the answer, which shows that its loop still turns."""
+
+    number: int
+    kind: Literal["ping"] = "ping"
 
 
 @dataclass(frozen=True)
@@ -126,12 +139,22 @@ class Ended:
 
 
 @dataclass(frozen=True)
+class Carried:
+    """So many bytes until now: id of a contact, sent, received. Only those that have changed, MOST_CARRIED at most."""
+
+    counts: list[tuple[str, int, int]]
+    kind: Literal["carried"] = "carried"
+
+
+@dataclass(frozen=True)
 class Named:
     """A box was given an address for a name; said before the box is told."""
 
     sandbox_id: str
     name: str
     place: int
+    forgotten: str | None = None
+    """The name that made room for it."""
     kind: Literal["named"] = "named"
 
 
@@ -143,16 +166,42 @@ class Fault:
     kind: Literal["fault"] = "fault"
 
 
-Command = UseRules | OpenBox | ShutBox | RaiseTaint | Stop | Acknowledge
-Event = Done | Begun | Requested | Ended | Named | Fault
+@dataclass(frozen=True)
+class Keepsakes:
+    """What a sandbox brings to the next broker, beside its sockets."""
+
+    names: dict[str, int]
+    """Those it knows, with their places in the pool."""
+    authority: str
+    """With its key, so that the bundle in the box goes on being right; see `Authority.saved`."""
+
+
+Command = UseRules | OpenBox | ShutBox | RaiseTaint | Ping | Stop | Acknowledge
+Event = Done | Begun | Requested | Ended | Carried | Named | Fault
 
 _COMMANDS: TypeAdapter[Command] = TypeAdapter(Annotated[Command, Field(discriminator="kind")])
 _EVENTS: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="kind")])
 _CONTACTS: TypeAdapter[EgressContact] = TypeAdapter(EgressContact)
+_KEEPSAKES: TypeAdapter[Keepsakes] = TypeAdapter(Keepsakes)
 
 
 def write_command(command: Command) -> bytes:
+    """At most MESSAGE_BYTES long. A refusal may hold what an error elsewhere says, so it is cut."""
+    if isinstance(command, Acknowledge) and command.refusal is not None:
+        command = replace(command, refusal=command.refusal[: _LONGEST["reason"]])
     return _COMMANDS.dump_json(command)
+
+
+def write_keepsakes(keepsakes: Keepsakes) -> bytes:
+    return _KEEPSAKES.dump_json(keepsakes)
+
+
+def read_keepsakes(text: bytes) -> Keepsakes:
+    """Raises MessageInvalid."""
+    try:
+        return _KEEPSAKES.validate_json(text, strict=True)
+    except ValidationError as error:
+        raise MessageInvalid(_told(error)) from None
 
 
 def read_command(message: bytes) -> Command:
@@ -177,6 +226,8 @@ def write_event(event: Event) -> bytes:
         event = replace(event, request=_cut_request(event.request))
     if isinstance(event, Fault):
         event = replace(event, text=event.text[:4000])
+    if isinstance(event, Done) and event.failure is not None:
+        event = replace(event, failure=event.failure[:4000])
     return _EVENTS.dump_json(event)
 
 
@@ -191,6 +242,9 @@ def read_event(message: bytes) -> Event:
     if isinstance(event, Requested):
         _check_texts(event, {"id": 96, "contact_id": 64})
         _check_texts(event.request, _LONGEST_OF_REQUEST)
+    if isinstance(event, Carried):
+        for _, sent_bytes, received_bytes in event.counts:
+            _check_bytes(sent_bytes, received_bytes)
     return event
 
 
@@ -270,7 +324,13 @@ def _check(contact: EgressContact) -> None:
         _check_texts(request, _LONGEST_OF_REQUEST)
     if not contact.id or not 0 <= contact.port <= 65535:
         raise MessageInvalid("a contact without id, or with a port that is none")
-    if not (0 <= contact.sent_bytes < _MOST_BYTES and 0 <= contact.received_bytes < _MOST_BYTES):
+    if not 0 < contact.times < _MOST_BYTES or (contact.times > 1 and contact.outcome is Outcome.ALLOW):
+        raise MessageInvalid("contacts that are not one, and not equal denied attempts")
+    _check_bytes(contact.sent_bytes, contact.received_bytes)
+
+
+def _check_bytes(*counts: int) -> None:
+    if not all(0 <= count < _MOST_BYTES for count in counts):
         raise MessageInvalid("a contact with a number of bytes that cannot be")
 
 

@@ -100,9 +100,12 @@ class NamePool:
         *,
         limit: int = MAX_NAMES,
         names: Mapping[str, int] | None = None,
-        on_new: Callable[[str, int], None] = lambda name, place: None,
+        on_new: Callable[[str, int, str | None], None] = lambda name, place, forgotten: None,
     ) -> None:
-        """*names*: what an earlier pool of the box told by *on_new*, in its order; as many of the last as there is room."""
+        """*on_new* hears of a new name, its place, and the name that was forgotten for it, so that who listens has the same.
+
+        *names*: what is known by that from an earlier pool of the box, in its order; as many of the last as there is room.
+        """
         if not 0 < limit <= POOL_SIZE // 2:
             raise ValueError(f"a pool has room for 1 to {POOL_SIZE // 2} names")
         self._limit = limit
@@ -119,15 +122,16 @@ class NamePool:
         """The addresses of a name, new ones if it has none. Raises PoolFull."""
         place = self._places.get(name)
         if place is None:
+            forgotten = None
             if len(self._places) >= self._limit:
-                self._forget_one()
+                forgotten = self._forget_one()
             while self._next in self._names:
                 self._next = (self._next + 1) % POOL_SIZE
             place = self._next
             self._next = (place + 1) % POOL_SIZE
             self._places[name] = place
             self._names[place] = name
-            self._on_new(name, place)
+            self._on_new(name, place, forgotten)
         else:
             self._places.move_to_end(name)
         return PooledName(IPV4_POOL + place, IPV6_POOL + place)
@@ -151,11 +155,12 @@ class NamePool:
         else:
             del self._held[name]
 
-    def _forget_one(self) -> None:
+    def _forget_one(self) -> str:
         oldest = next((name for name in self._places if name not in self._held), None)
         if oldest is None:
             raise PoolFull
         del self._names[self._places.pop(oldest)]
+        return oldest
 
 
 class _Query(NamedTuple):

@@ -7,9 +7,10 @@ destination before the decision is on record.
 """
 
 import asyncio
+import contextlib
 import re
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from ipaddress import ip_address
 from typing import Protocol
@@ -19,6 +20,7 @@ from coldframe.host.egress.carry import Carrier, Pipes, reset
 from coldframe.host.egress.contact import EgressContact, EgressRequest, Journal, JournalLost
 from coldframe.host.egress.dial import DialDenied, DialFailed, Resolve, dial
 from coldframe.host.egress.hello import Ech, Hello, HelloInvalid, HelloReader, SecondHelloReader, asks_again
+from coldframe.host.egress.turns import receive, send_all
 from coldframe.policy import labels
 from coldframe.policy.addresses import Address
 from coldframe.policy.network import NetworkVerdict, judge_dialled
@@ -27,6 +29,12 @@ from coldframe.policy.targets import Target
 
 FIRST_BYTES_S = 10.0
 """How long a program may wait before it says something, where its first bytes have to be seen."""
+GREET_S = 30.0
+"""From the hello on its way to the server until it is clear whether it asks for a second one, with the second one."""
+MOST_BEFORE_SECOND_BYTES = 64 * 1024
+"""Of early data and the second hello. Servers take 16 KiB of early data or so."""
+WEBSOCKET = "WEBSOCKET"
+"""Stands in rules for what a GET turns into by an upgrade: a connection both ways, of which nobody sees a request."""
 _READ_BYTES = 16 * 1024
 _REQUEST = re.compile(rb"[A-Z][A-Z-]{0,31} ")
 _LONGEST_METHOD_BYTES = 33
@@ -65,15 +73,15 @@ class Passage:
         pipes: Pipes,
         resolve: Resolve,
         clock: Callable[[], datetime],
-        intercept: Interceptor | None = None,
+        intercept: Interceptor,
     ) -> None:
         self.contact = contact
         self.destination = destination
         self.inner = inner
         self.scheme = Scheme.TCP
         """What is spoken, once its first bytes were seen."""
-        self.asked: tuple[str, Target] | None = None
-        """Method and target of the request that is being served."""
+        self.asked: tuple[str, Target, bool] | None = None
+        """Method and target of the request that is being served, and whether it upgrades."""
         self._judge = judge
         self._judge_request = judge_request
         self._journal = journal
@@ -88,7 +96,10 @@ class Passage:
         self._task: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
-        """From here to the end of the connection, which is on record then. Never raises but for a cancellation."""
+        """From here to the end of the connection, which is on record then.
+
+        Raises only what nobody foresaw, for whoever logs it; it is on record as `fault`.
+        """
         self._task = asyncio.current_task()
         contact = self.contact
         try:
@@ -105,12 +116,17 @@ class Passage:
                 contact.ended = "the broker ended"
                 raise
             contact.ended = self._broken
+        except Exception:
+            contact.ended = "fault"
+            raise
         finally:
             if self._carrier is not None:
                 self._carrier.abort("broken")
                 contact.sent_bytes += self._carrier.sent_bytes
                 contact.received_bytes += self._carrier.received_bytes
             reset(self.inner)
+            if not self._has_begun and contact.outcome is Outcome.ALLOW:  # which only what is on record may be
+                contact.outcome, contact.reason = Outcome.DENY, "it ended before anything was let through"
             contact.ended_at = self._clock()
             self._journal.end(contact)
 
@@ -132,14 +148,26 @@ class Passage:
                 f"it was let through as `{self._mode}`, and `{verdict.mode}` is wanted",
             )
         if self.asked is not None:
-            verdict = self.judge_request(*self.asked)
+            method, target, upgrades = self.asked
+            verdict = self.judge_request(method, target, upgrades=upgrades)
             if verdict.outcome is not Outcome.ALLOW:
                 return _decision(verdict)
+        known = self.contact.label
+        if (self.asked is not None or self._mode in (Mode.RAW, Mode.SNI)) and verdict.label.rank > known.rank:
+            reason = f"what comes from there was {known}, and is {verdict.label} now"
+            return Outcome.DENY, verdict.rule_id, reason
         if self.contact.dialled is not None and (self.asked is not None or self._mode is not Mode.INTERCEPT):
             kind = judge_dialled(verdict, ip_address(self.contact.dialled))
             if kind is not None:
                 return Outcome.DENY, "floor:address", f"{self.contact.dialled} is {kind}"
         return None
+
+    def carried(self) -> tuple[int, int]:
+        """Bytes sent and received; where requests are read, those of connections to the server that have ended."""
+        sent_bytes, received_bytes = self.contact.sent_bytes, self.contact.received_bytes
+        if self._carrier is not None and self.contact.ended is None:
+            return sent_bytes + self._carrier.sent_bytes, received_bytes + self._carrier.received_bytes
+        return sent_bytes, received_bytes
 
     def end(self, reason: str) -> None:
         """Break it off."""
@@ -162,8 +190,6 @@ class Passage:
         self.contact.scheme = self.scheme.value
         self.contact.mode = None if verdict.mode is None else verdict.mode.value
         if verdict.mode is Mode.INTERCEPT:
-            if self._intercept is None:
-                raise Denied("network:intercept", "requests cannot be read here, which the rule asks for")
             if hello is not None and hello.server_name is not None:
                 self._check_name(hello.server_name)
             self.contact.outcome, self.contact.rule_id, self.contact.reason = _decision(verdict)
@@ -184,8 +210,14 @@ class Passage:
         self._carrier.start()
         return await self._carrier.ended
 
-    def judge_request(self, method: str, target: Target) -> NetworkVerdict:
-        return self._judge_request(self.scheme, method, target)
+    def judge_request(self, method: str, target: Target, *, upgrades: bool) -> NetworkVerdict:
+        """*upgrades*: it asks to go on as a websocket, which has to be allowed too."""
+        verdict = self._judge_request(self.scheme, method, target)
+        if not upgrades:
+            return verdict
+        other = self._judge_request(self.scheme, WEBSOCKET, target)
+        strictest = max(verdict, other, key=lambda each: each.outcome.strictness)
+        return strictest._replace(label=labels.join(verdict.label, other.label))
 
     def _decide(self, scheme: Scheme | None) -> NetworkVerdict:
         verdict = self._judge(scheme)
@@ -235,7 +267,8 @@ class Passage:
         """A connection to the destination. Raises Denied and DialFailed."""
         assert self._has_begun
         try:
-            outer, address = await dial(verdict, self.destination, self.contact.port, resolve=self._resolve)
+            with self._watched():
+                outer, address = await dial(verdict, self.destination, self.contact.port, resolve=self._resolve)
         except DialDenied as denial:
             raise Denied("floor:address", str(denial)) from denial
         self.contact.dialled = str(address)
@@ -268,25 +301,32 @@ class Passage:
         return Scheme.HTTPS, hello.raw + reader.rest, hello
 
     async def _receive(self) -> bytes:
-        data = await asyncio.get_running_loop().sock_recv(self.inner, _READ_BYTES)
+        data = await receive(self.inner, _READ_BYTES)
         if not data:
             raise Denied("network:first-bytes", "it ended before it said what it speaks")
         return data
 
     async def _greet(self, outer: socket.socket, hello: Hello, rest: bytes) -> None:
         """Pass the hello on, and nothing behind it before it is clear that the server took it for the one."""
-        loop = asyncio.get_running_loop()
-        await self._send(outer, hello.raw)
+        try:
+            async with asyncio.timeout(GREET_S):
+                await self._pass_hello(outer, hello, rest)
+        except TimeoutError:
+            raise DialFailed(f"the handshake did not go on within {GREET_S:.0f} s") from None
+
+    async def _pass_hello(self, outer: socket.socket, hello: Hello, rest: bytes) -> None:
         answer = b""
         again: bool | None = None
-        while again is None:
-            more = await loop.sock_recv(outer, _READ_BYTES)
-            if not more:
-                break
-            answer += more
-            again = asks_again(answer)
+        with self._watched():
+            await self._send(outer, hello.raw)
+            while again is None:
+                more = await receive(outer, _READ_BYTES)
+                if not more:
+                    break
+                answer += more
+                again = asks_again(answer)
         if answer:
-            await loop.sock_sendall(self.inner, answer)
+            await send_all(self.inner, answer)
             self.contact.received_bytes += len(answer)
         if again:
             rest = await self._read_second(hello, rest)
@@ -295,22 +335,49 @@ class Passage:
 
     async def _read_second(self, hello: Hello, rest: bytes) -> bytes:
         reader = SecondHelloReader(hello)
+        whole = bytearray(rest)
         try:
             async with asyncio.timeout(FIRST_BYTES_S):
                 seen = reader.feed(rest)
                 while not seen:
                     more = await self._receive()
-                    rest += more
+                    whole += more
+                    if len(whole) > MOST_BEFORE_SECOND_BYTES:
+                        raise Denied("network:hello", "it sends too much before its second hello")
                     seen = reader.feed(more)
         except TimeoutError:
             raise Denied("network:first-bytes", "it did not go on with its handshake") from None
         except HelloInvalid as error:
             raise Denied("network:hello", str(error)) from error
-        return rest
+        return bytes(whole)
 
     async def _send(self, outer: socket.socket, data: bytes) -> None:
-        await asyncio.get_running_loop().sock_sendall(outer, data)
+        await send_all(outer, data)
         self.contact.sent_bytes += len(data)
+
+    # -- while nobody reads --------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _watched(self) -> Iterator[None]:
+        """Break it off if the program leaves meanwhile, as far as that shows while it is not read from."""
+        loop = asyncio.get_running_loop()
+        loop.add_reader(self.inner, self._look)
+        try:
+            yield
+        finally:
+            loop.remove_reader(self.inner)
+
+    def _look(self) -> None:
+        try:
+            has_more = bool(self.inner.recv(1, socket.MSG_PEEK))
+            has_left = not has_more and self.scheme is Scheme.HTTPS  # else it may have said all that it wants to say
+        except BlockingIOError:
+            return
+        except OSError:
+            has_left = True
+        asyncio.get_running_loop().remove_reader(self.inner)
+        if has_left:
+            self.end("the program left before it was connected")
 
 
 def _decision(verdict: NetworkVerdict) -> tuple[Outcome, str, str]:

@@ -1,15 +1,15 @@
-"""The broker as a process of its own: it reads what boxes and servers send, so it has no right that is worth taking.
+"""The broker as a process of its own: it reads what boxes and servers send, so it has as few rights as can be.
 
 As root it becomes an unprivileged user before it reads anything. Then: no capabilities, none to be gained, the system
 call filter of boxes in its strict form, no memory for others to look into, no core dump, no descriptor and no
-environment but what it was started with. It takes commands from the host daemon alone, and ends with it: when the other
+environment but what it was started with. It still sees the file system and the network of its user, so that one should
+have nothing there (`docs/network.md`). It takes commands from the host daemon alone, and ends with it: when the other
 end of its socket closes, at once. What it wants on record goes up the same way; what begins waits for an answer, and
 without one it is denied.
 """
 
 import asyncio
 import itertools
-import json
 import os
 import resource
 import signal
@@ -20,19 +20,25 @@ from typing import Any, NoReturn
 from coldframe.contract.errors import RulesInvalid
 from coldframe.host import confine, seccomp
 from coldframe.host.egress import arrivals, messages
+from coldframe.host.egress.arrivals import Arrivals
+from coldframe.host.egress.authority import Authority
 from coldframe.host.egress.broker import Broker
 from coldframe.host.egress.channel import BATCH, Channel, receive
 from coldframe.host.egress.contact import EgressContact, EgressRequest, Journal, JournalLost
+from coldframe.host.egress.intercept import Interception
 from coldframe.host.egress.messages import (
     Acknowledge,
     Begun,
+    Carried,
     Command,
     Done,
     Ended,
     Event,
     Fault,
+    Keepsakes,
     Named,
     OpenBox,
+    Ping,
     RaiseTaint,
     Requested,
     ShutBox,
@@ -47,6 +53,8 @@ ACKNOWLEDGE_S = 10.0
 """How long a contact that begins waits to be on record."""
 MOST_WAITING = 1024
 """Events that the daemon has not read yet; then everything waits for it."""
+CARRIED_S = 3.0
+"""How often the daemon is told what was carried, since it cannot ask a broker that was killed."""
 STAND_STILL_S = 60.0
 """How long everything waits; then the broker ends, and the daemon tells so."""
 
@@ -98,15 +106,20 @@ class _Service:
         self._loop = asyncio.get_running_loop()
         self._loop.set_exception_handler(self._on_fault)
         self._channel = Channel(end)
-        self._broker = Broker(NetworkRules(), Journal(self._begin, self._request, self._end), on_name=self._on_name)
+        self._interception = Interception()
+        journal = Journal(self._begin, self._request, self._end)
+        self._broker = Broker(NetworkRules(), journal, on_name=self._on_name, intercept=self._interception)
+        self._carried: dict[str, tuple[int, int]] = {}
+        """Of each contact on record: what the daemon was told last."""
         self._unanswered: dict[str, asyncio.Future[str | None]] = {}
         self._requests = itertools.count(1)
-        self._opening: tuple[OpenBox, dict[str, int]] | None = None
+        self._opening: tuple[OpenBox, Keepsakes] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopped = asyncio.Event()
 
     async def serve(self) -> None:
         self._channel.listen(self._read)
+        self._tell_carried()
         await self._stopped.wait()
         self._channel.stand_still(STAND_STILL_S)
 
@@ -115,17 +128,18 @@ class _Service:
     def _read(self, end: socket.socket) -> None:
         for _ in range(BATCH):
             if self._opening is not None:
-                opening, names = self._opening
+                opening, keepsakes = self._opening
+                failure: str | None
                 try:
                     came = arrivals.receive(end)
                 except BlockingIOError:
                     return
                 except arrivals.CaptureFailed as error:
-                    self._say(Done(opening.number, f"{error}"))
+                    failure = f"{error}"
                 else:
-                    self._broker.open(opening.origin, came, names=names)
-                    self._say(Done(opening.number))
+                    failure = self._open(opening, keepsakes, came)
                 self._opening = None
+                self._say(Done(opening.number, failure))
                 continue
             heard = receive(end)
             if heard is None:
@@ -144,11 +158,13 @@ class _Service:
             case UseRules():
                 self._use_rules(command, messages.read_attached(files).decode())
             case OpenBox():
-                self._opening = command, json.loads(messages.read_attached(files))
+                self._opening = command, messages.read_keepsakes(messages.read_attached(files))
             case ShutBox():
-                self._finish(command.number, self._broker.end_box(command.sandbox_id))
+                self._finish(command.number, self._shut(command.sandbox_id))
             case RaiseTaint():
                 self._broker.raise_taint(command.sandbox_id, command.taint)
+                self._say(Done(command.number))
+            case Ping():
                 self._say(Done(command.number))
             case Stop():
                 self._finish(command.number, self._stop())
@@ -163,6 +179,23 @@ class _Service:
             rules, failure = NetworkRules(), f"{error}"
         self._broker.use_rules(rules)
         self._say(Done(command.number, failure))
+
+    def _open(self, opening: OpenBox, keepsakes: Keepsakes, came: Arrivals) -> str | None:
+        """Why it cannot be served: that is the end of this box only."""
+        sandbox_id = opening.origin.sandbox_id
+        try:
+            self._interception.adopt(sandbox_id, Authority(keepsakes.authority))
+            self._broker.open(opening.origin, came, names=keepsakes.names)
+        except (OSError, ValueError) as error:
+            self._broker.shut(sandbox_id)
+            self._interception.forget(sandbox_id)
+            came.close()
+            return f"{type(error).__name__}: {error}"
+        return None
+
+    async def _shut(self, sandbox_id: str) -> None:
+        await self._broker.end_box(sandbox_id)
+        self._interception.forget(sandbox_id)
 
     async def _stop(self) -> None:
         await self._broker.close()
@@ -181,6 +214,7 @@ class _Service:
 
     async def _begin(self, contact: EgressContact) -> None:
         await self._await_record(contact.id, Begun(contact))
+        self._carried[contact.id] = (contact.sent_bytes, contact.received_bytes)
 
     async def _request(self, contact: EgressContact, request: EgressRequest) -> None:
         key = f"{contact.id}/{next(self._requests)}"
@@ -201,10 +235,23 @@ class _Service:
             raise JournalLost(refusal)
 
     def _end(self, contact: EgressContact) -> None:
+        self._carried.pop(contact.id, None)
         self._say(Ended(contact))
 
-    def _on_name(self, sandbox_id: str, name: str, place: int) -> None:
-        self._say(Named(sandbox_id, name, place))
+    def _tell_carried(self) -> None:
+        """Also calls itself again."""
+        changed = []
+        for contact_id, sent_bytes, received_bytes in self._broker.carried():
+            told = self._carried.get(contact_id)
+            if told is not None and told != (sent_bytes, received_bytes):
+                self._carried[contact_id] = (sent_bytes, received_bytes)
+                changed.append((contact_id, sent_bytes, received_bytes))
+        for start in range(0, len(changed), messages.MOST_CARRIED):
+            self._say(Carried(changed[start : start + messages.MOST_CARRIED]))
+        self._loop.call_later(CARRIED_S, self._tell_carried)
+
+    def _on_name(self, sandbox_id: str, name: str, place: int, forgotten: str | None) -> None:
+        self._say(Named(sandbox_id, name, place, forgotten))
 
     def _on_fault(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")

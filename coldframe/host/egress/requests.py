@@ -3,8 +3,8 @@
 Nothing of the box's bytes is passed on as it came: the head is read strictly, judged, and written anew from what was
 read, so that no server finds another request in it. Refused is whatever programs are known to read in two ways: a
 line without CR, a folded line, two lengths or a length beside chunks, a name of a header with odd signs, more than one
-host; also a target that names another host, and headers by which a server would take another method or path than those
-that were judged.
+host; also a target that names another host, and headers by which a server would take another method, host or path than
+those that were judged.
 
 h11 reads heads too, but heals some of these (folded lines, bare LF, a length said twice), so they are looked for before.
 """
@@ -38,6 +38,7 @@ _OVERRIDES = frozenset(
     {
         *(b"x-http-method-override", b"x-http-method", b"x-method-override"),
         *(b"x-original-url", b"x-rewrite-url", b"x-original-uri", b"x-rewrite-uri"),
+        *(b"x-forwarded-host", b"x-forwarded-server", b"x-original-host", b"x-host", b"x-http-host-override"),
     }
 )
 
@@ -54,7 +55,7 @@ class RequestFault(StrEnum):
     """Not exactly one, or none that is a host."""
     TARGET = "target"
     OVERRIDE = "override"
-    """A header names another method or path."""
+    """A header names another method, host or path."""
 
 
 class RequestInvalid(Exception):
@@ -83,6 +84,8 @@ class RequestHead(NamedTuple):
     expects_continue: bool
     closes: bool
     """Whether no other request follows."""
+    is_old: bool
+    """By HTTP/1.0."""
 
     def is_for(self, destination: str, port: int) -> bool:
         """Whether the host is the destination of the connection."""
@@ -132,7 +135,8 @@ def read_head(data: bytes) -> RequestHead:
     for name, _ in fields:
         plain = name.replace(b"_", b"-")
         if plain in _OVERRIDES:
-            raise RequestInvalid(RequestFault.OVERRIDE, f"header `{name.decode('ascii')}` names another method or path")
+            shown = name.decode("ascii")
+            raise RequestInvalid(RequestFault.OVERRIDE, f"header `{shown}` names another method, host or path")
         if plain != name and plain in _FRAMING | _HOP_BY_HOP | {b"authorization", b"cookie"}:
             raise RequestInvalid(RequestFault.MALFORMED, "some servers read `_` in the name of a header as `-`")
     host, port = _read_host([value for name, value in fields if name == b"host"])
@@ -160,6 +164,7 @@ def read_head(data: bytes) -> RequestHead:
         not is_old and b"upgrade" in options and _tokens(request, b"upgrade") == {b"websocket"},
         bool(expectations) and not is_old,
         b"close" in options or (is_old and b"keep-alive" not in options),
+        is_old,
     )
 
 

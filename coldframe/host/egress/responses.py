@@ -61,8 +61,8 @@ class Response:
                 if event is h11.NEED_DATA:
                     break
                 found.append(self._pass_on(event))
-        except (h11.RemoteProtocolError, RuntimeError) as error:
-            raise ResponseInvalid(str(error)) from None
+        except (h11.RemoteProtocolError, RuntimeError):  # their texts quote what the server sent
+            raise ResponseInvalid("it cannot be read as HTTP/1.1, or ends in the middle") from None
         return b"".join(found)
 
     def _pass_on(self, event: object) -> bytes:

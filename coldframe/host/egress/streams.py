@@ -9,6 +9,8 @@ import socket
 import ssl
 from collections.abc import Callable
 
+from coldframe.host.egress.turns import receive, send_all
+
 READ_BYTES = 64 * 1024
 FAREWELL_S = 2.0
 """How long what is still coming is thrown away at an end, so that it does not break off the last answer."""
@@ -70,7 +72,7 @@ class Stream:
             async with asyncio.timeout(FAREWELL_S):
                 await self._say_end()
                 self._connection.shutdown(socket.SHUT_WR)
-                while await self._loop.sock_recv(self._connection, READ_BYTES):
+                while await receive(self._connection, READ_BYTES):
                     pass
         except (OSError, TimeoutError):
             pass  # it has ended in another way
@@ -91,12 +93,12 @@ class Stream:
             on_end()
 
     async def _read(self) -> bytes:
-        data = await self._loop.sock_recv(self._connection, READ_BYTES)
+        data = await receive(self._connection, READ_BYTES)
         self.received_bytes += len(data)
         return data
 
     async def _write(self, data: bytes) -> None:
-        await self._loop.sock_sendall(self._connection, data)
+        await send_all(self._connection, data)
         self.sent_bytes += len(data)
 
     def _receive_now(self) -> bytes | None:

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 from coldframe.contract.policy import Label, Role
 from coldframe.host import confine
+from coldframe.host.egress.life import Reach
 from coldframe.host.egress.lineage import Line, Lineage
-from coldframe.host.egress.link import BrokerLink, Reach
+from coldframe.host.egress.link import BrokerLink
 from coldframe.policy.network import Origin
 from tests.host import boxes
 from tests.host.egress.captured import Running

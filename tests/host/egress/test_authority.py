@@ -55,6 +55,15 @@ def test_a_certificate_that_was_just_made_holds_for_clocks_that_are_behind_and_n
     assert leaf.not_valid_after_utc < now + timedelta(days=4)
 
 
+def test_who_has_what_was_saved_of_one_is_trusted_as_it() -> None:
+    first = Authority()
+    again = Authority(first.saved)
+    assert again.certificate == first.certificate
+    shown(again, SITE, bundle=first.bundle(b""))
+    with pytest.raises(ValueError, match="PEM"):
+        Authority("-----BEGIN NOTHING-----")
+
+
 def test_a_certificate_is_made_once_and_anew_before_it_ends() -> None:
     now = datetime.now(UTC)
     authority = Authority(clock=lambda: now)

@@ -6,6 +6,7 @@ import hashlib
 import os
 import socket
 import ssl
+import struct
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -19,7 +20,7 @@ from coldframe.policy.document import read_document
 from coldframe.policy.network import Origin
 from coldframe.policy.network_rules import NetworkRules
 from coldframe.policy.network_section import load_network
-from tests.host.egress.world import BANNER, INNER, OTHER, SITE, SSH, UNKNOWN, World, in_world
+from tests.host.egress.world import BANNER, INNER, OTHER, RESOLVER, SITE, SSH, UNKNOWN, World, in_world
 from tests.host.machines import as_root_and_ordinary
 
 ORIGIN = Origin("sb-1", "agent-7", Role.AGENT, None, Label.PUBLIC)
@@ -327,6 +328,80 @@ def test_a_session_that_is_labelled_higher_than_a_destination_may_not_send_there
         broker.raise_taint("sb-1", Label.CONFIDENTIAL)
         assert await world.inside(lambda: code_of(lambda: send_all(SSH, 9000, b"x"))) == "ECONNRESET"
         assert [one.rule_id for one in (await log.of(2))[:2]] == ["plain", "floor:write-down"]
+
+    with_broker(steps)
+
+
+def test_a_connection_ends_when_what_comes_from_there_is_labelled_higher() -> None:
+    async def steps(world: World, broker: Broker, log: Log) -> None:
+        reading, writing = os.pipe()
+
+        def hold() -> str | None:
+            with socket.create_connection((SSH, 9000), timeout=30) as client:
+                client.sendall(b"a")
+                client.recv(1)
+                os.write(writing, b"x")
+                return code_of(lambda: client.recv(1))
+
+        running = world.box.start(hold, files=RESOLVER)
+        await asyncio.to_thread(os.read, reading, 1)
+        broker.use_rules(network(*RULES))  # the same, so it stays
+        broker.use_rules(network(RULES[1].replace("id: plain", "id: secret, label: CONFIDENTIAL")))
+        assert await asyncio.to_thread(running.result) == "ECONNRESET"
+        (contact,) = await log.of(1)
+        assert (contact.outcome, contact.rule_id) == (Outcome.DENY, "secret")
+        assert contact.reason == "what comes from there was PUBLIC, and is CONFIDENTIAL now"
+        os.close(reading)
+        os.close(writing)
+
+    with_broker(steps)
+
+
+# -- what nobody foresaw ---------------------------------------------------------------------------
+
+
+def test_a_fault_in_one_connection_is_on_record_and_the_next_one_is_served() -> None:
+    async def steps(world: World, broker: Broker, log: Log) -> None:
+        told: list[str] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(repr(context["exception"])))
+
+        async def resolve(name: str) -> list[Address]:
+            raise ValueError("nobody foresaw this")
+
+        broker.resolve = resolve
+        assert await world.inside(lambda: code_of(lambda: send_all(SSH, 9000, b"x"))) == "ECONNRESET"
+        contact = (await log.of(1))[0]
+        assert (contact.ended, contact.dialled) == ("fault", None) and contact.ended_at is not None
+        assert "ValueError('nobody foresaw this')" in told
+        broker.resolve = world.resolve
+        assert await world.inside(lambda: send_all(SSH, 9000, b"x")) == b"xend"
+
+    with_broker(steps)
+
+
+def test_a_program_that_leaves_before_it_is_connected_is_not_waited_for() -> None:
+    async def steps(world: World, broker: Broker, log: Log) -> None:
+        asked = asyncio.Event()
+
+        async def resolve(name: str) -> list[Address]:
+            asked.set()
+            return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]
+
+        reading, writing = os.pipe()
+
+        def leave() -> None:
+            with socket.create_connection((SSH, 9000), timeout=30) as client:
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                os.read(reading, 1)
+
+        broker.resolve = resolve
+        running = world.box.start(leave, files=RESOLVER)
+        await asked.wait()
+        os.write(writing, b"x")
+        await asyncio.to_thread(running.result)
+        assert (await log.of(1))[0].ended == "the program left before it was connected"
+        os.close(reading)
+        os.close(writing)
 
     with_broker(steps)
 

@@ -699,6 +699,19 @@ def test_only_sockets_that_serve_are_taken() -> None:
     os.close(null)
 
 
+def test_a_listener_of_another_protocol_is_not_taken() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    message = {"mechanism": "anyip", "reason": "", "ports": [], "sockets": [0, 1, 0]}
+    try:
+        other = socket.socket(socket.AF_INET, socket.SOCK_DGRAM, socket.IPPROTO_UDPLITE)
+    except OSError:
+        pytest.skip("this kernel has no other datagrams than those of UDP")
+    with ours, theirs, other:
+        socket.send_fds(theirs, [json.dumps(message).encode()], [other.fileno()])
+        with pytest.raises(capture.CaptureFailed):
+            arrivals.receive(ours)
+
+
 @pytest.mark.parametrize("kind", [socket.SOCK_SEQPACKET, socket.SOCK_STREAM])
 def test_what_is_handed_over_arrives_as_it_was(kind: int) -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, kind)

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple, TypeVar
 import pytest
 
 from coldframe.contract.policy import Label, Outcome
-from coldframe.host.egress import intercept
+from coldframe.host.egress import broker as broker_of_boxes
+from coldframe.host.egress import denials, intercept
 from coldframe.host.egress.broker import Broker
 from coldframe.host.egress.contact import EgressContact
 from coldframe.host.egress.forwarding import Inject, inject_nothing
@@ -33,6 +34,7 @@ T = TypeVar("T")
 RULES = (
     f"{{id: read, to: {SITE}, ports: [8443], methods: [GET, HEAD], paths: [/v1/]}}",
     f"{{id: write, to: {SITE}, ports: [8443], methods: [POST], paths: [/v1/store, /v1/sink, /v1/echo, /v1/early]}}",
+    f"{{id: live, to: {SITE}, ports: [8443], methods: [WEBSOCKET], paths: [/v1/socket]}}",
     f"{{id: plain, to: {SITE}, ports: [8080], scheme: http, paths: [/v1/]}}",
     f"{{id: unproven, to: {SSH}, ports: [8443], mode: intercept}}",
     f"{{id: inner, to: {INNER}, ports: [8443], mode: intercept}}",
@@ -585,6 +587,8 @@ def test_a_server_that_cannot_be_reached_or_gives_no_answer_is_told_as_such() ->
         unreachable, none, good = await scene.inside(several)
         assert error_of(unreachable)[:2] == error_of(none)[:2] == (502, "SERVER_FAILED")
         assert good == (200, b"some text")
+        assert b"this is no answer" not in none[1]  # nor is it in the record
+        assert all("this is no" not in f"{one.ended} {one.requests}" for one in await scene.log.of(3))
 
     with_interception(steps)
 
@@ -630,6 +634,83 @@ def test_a_record_that_is_lost_later_stops_the_next_request() -> None:
         assert await scene.seen() == ["GET /v1/text HTTP/1.1"]
         for one in (reading, writing, back, answer):
             os.close(one)
+
+    with_interception(steps)
+
+
+def test_what_may_only_be_read_takes_no_body_and_opens_no_way_back() -> None:
+    upgrade = ("Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Key: eA==", "Sec-WebSocket-Version: 13")
+    attacks = {
+        "length": request("Content-Length: 6", body="secret"),
+        "chunks": request("Transfer-Encoding: chunked", body="6\r\nsecret\r\n0\r\n\r\n"),
+        "head": request("Content-Length: 6", first="HEAD /v1/text HTTP/1.1", body="secret"),
+        "websocket": request(*upgrade, first="GET /v1/what HTTP/1.1")
+        + request("Connection: close", first="GET /x HTTP/1.1"),
+    }
+
+    async def steps(scene: Scene) -> None:
+        found = await scene.inside(lambda: {name: raw(data) for name, data in attacks.items()})
+        for name in ("length", "chunks", "head"):
+            assert found[name].startswith(b"HTTP/1.1 400 "), found[name]
+        assert b'"network:body"' in found["length"] and b'"network:body"' in found["chunks"]
+        assert found["websocket"].startswith(b"HTTP/1.1 403 ") and b'"network:default"' in found["websocket"]
+        assert await scene.seen() == []
+
+    with_interception(steps)
+
+
+def test_a_box_has_no_more_connections_that_are_read_than_there_is_memory_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker_of_boxes, "MOST_INTERCEPTED", 2)
+
+    async def steps(scene: Scene) -> None:
+        def several() -> tuple[list[int], str | None]:
+            clients = [connect() for _ in range(2)]
+            found = [ask(client, "GET", "/v1/text")[0] for client in clients]
+            third = code_of(lambda: get("/v1/text"))
+            for client in clients:
+                client.close()
+            return found, third
+
+        assert await scene.inside(several) == ([200, 200], "ECONNRESET")
+        assert await scene.log.of(3)
+        assert {one.rule_id for one in scene.log.ended if one.ended == "denied"} == {"network:connections"}
+        assert await scene.inside(lambda: get("/v1/text")[0]) == 200
+
+    with_interception(steps)
+
+
+def test_denied_requests_without_end_wait_until_they_can_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(denials, "BUDGET", 5.0)
+    monkeypatch.setattr(denials, "BUDGET_PER_S", 0.0)
+    monkeypatch.setattr(broker_of_boxes, "REST_S", 0.01)
+
+    async def steps(scene: Scene) -> None:
+        def knock() -> list[int]:
+            client = connect()
+            return [ask(client, "DELETE", "/v1/all")[0] for _ in range(20)]
+
+        running = scene.world.box.start(knock, files=scene.files())
+        while len(scene.log.requests) < 3:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0)
+        for _ in range(1000):
+            await asyncio.sleep(0)
+        assert len(scene.log.requests) <= 5
+        monkeypatch.setattr(denials, "BUDGET_PER_S", 1e6)
+        assert await asyncio.to_thread(running.result) == [403] * 20
+        assert len(scene.log.requests) == 20
+
+    with_interception(steps)
+
+
+def test_a_program_that_asks_nothing_was_let_through_nowhere() -> None:
+    async def steps(scene: Scene) -> None:
+        def greet() -> None:
+            with socket.create_connection((SITE, 8443), timeout=30) as plain:
+                with ssl.create_default_context().wrap_socket(plain, server_hostname=SITE):
+                    pass
+
+        await scene.inside(greet)
+        assert (await scene.contact()).outcome is Outcome.DENY and scene.log.begun == []
 
     with_interception(steps)
 
@@ -747,6 +828,10 @@ def test_a_credential_takes_the_place_of_what_the_box_sent_as_one() -> None:
             store = json.loads(ask(client, "POST", "/v1/store", body=b"x", headers=sent)[1])
             return what["headers"], store["headers"]
 
+        def plainly() -> dict[str, str]:
+            return json.loads(ask(connect(port=8080), "GET", "/v1/what")[1])["headers"]  # type: ignore[no-any-return]
+
+        assert "x-key" not in await scene.inside(plainly)  # where anybody could read it
         what, store = await scene.inside(both)
         assert what["x-key"] == "real" and "authorization" not in what
         assert (store["x-key"], store["authorization"]) == ("mine", "Bearer handle")

@@ -97,7 +97,46 @@ def test_requests_are_lines_of_their_own(kept: Lineage) -> None:
     assert [(one.wanted, one.rule_id, one.times) for one in page.sums] == [("api.example.com", "d", 10)]
 
 
+def test_a_connection_begins_on_record_with_the_first_request_that_is_allowed(kept: Lineage) -> None:
+    denied_request = EgressRequest("PUT", "/x", Outcome.DENY, "d", NOW)
+    allowed = EgressRequest("GET", "/x", Outcome.ALLOW, "r", NOW)
+    kept.begin(replace(begun(), outcome=Outcome.DENY, rule_id="d"))
+    kept.request(begun(), denied_request)
+    kept.request(begun(), allowed)
+    kept.end(replace(ended(), requests=[denied_request, allowed]))
+    lines = kept.read("sb-1").lines
+    assert events(lines) == ["request", "begun", "request", "ended"]
+    told = lines[1].contact
+    assert told is not None and (told.outcome, told.rule_id) == (Outcome.ALLOW, "r")
+
+
+def test_connections_whose_requests_are_all_denied_take_bounded_room(kept: Lineage) -> None:
+    request = EgressRequest("PUT", "/x", Outcome.DENY, "d", NOW)
+    for number in range(100):
+        contact = replace(begun(number), outcome=Outcome.DENY, rule_id="d")
+        kept.begin(contact)
+        kept.request(contact, request)
+        kept.end(replace(contact, requests=[request], ended="denied", ended_at=NOW))
+    page = kept.read("sb-1")
+    assert events(page.lines) == ["request"] * 10
+    assert [(one.rule_id, one.times) for one in page.sums] == [("d", 90)]
+    # What was denied for another reason than its requests is counted with that.
+    kept.begin(replace(begun(200), outcome=Outcome.DENY, rule_id="d"))
+    kept.end(replace(ended(200), outcome=Outcome.ALLOW, rule_id="network:journal"))
+    last = kept.read("sb-1").lines[-1]
+    assert last.event == "denied" and last.contact is not None and last.contact.outcome is Outcome.DENY
+
+
 # -- bounds ----------------------------------------------------------------------------------------
+
+
+def test_attempts_that_were_added_up_before_are_counted_each(kept: Lineage) -> None:
+    kept.end(denied())
+    kept.end(replace(denied(), times=500))
+    kept.end(denied())
+    page = kept.read("sb-1")
+    assert events(page.lines) == ["denied"] * 2
+    assert [one.times for one in page.sums] == [500]
 
 
 def test_equal_denied_attempts_are_added_up_after_the_first(kept: Lineage, tmp_path: Path) -> None:
@@ -184,7 +223,7 @@ def test_what_a_crash_has_torn_is_dropped_and_told(kept: Lineage, tmp_path: Path
     assert not later.open("sb-1")
     page = later.read("sb-1")
     assert [(line.seq, line.event) for line in page.lines] == [(1, "begun"), (2, "torn"), (3, "ended")]
-    assert page.lines[2].contact == replace(begun(), ended="the host daemon ended", ended_at=NOW)
+    assert page.lines[2].contact == replace(begun(), ended="the host daemon ended", ended_at=NOW, is_partial=True)
     assert not page.is_torn and later.open("sb-1")
     later.begin(begun(3))
     assert events(later.read("sb-1", after=3).lines) == ["begun"]
@@ -200,6 +239,19 @@ def test_counts_go_on_after_a_restart(kept: Lineage, tmp_path: Path) -> None:
     last = opened(tmp_path)
     last.end(denied())
     assert (len(last.read("sb-1").lines), [one.times for one in last.read("sb-1").sums]) == (10, [7])
+
+
+def test_denied_requests_go_on_being_counted_after_a_restart(kept: Lineage, tmp_path: Path) -> None:
+    request = EgressRequest("PUT", "/x", Outcome.DENY, "d", NOW)
+    kept.begin(begun())
+    for _ in range(8):
+        kept.request(begun(), request)
+    later = opened(tmp_path)
+    later.begin(begun(2))
+    for _ in range(8):
+        later.request(begun(2), request)
+    page = later.read("sb-1")
+    assert events(page.lines).count("request") == 10 and [one.times for one in page.sums] == [6]
 
 
 def test_a_line_that_somebody_has_damaged_hides_no_other(kept: Lineage, tmp_path: Path) -> None:

@@ -259,6 +259,26 @@ def test_addresses_beside_the_pool_mean_nothing() -> None:
 
 
 @settings(max_examples=300, deadline=None)
+@given(st.lists(st.integers(0, 7), max_size=60), st.integers(1, 4))
+def test_who_hears_of_new_and_forgotten_names_knows_what_the_pool_knows(asked: list[int], limit: int) -> None:
+    known: dict[str, int] = {}
+
+    def hear(name: str, place: int, forgotten: str | None) -> None:
+        if forgotten is not None:
+            del known[forgotten]
+        assert name not in known and place not in known.values()
+        known[name] = place
+
+    pool = NamePool(limit=limit, on_new=hear)
+    for number in asked:
+        pool.addresses_of(f"h{number}.example.com")
+    assert len(known) == len(pool)
+    again = NamePool(limit=limit, names=known)
+    for name in known:
+        assert again.addresses_of(name) == pool.addresses_of(name)
+
+
+@settings(max_examples=300, deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from(["ask", "hold", "release"]), st.integers(0, 7)), max_size=60),
     st.integers(1, 4),

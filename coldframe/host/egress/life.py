@@ -1,0 +1,390 @@
+"""One process of the broker as the host daemon sees it, from its start to its end: what it says is checked and recorded.
+
+The broker reads what boxes send, and is believed as little as a box: it may speak of boxes that it was given, end what it
+began, and call allowed only what is on record. One that says anything else, or does not answer, is ended.
+"""
+
+import asyncio
+import contextlib
+import fcntl
+import logging
+import os
+import socket
+import subprocess
+import sys
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from coldframe.contract.policy import Label, Outcome
+from coldframe.host.egress import messages
+from coldframe.host.egress.arrivals import Arrivals
+from coldframe.host.egress.broker import MOST_CONNECTIONS
+from coldframe.host.egress.channel import BATCH, Channel, receive
+from coldframe.host.egress.contact import EgressContact, EgressRequest
+from coldframe.host.egress.lineage import Lineage, LineageLost
+from coldframe.host.egress.messages import (
+    Begun,
+    Carried,
+    Command,
+    Done,
+    Ended,
+    Fault,
+    MessageInvalid,
+    Named,
+    Requested,
+)
+from coldframe.host.egress.names import MAX_NAMES, POOL_SIZE
+from coldframe.policy.hostnames import NameInvalid, read_name
+from coldframe.policy.network import Origin
+
+ANSWER_S = 30.0
+"""How long the broker may take for what it is told, its start included; then it is ended, and another one started. A box
+may keep it busy for some seconds; one that stands still is found by a ping."""
+REACH_S = 8.0
+"""How long the session's label may take to be raised. Less than the broker waits."""
+MOST_PENDING = 10_000
+"""Contacts that begin at once and are not on record yet."""
+MOST_WAITING = 100_000
+"""Messages that a broker has not read, before it is given up."""
+MOST_FAULTS = 50
+"""Of one broker, that are logged; boxes and servers may bring them about."""
+STDERR_BYTES = 16 * 1024
+"""Of what a broker writes to its standard error, which is logged when it has ended."""
+
+Reach = Callable[[EgressContact], Awaitable[None]]
+"""Raises the label of the session to that of the contact, and returns when `raise_taint` has returned for every box of that
+session: not before may the answer be read, and until then a box could send to where the new label may not go. Whatever it
+raises denies the contact."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class Box:
+    origin: Origin
+    arrivals: Arrivals
+    names: OrderedDict[str, int] = field(default_factory=OrderedDict)
+    """Names and their places in the pool, the newest last: the same as the broker has, which tells what it forgets."""
+    places: set[int] = field(default_factory=set)
+    """Those that a name holds."""
+
+    def take_name(self, named: Named) -> None:
+        """Raises MessageInvalid."""
+        try:
+            name = read_name(named.name)
+        except NameInvalid:
+            raise MessageInvalid("a name that is none") from None
+        if named.forgotten is not None:
+            if named.forgotten not in self.names:
+                raise MessageInvalid("a name is forgotten that was not known")
+            self.places.discard(self.names.pop(named.forgotten))
+        if name in self.names or len(self.names) >= MAX_NAMES:
+            raise MessageInvalid("a name that is known, or one too many")
+        if not 0 <= named.place < POOL_SIZE or named.place in self.places:
+            raise MessageInvalid("an address that is not in the pool, or of another name")
+        self.names[name] = named.place
+        self.places.add(named.place)
+
+
+class _Pending(NamedTuple):
+    """What is not on record yet, since a label has to be raised first."""
+
+    task: asyncio.Task[None]
+    contact: EgressContact
+    request: EgressRequest | None
+    """None: the contact begins."""
+
+
+class Life:
+    """One process of the broker, from its start to its end."""
+
+    def __init__(self, user: int, boxes: dict[str, Box], lineage: Lineage, reach: Reach | None) -> None:
+        """Raises OSError."""
+        self.leaving: dict[str, Box] = {}
+        """Boxes that are being shut: it may still end what it began there."""
+        self.is_over = asyncio.Event()
+        self.reason = ""
+        self._boxes = boxes
+        self._lineage = lineage
+        self._reach = reach
+        self._begun: dict[str, EgressContact] = {}
+        self._beginning: dict[str, _Pending] = {}
+        self._answers: dict[int, asyncio.Future[str | None]] = {}
+        self._number = 0
+        self._faults = 0
+        self._errors = _open_errors()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            self.process = _start(theirs, user, self._errors)
+        except OSError:
+            ours.close()
+            os.close(self._errors)
+            raise
+        finally:
+            theirs.close()
+        self._channel = Channel(ours)
+        self._channel.listen(self._read)
+
+    def tell(
+        self,
+        kind: Callable[..., Command],
+        *,
+        attached: bytes | None = None,
+        arrivals: Arrivals | None = None,
+        may_fail: bool = False,
+        **said: object,
+    ) -> Awaitable[str | None]:
+        """Say it now. What is returned ends when it holds, or the broker is over: one that does not answer is ended.
+
+        So is one that could not do it, unless it *may_fail*: the reason is returned then.
+        """
+        self._number += 1
+        answer = self._answers[self._number] = asyncio.get_running_loop().create_future()
+        if self.is_over.is_set():
+            answer.set_result(None)
+            return asyncio.ensure_future(self._answered(self._number, answer, may_fail=may_fail))
+        try:
+            files = [] if attached is None else [messages.attach(attached)]
+            self._channel.send(messages.write_command(kind(number=self._number, **said)), files)
+            if arrivals is not None:
+                self._channel.send_arrivals(arrivals)
+        except OSError as error:
+            self.give_up(f"it could not be told: {error.strerror}")
+        return asyncio.ensure_future(self._answered(self._number, answer, may_fail=may_fail))
+
+    async def _answered(self, number: int, answer: "asyncio.Future[str | None]", *, may_fail: bool) -> str | None:
+        failure = None
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                failure = await answer
+            if failure is not None and not may_fail:
+                self.give_up(f"it could not do what it was told: {failure[:1000]}")
+        except TimeoutError:
+            self.give_up(f"it did not answer within {ANSWER_S:.0f} s")
+        finally:
+            self._answers.pop(number, None)
+        return failure
+
+    def give_up(self, reason: str) -> None:
+        """It is over: nothing is taken from it any more, and what it had begun is ended on record."""
+        if self.is_over.is_set():
+            return
+        self.reason = reason
+        self.process.kill()
+        self._channel.close()
+        self.is_over.set()
+        now = datetime.now(UTC)
+        for pending in self._beginning.values():
+            pending.task.cancel()
+            self._deny(pending, now)
+        for contact in self._begun.values():
+            self._close(replace(contact, ended="the broker ended", ended_at=now, is_partial=True))
+        self._begun.clear()
+        for answer in self._answers.values():
+            if not answer.done():
+                answer.set_result(None)
+
+    async def end(self) -> None:
+        """Wait until it is gone."""
+        self.give_up("")
+        await asyncio.gather(*(pending.task for pending in self._beginning.values()), return_exceptions=True)
+        await asyncio.to_thread(self.process.wait)
+        written = os.pread(self._errors, STDERR_BYTES, 0).rstrip(b"\0")
+        os.close(self._errors)
+        if written:
+            _log.error("the egress broker has written: %r", written.decode(errors="replace"))
+
+    # -- what it says --------------------------------------------------------------------------
+
+    def _read(self, end: socket.socket) -> None:
+        try:
+            for _ in range(BATCH):
+                heard = receive(end)
+                if heard is None:
+                    return
+                message, files = heard
+                for file in files:
+                    os.close(file)
+                if not message:
+                    self.give_up("")
+                    return
+                self._take(message)
+                if self.is_over.is_set():
+                    return
+            if len(self._channel) > MOST_WAITING:
+                raise MessageInvalid("it does not read what it is told")
+        except MessageInvalid as error:
+            self.give_up(f"it said what it may not say: {error}")
+        except OSError as error:
+            self.give_up(f"it cannot be heard: {error.strerror}")
+
+    def _take(self, message: bytes) -> None:
+        match messages.read_event(message):
+            case Done() as done:
+                answer = self._answers.get(done.number)
+                if answer is not None and not answer.done():
+                    answer.set_result(done.failure)
+            case Begun(contact):
+                self._begin(contact)
+            case Requested() as requested:
+                self._request(requested)
+            case Ended(contact):
+                self._end(contact)
+            case Carried(counts):
+                self._count(counts)
+            case Named() as named:
+                self._name(named)
+            case Fault(text):
+                self._faults += 1
+                if self._faults <= MOST_FAULTS:
+                    last = " (no more of it is logged)" if self._faults == MOST_FAULTS else ""
+                    _log.warning("the egress broker tells%s: %r", last, text[:1000])
+
+    def _begin(self, contact: EgressContact) -> None:
+        if contact.id in self._begun or contact.id in self._beginning:
+            raise MessageInvalid("a contact begins twice")
+        if contact.ended is not None or contact.times != 1:
+            raise MessageInvalid("a contact begins that has ended, or several at once")
+        if len(self._begun) > 2 * MOST_CONNECTIONS * (1 + len(self._boxes) + len(self.leaving)):
+            raise MessageInvalid("more contacts than there can be connections")
+        if contact.sandbox_id not in self._boxes:
+            if contact.sandbox_id not in self.leaving:
+                raise MessageInvalid("a contact of a box that it was not given")
+            self._acknowledge(contact.id, "the box has no way out any more")
+            return
+
+        def record() -> None:
+            self._lineage.begin(contact)
+            self._begun[contact.id] = contact
+
+        self._put_on_record(contact.id, contact, record)
+
+    def _request(self, requested: Requested) -> None:
+        contact = self._begun.get(requested.contact_id)
+        if contact is None:
+            raise MessageInvalid("a request of a contact that has not begun")
+        if requested.id in self._beginning:
+            raise MessageInvalid("a request begins twice")
+        request = requested.request
+        self._put_on_record(requested.id, contact, lambda: self._lineage.request(contact, request), request)
+
+    def _put_on_record(
+        self, key: str, contact: EgressContact, record: Callable[[], None], request: EgressRequest | None = None
+    ) -> None:
+        reached = contact if request is None else replace(contact, label=request.label)
+        if reached.label is Label.PUBLIC:
+            self._record(key, record)
+        elif len(self._beginning) >= MOST_PENDING:
+            self._acknowledge(key, "too much begins at once")
+        else:
+            task = asyncio.get_running_loop().create_task(self._reach_and_record(key, reached, record))
+            self._beginning[key] = _Pending(task, contact, request)
+
+    async def _reach_and_record(self, key: str, contact: EgressContact, record: Callable[[], None]) -> None:
+        """Raise the label first: what comes from there may be read as soon as this is acknowledged."""
+        try:
+            if self._reach is None:
+                raise LineageLost("nobody here can raise the label of the session")
+            async with asyncio.timeout(REACH_S):
+                await self._reach(contact)
+        except Exception as error:  # noqa: BLE001 - whatever it is: the label was not raised
+            self._acknowledge(key, f"the label of the session could not be raised: {error}")
+        else:
+            self._record(key, record)
+        finally:
+            self._beginning.pop(key, None)
+
+    def _record(self, key: str, record: Callable[[], None]) -> None:
+        if self.is_over.is_set():
+            return
+        try:
+            record()
+        except LineageLost as error:
+            self._acknowledge(key, f"{error}")
+        else:
+            self._acknowledge(key, None)
+
+    def _acknowledge(self, key: str, refusal: str | None) -> None:
+        if not self.is_over.is_set():
+            self._channel.send(messages.write_command(messages.Acknowledge(key, refusal)))
+
+    def _end(self, contact: EgressContact) -> None:
+        if contact.ended is None or contact.ended_at is None:
+            raise MessageInvalid("a contact ends without an end")
+        pending = self._beginning.pop(contact.id, None)
+        if pending is not None:
+            pending.task.cancel()
+        begun = self._begun.get(contact.id)
+        if begun is None:
+            if contact.outcome is Outcome.ALLOW:
+                raise MessageInvalid("a contact was allowed that is not on record")
+            if contact.sandbox_id not in self._boxes and contact.sandbox_id not in self.leaving:
+                raise MessageInvalid("a contact of a box that it was not given")
+        elif _wanted(begun) != _wanted(contact) or contact.times != 1:
+            raise MessageInvalid("a contact ends as another one")
+        self._begun.pop(contact.id, None)
+        self._close(contact)
+
+    def _close(self, contact: EgressContact) -> None:
+        if not self._lineage.end(contact):
+            _log.error("the end of contact %s of sandbox %s is not on record yet", contact.id, contact.sandbox_id)
+
+    def _deny(self, pending: _Pending, now: datetime) -> None:
+        """It waited when the broker ended, so nothing has come of it."""
+        denied = pending.contact if pending.request is None else pending.request
+        denied = replace(
+            denied,
+            outcome=Outcome.DENY,
+            rule_id="network:journal",
+            reason="the broker ended before it was on record",
+        )
+        if isinstance(denied, EgressContact):
+            self._close(replace(denied, ended="denied", ended_at=now))
+        else:
+            with contextlib.suppress(LineageLost):
+                self._lineage.request(pending.contact, denied)
+
+    def _count(self, counts: list[tuple[str, int, int]]) -> None:
+        for contact_id, sent_bytes, received_bytes in counts:
+            begun = self._begun.get(contact_id)
+            if begun is None:
+                raise MessageInvalid("bytes of a contact that has not begun")
+            self._begun[contact_id] = replace(begun, sent_bytes=sent_bytes, received_bytes=received_bytes)
+
+    def _name(self, named: Named) -> None:
+        box = self._boxes.get(named.sandbox_id) or self.leaving.get(named.sandbox_id)
+        if box is None:
+            raise MessageInvalid("a name of a box that it was not given")
+        box.take_name(named)
+
+
+def _wanted(contact: EgressContact) -> tuple[object, ...]:
+    return contact.sandbox_id, contact.protocol, contact.address, contact.port, contact.name, contact.began_at
+
+
+def _open_errors() -> int:
+    """A file that cannot grow, for what a broker writes to its standard error. Raises OSError."""
+    file = os.memfd_create("errors", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.ftruncate(file, STDERR_BYTES)
+        fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
+    except OSError:
+        os.close(file)
+        raise
+    return file
+
+
+def _start(theirs: socket.socket, user: int, errors: int) -> "subprocess.Popen[bytes]":
+    program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "__main__.py")
+    return subprocess.Popen(
+        [sys.executable, "-I", program, str(theirs.fileno()), str(user)],
+        pass_fds=[theirs.fileno()],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=errors,
+        env={"LANG": "C.UTF-8", "PATH": "/usr/bin:/bin"},
+        start_new_session=True,
+    )
