@@ -34,7 +34,7 @@ from coldframe.host.egress.carry import (
     reset,
 )
 from coldframe.host.egress.contact import EgressContact, EgressRequest, Journal
-from coldframe.host.egress.denials import SUM_S, Denials
+from coldframe.host.egress.denied_attempts import SUM_S, DeniedAttempts
 from coldframe.host.egress.dial import Resolve, Resolver, resolve_by_host
 from coldframe.host.egress.names import (
     IPV4_POOL,
@@ -181,7 +181,7 @@ class _BoxWay:
         self._tasks: set[asyncio.Task[None]] = set()
         self._intercepted = self._long_look_ups = 0
         self._resolver = Resolver(lambda name: broker.resolve(name))
-        self._denials = Denials(broker.journal.end, self._loop.time)
+        self._denials = DeniedAttempts(broker.journal.end, self._loop.time)
         self._journal = Journal(self._begin, self._request, self._end)
         self._begun: set[str] = set()
         self._summing: asyncio.TimerHandle | None = None

@@ -34,7 +34,7 @@ from contextlib import ExitStack, contextmanager
 from coldframe.guest import contacts, refusals
 from coldframe.host import routes
 from coldframe.host.confine import ConfineError
-from coldframe.host.egress import nftables, own_address
+from coldframe.host.egress import nftables
 from coldframe.host.egress.arrivals import Arrivals, CaptureFailed, Destination, original_destination
 
 MOST_PORTS = 64
@@ -62,7 +62,7 @@ def capture_traffic(ports: Collection[int], *, own_ip: str) -> tuple[Arrivals, r
     """
     with _failing(), ExitStack() as opened:
         routes.capture_everything()
-        own_address.give(own_ip)
+        routes.give_address(own_ip)
         try:
             arrivals, seen = _by_rules(opened, own_ip)
         except nftables.NotOffered as refusal:

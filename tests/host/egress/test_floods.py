@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from coldframe.host.egress import broker as broker_of_boxes
-from coldframe.host.egress import denials
+from coldframe.host.egress import denied_attempts
 from coldframe.host.egress.broker import Broker
 from coldframe.host.egress.messages import duplicate
 from tests.host.egress.captured import OWN
@@ -166,9 +166,9 @@ def test_equal_denied_attempts_are_told_as_one_and_all_of_them_before_the_box_is
             return {code_of(partial(send_all, "93.184.215.14", 9000, b"x")) for _ in range(40)}
 
         assert await world.inside(knock) == {"ECONNRESET"}
-        await log.of(denials.TOLD_EACH)
+        await log.of(denied_attempts.TOLD_EACH)
         await broker.end_box("sb-1")
-        assert [one.times for one in log.ended] == [*([1] * denials.TOLD_EACH), 40 - denials.TOLD_EACH]
+        assert [one.times for one in log.ended] == [*([1] * denied_attempts.TOLD_EACH), 40 - denied_attempts.TOLD_EACH]
         assert {(one.ended, one.address, one.port) for one in log.ended} == {("denied", "93.184.215.14", 9000)}
 
     with_broker(steps)
@@ -192,8 +192,8 @@ def test_sums_are_told_while_the_box_lives(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_box_of_which_too_much_has_to_be_said_is_not_listened_to_until_it_is_said(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(denials, "BUDGET", 20.0)
-    monkeypatch.setattr(denials, "BUDGET_PER_S", 0.0)
+    monkeypatch.setattr(denied_attempts, "BUDGET", 20.0)
+    monkeypatch.setattr(denied_attempts, "BUDGET_PER_S", 0.0)
     monkeypatch.setattr(broker_of_boxes, "REST_S", 0.01)
 
     def flood() -> None:
@@ -207,7 +207,7 @@ def test_a_box_of_which_too_much_has_to_be_said_is_not_listened_to_until_it_is_s
         for _ in range(100):
             await asyncio.sleep(0)
         assert len(log.ended) <= 20 + broker_of_boxes.BATCH
-        monkeypatch.setattr(denials, "BUDGET_PER_S", 1e6)
+        monkeypatch.setattr(denied_attempts, "BUDGET_PER_S", 1e6)
         await log.of(100)
         assert await is_served(world)
 

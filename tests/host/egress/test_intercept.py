@@ -18,7 +18,7 @@ import pytest
 
 from coldframe.contract.policy import Label, Outcome
 from coldframe.host.egress import broker as broker_of_boxes
-from coldframe.host.egress import denials, intercept
+from coldframe.host.egress import denied_attempts, intercept
 from coldframe.host.egress.broker import Broker
 from coldframe.host.egress.contact import EgressContact
 from coldframe.host.egress.forwarding import Inject, inject_nothing
@@ -680,8 +680,8 @@ def test_a_box_has_no_more_connections_that_are_read_than_there_is_memory_for(mo
 
 
 def test_denied_requests_without_end_wait_until_they_can_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(denials, "BUDGET", 5.0)
-    monkeypatch.setattr(denials, "BUDGET_PER_S", 0.0)
+    monkeypatch.setattr(denied_attempts, "BUDGET", 5.0)
+    monkeypatch.setattr(denied_attempts, "BUDGET_PER_S", 0.0)
     monkeypatch.setattr(broker_of_boxes, "REST_S", 0.01)
 
     async def steps(scene: Scene) -> None:
@@ -695,7 +695,7 @@ def test_denied_requests_without_end_wait_until_they_can_be_told(monkeypatch: py
         for _ in range(1000):
             await asyncio.sleep(0)
         assert len(scene.log.requests) <= 5
-        monkeypatch.setattr(denials, "BUDGET_PER_S", 1e6)
+        monkeypatch.setattr(denied_attempts, "BUDGET_PER_S", 1e6)
         assert await asyncio.to_thread(running.result) == [403] * 20
         assert len(scene.log.requests) == 20
 

@@ -21,7 +21,7 @@ BUDGET, BUDGET_PER_S = 1000.0, 100.0
 _Kind = tuple[str, str, int, str]
 
 
-class Denials:
+class DeniedAttempts:
     """Of one box. Whoever owns it calls `tell_sums` about every SUM_S, and stops listening to the box while `is_spent`."""
 
     def __init__(self, tell: Callable[[EgressContact], None], clock: Callable[[], float]) -> None:

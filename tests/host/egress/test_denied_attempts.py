@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 
 from coldframe.host.egress.contact import EgressContact
-from coldframe.host.egress.denials import BUDGET, BUDGET_PER_S, MOST_KINDS, TOLD_EACH, Denials
+from coldframe.host.egress.denied_attempts import BUDGET, BUDGET_PER_S, MOST_KINDS, TOLD_EACH, DeniedAttempts
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -12,7 +12,7 @@ class Bench:
     def __init__(self) -> None:
         self.time = 0.0
         self.told: list[EgressContact] = []
-        self.denials = Denials(self.told.append, lambda: self.time)
+        self.denials = DeniedAttempts(self.told.append, lambda: self.time)
         self._numbers = iter(range(1_000_000))
 
     def is_spent(self) -> bool:
