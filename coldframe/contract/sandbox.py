@@ -97,7 +97,7 @@ class SandboxSpec(Model):
     """The only programs that can start, in argument-list form: no shell, no other interpreter, nothing that was written
     or copied. None for all programs of the machine."""
     denied_programs: tuple[Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]+$", max_length=255)], ...] = ()
-    """Programs of the machine, by name or pattern (`git-*`), that can be neither read nor started, beside those that the
+    """Programs of the machine, by name or pattern (`python3*`), that can be neither read nor started, beside those that the
     rules deny."""
     leftovers: Literal["adopt", "end"] = "adopt"
     track_files: bool = True

@@ -574,7 +574,7 @@ def _check_denied(names: tuple[str, ...]) -> None:
     if len(names) > MOST_DENIED:
         raise InvalidArgument(
             f"{len(names)} denied programs are more than {MOST_DENIED}",
-            hint="deny them by patterns such as `git-*`, or in the rules",
+            hint="deny them by patterns such as `python3*`, or in the rules",
             argument="denied_programs",
         )
 

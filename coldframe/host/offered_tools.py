@@ -67,7 +67,7 @@ def denied_here(patterns: Sequence[str]) -> dict[str, list[str]]:
     if sum(len(json.dumps(one)) + 2 for one in (*named, *links)) > MOST_NAMED_BYTES:
         raise IsolationUnavailable(
             f"{len(named)} programs of this machine are denied one by one",
-            hint="deny them by patterns such as `git-*`, or leave only some `runtimes`",
+            hint="deny them by patterns such as `python3*`, or leave only some `runtimes`",
             property="denied_programs",
         )
     return {"denied": named, "denied_links": links}
