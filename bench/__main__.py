@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for worker in open_workers([ALONE] if lone else [], chosen.peers, log, missing, faults, closing):
                 for lonely in lone:
                     say(", ".join(figure.id for figure in lonely.figures))
-                    measured.append(measure(lonely, worker, quick=chosen.quick))
+                    measured.append(measure(lonely, worker, quick=chosen.quick, extra={"peers": chosen.peers}))
     except KeyboardInterrupt:
         cut_short = True
         say("cut short")

@@ -204,8 +204,9 @@ def _compare_once(row: Comparison, workers: Sequence[Worker], effort: Effort, *,
     return Compared(row, series, 1, scatter)
 
 
-def measure(row: Lone, worker: Worker, *, quick: bool) -> Measured:
+def measure(row: Lone, worker: Worker, *, quick: bool, extra: Mapping[str, Any]) -> Measured:
+    parameters = {**extra, **(row.quick_parameters if quick else row.parameters)}
     try:
-        return Measured(row, dict(worker.ask(row.action, row.quick_parameters if quick else row.parameters)))
+        return Measured(row, dict(worker.ask(row.action, parameters)))
     except Failed as error:
         return Measured(row, {}, str(error))

@@ -277,4 +277,23 @@ LONE = (
         {"sizes": [0, 1_000, 10_000], "repetitions": 100},
         {"sizes": [0, 100], "repetitions": 8},
     ),
+    Lone(
+        "egress",
+        (
+            Figure(
+                "E1", "sni ratio", "connect, TLS and GET from a sandbox, mode `sni`, against direct", "×", (most(2.2),)
+            ),
+            Figure("E1i", "intercept ratio", "the same in mode `intercept`", "×", (most(2.6),)),
+            Figure("E1d", "direct", "the same direct", "ms"),
+            Figure(
+                "E1b", "sni bulk", "bulk in mode `sni` against 400 MiB/s or 0.4 direct, the lower", "×", (least(1),)
+            ),
+            Figure("E1bi", "intercept bulk", "the same in mode `intercept`", "×", (least(1),)),
+            Figure("E1f", "sni failed", "failures of 200 connections at once", "", (most(0),)),
+            Figure("E1fi", "intercept failed", "the same in mode `intercept`", "", (most(0),)),
+            Figure("E1l", "record", "share of writing the record in one GET", "%", (most(5),)),
+        ),
+        {"rounds": 12, "gets": 40, "bulk_mib": 256, "at_once": 200},
+        {"rounds": 2, "gets": 8, "bulk_mib": 16, "at_once": 50},
+    ),
 )

@@ -98,8 +98,11 @@ def parts_of(installation: Installation) -> dict[int, str]:
     for pid in installation.processes():
         if pid == installation.pid:
             continue
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            words = file.read().split(b"\0")
+        try:
+            with open(f"/proc/{pid}/cmdline", "rb") as file:
+                words = file.read().split(b"\0")
+        except FileNotFoundError:
+            continue  # it has ended meanwhile
         if b"server" in words:
             found[pid] = "server"
         elif b"daemon" in words:

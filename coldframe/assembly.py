@@ -17,6 +17,7 @@ import importlib
 import json
 import logging
 import os
+import resource
 import select
 import signal
 import subprocess
@@ -73,7 +74,7 @@ def build_embedded(settings: Settings) -> "Control":
     prepare_data_dir(settings)
     return build_control(
         data_dir=settings.data_dir,
-        host=Machine(settings.data_dir, embedded=True, own_disks=settings.own_disks),
+        host=Machine(settings.data_dir, embedded=True, own_disks=settings.own_disks, broker_uid=settings.broker_uid),
         clock=_now,
         rules_path=settings.rules_path if os.path.exists(settings.rules_path) else None,
     )
@@ -357,7 +358,13 @@ def _run_daemon(settings: Settings, ready: int, *, server_uid: int | None) -> No
 
     async def run() -> None:
         task = asyncio.ensure_future(
-            serve_host(settings.data_dir, server_uid=server_uid, own_disks=settings.own_disks, ready=told_ready)
+            serve_host(
+                settings.data_dir,
+                server_uid=server_uid,
+                own_disks=settings.own_disks,
+                broker_uid=settings.broker_uid,
+                ready=told_ready,
+            )
         )
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
         with contextlib.suppress(asyncio.CancelledError):
@@ -497,6 +504,8 @@ def _main(role: str, given: str) -> None:
     os.set_inheritable(ready, False)
     logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     os.umask(0o077 if role == "server" else 0o022)
+    # Secrets may be in memory. One byte and not none: with that the kernel hands nothing to a program either (core(5)).
+    resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
     try:
         if role == "daemon":
             _run_daemon(settings, ready, server_uid=content["server_uid"])

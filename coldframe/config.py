@@ -29,6 +29,9 @@ class Settings(Model):
     """0 takes a free one."""
     server_user: str | None = None
     """Whom the server runs as if started by root: a name or a number. None for the system user `coldframe`, else uid 61000."""
+    broker_uid: int = Field(default=1_999_999, gt=0)
+    """Whom the egress broker runs as if started by root: a user that owns nothing. It may be no sandbox's user, which are
+    2,000,000 to 2,059,999, nor the server's."""
     on_missing: Literal["refuse", "degrade"] = "degrade"
     """For sandboxes that do not say: what to do where this machine can keep a limit by best effort only."""
     workspace_disk: Literal["directory", "image"] = "directory"

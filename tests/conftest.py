@@ -5,9 +5,17 @@ from pathlib import Path
 
 import pytest
 
+from coldframe.client.sync import SyncColdframe
 from tests.installation import Installation
+from tests.reachable import Reachable, reachable
 
 pytest.register_assert_rewrite("tests.cases.checks")
+WAY_OUT = """version: 1
+network:
+  profiles:
+    nowhere: {rules: [{id: nowhere, to: nowhere.example.invalid}]}
+  use: {"*": nowhere}
+"""
 OWN_CASES = Path(__file__).parent / "cases" / "field-failures.jsonl"
 
 
@@ -33,6 +41,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="whom the attacked installation runs as; by default the user who runs the tests",
     )
 
+    parser.addoption(
+        "--way-out",
+        action="store_true",
+        help="give every sandbox of the shared installation a way out, which leads to one name that does not exist",
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--way-out"):
+        skip = pytest.mark.skip(reason="is about a sandbox without a way out")
+        for item in items:
+            if item.get_closest_marker("without_way_out"):
+                item.add_marker(skip)
+
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "field_failure" in metafunc.fixturenames:
@@ -44,14 +66,24 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture(scope="session")
-def installation() -> Iterator[Installation]:
+def installation(request: pytest.FixtureRequest) -> Iterator[Installation]:
     """One running installation for the whole session. Tests make their own agents and sandboxes in it."""
     started = Installation()
     try:
         started.start()
+        if request.config.getoption("--way-out"):
+            with SyncColdframe(started.url, started.token) as client:
+                client.policy.load(WAY_OUT)
     except BaseException:
         started.close()
         raise
     yield started
     left = started.close()
     assert not left, "the installation left behind:\n" + "\n".join(left)
+
+
+@pytest.fixture(scope="session")
+def room() -> Iterator[Reachable]:
+    """One installation for the whole session whose boxes reach local sites. Each test loads the rules that it is about."""
+    with reachable() as started:
+        yield started

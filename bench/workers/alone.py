@@ -47,6 +47,7 @@ async def open_alone(**_: str) -> AsyncIterator[dict[str, Action]]:
         "audit": audit,
         "sdk_cost": sdk_cost,
         "start": start,
+        "egress": egress,
     }
 
 
@@ -71,6 +72,15 @@ async def gates(request: dict[str, Any]) -> Figures:
         counted = count(installation, int(request["commands"]))
     parts = {f"{part} calls": calls / counted.commands for part, calls in counted.calls.items()}
     return {"calls": counted.calls_per_command, "commits": counted.commits_per_command, **parts}
+
+
+async def egress(request: dict[str, Any]) -> Figures:
+    """The way out, in a process of its own: it goes into a room without any other."""
+    asked = [str(request[name]) for name in ("rounds", "gets", "bulk_mib", "at_once")]
+    program = [sys.executable, "-m", "bench.workers.egress", *asked, str(request["peers"])]
+    done = await asyncio.to_thread(subprocess.run, program, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True)
+    expect(done.returncode == 0, f"it ended with {done.returncode}")
+    return dict(json.loads(done.stdout))
 
 
 # -- idle -------------------------------------------------------------------------------------------------------------

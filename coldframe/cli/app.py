@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from coldframe.cli import agents, bench, files, installation, ledger, policy, running, sandboxes
+from coldframe.cli import agents, bench, credentials, files, installation, ledger, network, policy, running, sandboxes
 from coldframe.cli.output import EXIT_CODES, EXIT_INTERNAL, Chosen, exit_code_of, show_error
 
 app = typer.Typer(
@@ -25,9 +25,11 @@ app.command("run", context_settings=running.PASS_ALL)(running.run)
 app.command("exec")(running.exec_)
 app.add_typer(sandboxes.app, name="sandbox")
 app.add_typer(files.app, name="files")
+app.add_typer(network.app, name="network")
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(policy.app, name="policy")
 app.add_typer(agents.tokens, name="token")
+app.add_typer(credentials.app, name="credential")
 app.add_typer(agents.agents, name="agent")
 
 

@@ -66,7 +66,7 @@ def doctor() -> int:
 
         async def measure() -> "IsolationReport":
             chosen = settings()
-            machine = Machine(chosen.data_dir, embedded=True, own_disks=chosen.own_disks)
+            machine = Machine(chosen.data_dir, embedded=True, own_disks=chosen.own_disks, broker_uid=chosen.broker_uid)
             try:
                 return await machine.doctor()
             finally:

@@ -37,6 +37,9 @@ def run(
     agent: Annotated[
         str | None, typer.Option(help="Run on the workspace of this agent; else on a temporary one.")
     ] = None,
+    network: Annotated[
+        str | None, typer.Option(help="Network profile: none, packages, open, or one of the rules.")
+    ] = None,
     keep: Annotated[bool, typer.Option(help="Keep the sandbox afterwards; needs a running server.")] = False,
     cwd: Cwd = None,
     env: Env = None,
@@ -47,12 +50,13 @@ def run(
     import uuid
 
     from coldframe.cli.connection import connect_if_running, settings
+    from coldframe.cli.sandboxes import make_spec
     from coldframe.contract.errors import Unavailable
-    from coldframe.contract.sandbox import SandboxSpec, checked_agent_id
+    from coldframe.contract.sandbox import checked_agent_id
 
     arguments = command_arguments(command, shell, cwd=cwd, env=env, timeout_s=timeout_s, stdin=stdin)
     agent_id = None if agent is None else checked_agent_id(agent)
-    spec = SandboxSpec(agent_id=agent_id, background=agent is None)
+    spec = make_spec(agent_id=agent_id, background=agent is None, network=network)
     client = connect_if_running()
     if client is None:
         import asyncio

@@ -1,10 +1,13 @@
 """`coldframe sandbox`: create, look at and end sandboxes."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from coldframe.cli.output import Chosen, show, show_json, show_table
+
+if TYPE_CHECKING:
+    from coldframe.contract.sandbox import SandboxSpec
 
 app = typer.Typer(help="Create, look at and end sandboxes.", no_args_is_help=True)
 SandboxId = Annotated[str, typer.Argument(metavar="SANDBOX", help="Id of the sandbox.")]
@@ -19,6 +22,9 @@ def create(
     disk_mib: Annotated[int | None, typer.Option(help="Disk in MiB.")] = None,
     pids: Annotated[int | None, typer.Option(help="Most processes.")] = None,
     wall_s: Annotated[float | None, typer.Option(help="Longest wall time of a command, in seconds.")] = None,
+    network: Annotated[
+        str | None, typer.Option(help="Network profile: none, packages, open, or one of the rules.")
+    ] = None,
     on_missing: Annotated[str | None, typer.Option(help="refuse or degrade, where a limit cannot be kept.")] = None,
     require: Annotated[
         list[str] | None,
@@ -26,11 +32,7 @@ def create(
     ] = None,
 ) -> None:
     """Create a sandbox on the workspace of an agent, or on a temporary one."""
-    from pydantic import ValidationError
-
     from coldframe.cli.connection import connect
-    from coldframe.contract.errors import InvalidArgument
-    from coldframe.contract.sandbox import SandboxSpec
 
     caps = {"memory_mib": memory_mib, "disk_mib": disk_mib, "pids": pids, "wall_s": wall_s}
     content: dict[str, object] = {"background": background or agent is None, "agent_id": agent}
@@ -38,17 +40,28 @@ def create(
         content["limits"] = {name: value for name, value in caps.items() if value is not None}
     if on_missing is not None:
         content["on_missing"] = on_missing
+    if network is not None:
+        content["network"] = network
     if require:
         content["requires"] = tuple(require)
+    with connect() as client:
+        info = client.sandboxes.create(spec=make_spec(**content)).info
+    show(info, info.sandbox_id)
+
+
+def make_spec(**content: object) -> "SandboxSpec":
+    """What was asked for. Raises InvalidArgument."""
+    from pydantic import ValidationError
+
+    from coldframe.contract.errors import InvalidArgument
+    from coldframe.contract.sandbox import SandboxSpec
+
     try:
-        spec = SandboxSpec.model_validate(content)
+        return SandboxSpec.model_validate(content)
     except ValidationError as error:
         fault = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in fault["loc"])
         raise InvalidArgument(f"`{where}`: {fault['msg']}", argument=where) from None
-    with connect() as client:
-        info = client.sandboxes.create(spec=spec).info
-    show(info, info.sandbox_id)
 
 
 @app.command("list")
@@ -75,6 +88,8 @@ def show_(sandbox: SandboxId) -> None:
     ]
     if info.state.message:
         lines.append(f"  {info.state.message}")
+    if info.network is not None:
+        lines.append(f"  network by the profiles {', '.join(info.network)}")
     lines += [f"  by best effort only: {name}" for name in info.degraded]
     lines += [f"  next: {action.get('op')}: {action.get('effect')}" for action in info.state.next_actions]
     show(info, "\n".join(lines))

@@ -24,6 +24,7 @@ from coldframe.client.transport import Reply, Transport, ask, ask_json, encode_p
 
 SandboxItems = list[Sandbox]
 AgentItems: TypeAlias = "list[models.AgentInfo]"
+CredentialItems: TypeAlias = "list[models.CredentialInfo]"
 TokenItems: TypeAlias = "list[models.TokenInfo]"
 
 
@@ -46,7 +47,9 @@ class Coldframe:
         self.ledger = LedgerView(self._transport)
         self.policy = Policy(self._transport)
         self.tokens = TokenList(self._transport)
+        self.credentials = Credentials(self._transport)
         self.sessions = SessionList(self._transport)
+        self.network = NetworkView(self._transport)
 
     async def __aenter__(self) -> Coldframe:
         return self
@@ -82,20 +85,26 @@ class Sandboxes:
         *,
         background: bool = False,
         limits: models.Limits | None = None,
+        network: str | None = None,
         spec: models.SandboxSpec | None = None,
         idempotency_key: str | None = None,
     ) -> Sandbox:
         """Create a sandbox on the workspace of *agent_id*, on a temporary one with *background*, or by a whole *spec*.
 
+        *network* asks for a profile of the rules, which have to give it one; without it the sandbox has what they give.
         With the *idempotency_key* of an earlier call the sandbox of that call is returned; without one, only a call
         that is repeated over a broken connection is known again.
 
         Raises:
             Conflict: the key was used for another call.
+            InvalidArgument: there is no such network profile.
+            DeniedByRule: the rules give it no network.
             IsolationUnavailable: a wall cannot be raised on that machine; nothing was started.
         """
         if spec is None:
-            spec = models.SandboxSpec(agent_id=agent_id, background=background, limits=limits or models.Limits())
+            spec = models.SandboxSpec(
+                agent_id=agent_id, background=background, limits=limits or models.Limits(), network=network
+            )
         payload = spec.model_dump(mode="json", exclude_unset=True)
         headers = {"Idempotency-Key": idempotency_key or make_key()}
         reply = await ask(self._transport, "POST", "/v1/sandboxes", payload=payload, headers=headers)
@@ -152,6 +161,60 @@ class SessionList:
         """Archive the session and open a new one at PUBLIC. Owner only; the label of the workspace stays."""
         reply = await ask(self._transport, "POST", f"/v1/sessions/{encode_path(session_id)}/reset")
         return read_answer(models.SessionInfo, reply.body)
+
+
+class NetworkView:
+    """Whom all sandboxes reached and tried to reach."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    async def search(
+        self,
+        *,
+        host: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        outcome: str | None = None,
+        agent_id: str | None = None,
+        sandbox_id: str | None = None,
+        after: int = 0,
+        limit: int = 100,
+    ) -> models.NetworkLog:
+        """Contacts of all sandboxes. Times in ISO form with a zone; *host* is a name, an address, or `*.NAME`."""
+        query = {
+            "host": host,
+            "since": since,
+            "until": until,
+            "outcome": outcome,
+            "agent_id": agent_id,
+            "sandbox_id": sandbox_id,
+            "after": after,
+            "limit": limit,
+        }
+        return read_answer(models.NetworkLog, (await ask(self._transport, "GET", "/v1/network", query=query)).body)
+
+    async def sandboxes(
+        self,
+        *,
+        host: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        outcome: str | None = None,
+        agent_id: str | None = None,
+        limit: int = 100,
+    ) -> list[models.ReachedBy]:
+        """Which sandboxes have contacts like that, whoever was there last first."""
+        query = {
+            "host": host,
+            "since": since,
+            "until": until,
+            "outcome": outcome,
+            "agent_id": agent_id,
+            "limit": limit,
+        }
+        reply = await ask(self._transport, "GET", "/v1/network/sandboxes", query=query)
+        return read_answers(models.ReachedBy, reply.body)
 
 
 class LedgerView:
@@ -237,3 +300,45 @@ class TokenList:
 
     async def revoke(self, token_id: str) -> None:
         await ask(self._transport, "DELETE", f"/v1/tokens/{encode_path(token_id)}")
+
+
+class Credentials:
+    """Secrets that sandboxes use and never see. What is kept is never given out again."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    async def add(self, terms: Mapping[str, Any], secret: str, *, confirm: str = "") -> models.CredentialInfo:
+        """Keep *secret* for what *terms* say: those of `CredentialTerms`, at least `name`, `base`, `variable`, and who.
+
+        Raises:
+            InvalidArgument: among others, one of production without *confirm*: the fact `confirm` has the words for it.
+            Conflict: there is one of that name.
+        """
+        payload = {**terms, "secret": secret, "confirm": confirm}
+        reply = await ask(self._transport, "POST", "/v1/credentials", payload=payload)
+        return read_answer(models.CredentialInfo, reply.body)
+
+    async def get(self, name: str) -> models.CredentialInfo:
+        reply = await ask(self._transport, "GET", f"/v1/credentials/{encode_path(name)}")
+        return read_answer(models.CredentialInfo, reply.body)
+
+    async def list(self) -> CredentialItems:
+        return read_answers(models.CredentialInfo, (await ask(self._transport, "GET", "/v1/credentials")).body)
+
+    async def rotate(self, name: str, secret: str) -> models.CredentialInfo:
+        """Put another secret in place of the one before, from the next request on."""
+        path = f"/v1/credentials/{encode_path(name)}/rotate"
+        reply = await ask(self._transport, "POST", path, payload={"secret": secret})
+        return read_answer(models.CredentialInfo, reply.body)
+
+    async def revoke(self, name: str) -> models.CredentialInfo:
+        """Take it back at once. Idempotent."""
+        reply = await ask(self._transport, "DELETE", f"/v1/credentials/{encode_path(name)}")
+        return read_answer(models.CredentialInfo, reply.body)
+
+    async def uses(self, name: str, *, after: int = 0, limit: int = 100) -> Sequence[models.CredentialUse]:
+        """What it was used for, and what for in vain: entries of the ledger after number *after*."""
+        path = f"/v1/credentials/{encode_path(name)}/uses"
+        reply = await ask(self._transport, "GET", path, query={"after": after, "limit": limit})
+        return read_answers(models.CredentialUse, reply.body)

@@ -19,9 +19,11 @@ if TYPE_CHECKING:
     )
     from coldframe.contract.caller import TokenInfo
     from coldframe.contract.command import CommandEvent, CommandInfo, Contact, Ended, OutputChunk, Started
+    from coldframe.contract.credential import CredentialInfo, CredentialUse, HandleInfo
     from coldframe.contract.files import ProcessInfo, Runtime
     from coldframe.contract.isolation import IsolationReport
     from coldframe.contract.ledger import LedgerEntry, LedgerVerdict
+    from coldframe.contract.network import LoggedContact, NetworkContact, NetworkLog, ReachedBy
     from coldframe.contract.policy import Label
     from coldframe.contract.sandbox import AgentInfo, Limits, SandboxInfo, SandboxSpec, SessionInfo
     from coldframe.contract.tool import AllowedOperation, OutputWindow, ToolInfo, ToolResult
@@ -30,9 +32,11 @@ _HOMES = {
     "client.answers": ("CommandAnswer", "Edited", "FileContent", "Found", "Listing", "LiveRules", "Written"),
     "contract.caller": ("TokenInfo",),
     "contract.command": ("CommandEvent", "CommandInfo", "Contact", "Ended", "OutputChunk", "Started"),
+    "contract.credential": ("CredentialInfo", "CredentialUse", "HandleInfo"),
     "contract.files": ("ProcessInfo", "Runtime"),
     "contract.isolation": ("IsolationReport",),
     "contract.ledger": ("LedgerEntry", "LedgerVerdict"),
+    "contract.network": ("LoggedContact", "NetworkContact", "NetworkLog", "ReachedBy"),
     "contract.policy": ("Label",),
     "contract.sandbox": ("AgentInfo", "Limits", "SandboxInfo", "SandboxSpec", "SessionInfo"),
     "contract.tool": ("AllowedOperation", "OutputWindow", "ToolInfo", "ToolResult"),
@@ -44,10 +48,13 @@ __all__ = [
     "CommandEvent",
     "CommandInfo",
     "Contact",
+    "CredentialInfo",
+    "CredentialUse",
     "Edited",
     "Ended",
     "FileContent",
     "Found",
+    "HandleInfo",
     "IsolationReport",
     "Label",
     "LedgerEntry",
@@ -55,9 +62,13 @@ __all__ = [
     "Limits",
     "Listing",
     "LiveRules",
+    "LoggedContact",
+    "NetworkContact",
+    "NetworkLog",
     "OutputChunk",
     "OutputWindow",
     "ProcessInfo",
+    "ReachedBy",
     "Runtime",
     "SandboxInfo",
     "SandboxSpec",

@@ -320,6 +320,45 @@ class Sandbox:
         path = f"{self._path}/commands/{encode_path(command_id)}/resize"
         await ask(self._transport, "POST", path, payload={"columns": columns, "rows": rows})
 
+    # Whom it reached.
+
+    async def network_log(
+        self,
+        *,
+        after: int = 0,
+        limit: int = 100,
+        outcome: Literal["allow", "ask", "deny"] | None = None,
+        host: str | None = None,
+        command_id: str | None = None,
+    ) -> models.NetworkLog:
+        """At most *limit* contacts after number *after*, allowed and denied; also of a sandbox that has ended.
+
+        *host* is a name, an address, or `*.NAME` for all names below it. Read on with `next_after` of the answer.
+        """
+        query = {"after": after, "limit": limit, "outcome": outcome, "host": host, "command_id": command_id}
+        return read_answer(
+            models.NetworkLog, (await ask(self._transport, "GET", f"{self._path}/network", query=query)).body
+        )
+
+    async def follow_network(
+        self,
+        *,
+        after_change: int = 0,
+        outcome: Literal["allow", "ask", "deny"] | None = None,
+        host: str | None = None,
+        command_id: str | None = None,
+    ) -> AsyncGenerator[models.LoggedContact, None]:
+        """Yield contacts as they come on record, and each again when more is known of it, until the sandbox has ended."""
+        query = {"after_change": after_change, "outcome": outcome, "host": host, "command_id": command_id}
+        stream = await self._transport.open("GET", f"{self._path}/network/events", query=query)
+        if stream.status >= 400:
+            raise error_of(Reply(stream.status, stream.headers, await stream.read()))
+        async with aclosing(stream.lines()) as lines:
+            async for line in lines:
+                if line.startswith(b'{"event":"error"'):
+                    raise from_wire(read_object(line)["error"])
+                yield read_answer(models.LoggedContact, line)
+
     # The sandbox itself.
 
     async def refresh(self) -> models.SandboxInfo:
@@ -345,6 +384,10 @@ class Sandbox:
 
     async def runtimes(self) -> list[models.Runtime]:
         return read_answers(models.Runtime, (await ask(self._transport, "GET", f"{self._path}/runtimes")).body)
+
+    async def credentials(self) -> list[models.HandleInfo]:
+        """What commands have in place of secrets, and in which variables."""
+        return read_answers(models.HandleInfo, (await ask(self._transport, "GET", f"{self._path}/credentials")).body)
 
     async def terminate(self) -> None:
         """End the sandbox and everything in it. Idempotent."""

@@ -672,6 +672,43 @@ class SyncSandbox:
         path = f"{self._path}/commands/{encode_path(command_id)}/resize"
         ask(self._transport, "POST", path, payload={"columns": columns, "rows": rows})
 
+    # Whom it reached.
+
+    def network_log(
+        self,
+        *,
+        after: int = 0,
+        limit: int = 100,
+        outcome: Literal["allow", "ask", "deny"] | None = None,
+        host: str | None = None,
+        command_id: str | None = None,
+    ) -> models.NetworkLog:
+        """At most *limit* contacts after number *after*, allowed and denied; also of a sandbox that has ended.
+
+        *host* is a name, an address, or `*.NAME` for all names below it. Read on with `next_after` of the answer.
+        """
+        query = {"after": after, "limit": limit, "outcome": outcome, "host": host, "command_id": command_id}
+        return read_answer(models.NetworkLog, (ask(self._transport, "GET", f"{self._path}/network", query=query)).body)
+
+    def follow_network(
+        self,
+        *,
+        after_change: int = 0,
+        outcome: Literal["allow", "ask", "deny"] | None = None,
+        host: str | None = None,
+        command_id: str | None = None,
+    ) -> Generator[models.LoggedContact, None, None]:
+        """Yield contacts as they come on record, and each again when more is known of it, until the sandbox has ended."""
+        query = {"after_change": after_change, "outcome": outcome, "host": host, "command_id": command_id}
+        stream = self._transport.open("GET", f"{self._path}/network/events", query=query)
+        if stream.status >= 400:
+            raise error_of(Reply(stream.status, stream.headers, stream.read()))
+        with closing(stream.lines()) as lines:
+            for line in lines:
+                if line.startswith(b'{"event":"error"'):
+                    raise from_wire(read_object(line)["error"])
+                yield read_answer(models.LoggedContact, line)
+
     # The sandbox itself.
 
     def refresh(self) -> models.SandboxInfo:
@@ -697,6 +734,10 @@ class SyncSandbox:
 
     def runtimes(self) -> list[models.Runtime]:
         return read_answers(models.Runtime, (ask(self._transport, "GET", f"{self._path}/runtimes")).body)
+
+    def credentials(self) -> list[models.HandleInfo]:
+        """What commands have in place of secrets, and in which variables."""
+        return read_answers(models.HandleInfo, (ask(self._transport, "GET", f"{self._path}/credentials")).body)
 
     def terminate(self) -> None:
         """End the sandbox and everything in it. Idempotent."""
@@ -795,6 +836,7 @@ def _command_arguments(
 
 SandboxItems = list[SyncSandbox]
 AgentItems: TypeAlias = "list[models.AgentInfo]"
+CredentialItems: TypeAlias = "list[models.CredentialInfo]"
 TokenItems: TypeAlias = "list[models.TokenInfo]"
 
 
@@ -817,7 +859,9 @@ class SyncColdframe:
         self.ledger = LedgerView(self._transport)
         self.policy = Policy(self._transport)
         self.tokens = TokenList(self._transport)
+        self.credentials = Credentials(self._transport)
         self.sessions = SessionList(self._transport)
+        self.network = NetworkView(self._transport)
 
     def __enter__(self) -> SyncColdframe:
         return self
@@ -853,20 +897,26 @@ class Sandboxes:
         *,
         background: bool = False,
         limits: models.Limits | None = None,
+        network: str | None = None,
         spec: models.SandboxSpec | None = None,
         idempotency_key: str | None = None,
     ) -> SyncSandbox:
         """Create a sandbox on the workspace of *agent_id*, on a temporary one with *background*, or by a whole *spec*.
 
+        *network* asks for a profile of the rules, which have to give it one; without it the sandbox has what they give.
         With the *idempotency_key* of an earlier call the sandbox of that call is returned; without one, only a call
         that is repeated over a broken connection is known again.
 
         Raises:
             Conflict: the key was used for another call.
+            InvalidArgument: there is no such network profile.
+            DeniedByRule: the rules give it no network.
             IsolationUnavailable: a wall cannot be raised on that machine; nothing was started.
         """
         if spec is None:
-            spec = models.SandboxSpec(agent_id=agent_id, background=background, limits=limits or models.Limits())
+            spec = models.SandboxSpec(
+                agent_id=agent_id, background=background, limits=limits or models.Limits(), network=network
+            )
         payload = spec.model_dump(mode="json", exclude_unset=True)
         headers = {"Idempotency-Key": idempotency_key or make_key()}
         reply = ask(self._transport, "POST", "/v1/sandboxes", payload=payload, headers=headers)
@@ -923,6 +973,60 @@ class SessionList:
         """Archive the session and open a new one at PUBLIC. Owner only; the label of the workspace stays."""
         reply = ask(self._transport, "POST", f"/v1/sessions/{encode_path(session_id)}/reset")
         return read_answer(models.SessionInfo, reply.body)
+
+
+class NetworkView:
+    """Whom all sandboxes reached and tried to reach."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def search(
+        self,
+        *,
+        host: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        outcome: str | None = None,
+        agent_id: str | None = None,
+        sandbox_id: str | None = None,
+        after: int = 0,
+        limit: int = 100,
+    ) -> models.NetworkLog:
+        """Contacts of all sandboxes. Times in ISO form with a zone; *host* is a name, an address, or `*.NAME`."""
+        query = {
+            "host": host,
+            "since": since,
+            "until": until,
+            "outcome": outcome,
+            "agent_id": agent_id,
+            "sandbox_id": sandbox_id,
+            "after": after,
+            "limit": limit,
+        }
+        return read_answer(models.NetworkLog, (ask(self._transport, "GET", "/v1/network", query=query)).body)
+
+    def sandboxes(
+        self,
+        *,
+        host: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        outcome: str | None = None,
+        agent_id: str | None = None,
+        limit: int = 100,
+    ) -> list[models.ReachedBy]:
+        """Which sandboxes have contacts like that, whoever was there last first."""
+        query = {
+            "host": host,
+            "since": since,
+            "until": until,
+            "outcome": outcome,
+            "agent_id": agent_id,
+            "limit": limit,
+        }
+        reply = ask(self._transport, "GET", "/v1/network/sandboxes", query=query)
+        return read_answers(models.ReachedBy, reply.body)
 
 
 class LedgerView:
@@ -1006,3 +1110,45 @@ class TokenList:
 
     def revoke(self, token_id: str) -> None:
         ask(self._transport, "DELETE", f"/v1/tokens/{encode_path(token_id)}")
+
+
+class Credentials:
+    """Secrets that sandboxes use and never see. What is kept is never given out again."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def add(self, terms: Mapping[str, Any], secret: str, *, confirm: str = "") -> models.CredentialInfo:
+        """Keep *secret* for what *terms* say: those of `CredentialTerms`, at least `name`, `base`, `variable`, and who.
+
+        Raises:
+            InvalidArgument: among others, one of production without *confirm*: the fact `confirm` has the words for it.
+            Conflict: there is one of that name.
+        """
+        payload = {**terms, "secret": secret, "confirm": confirm}
+        reply = ask(self._transport, "POST", "/v1/credentials", payload=payload)
+        return read_answer(models.CredentialInfo, reply.body)
+
+    def get(self, name: str) -> models.CredentialInfo:
+        reply = ask(self._transport, "GET", f"/v1/credentials/{encode_path(name)}")
+        return read_answer(models.CredentialInfo, reply.body)
+
+    def list(self) -> CredentialItems:
+        return read_answers(models.CredentialInfo, (ask(self._transport, "GET", "/v1/credentials")).body)
+
+    def rotate(self, name: str, secret: str) -> models.CredentialInfo:
+        """Put another secret in place of the one before, from the next request on."""
+        path = f"/v1/credentials/{encode_path(name)}/rotate"
+        reply = ask(self._transport, "POST", path, payload={"secret": secret})
+        return read_answer(models.CredentialInfo, reply.body)
+
+    def revoke(self, name: str) -> models.CredentialInfo:
+        """Take it back at once. Idempotent."""
+        reply = ask(self._transport, "DELETE", f"/v1/credentials/{encode_path(name)}")
+        return read_answer(models.CredentialInfo, reply.body)
+
+    def uses(self, name: str, *, after: int = 0, limit: int = 100) -> Sequence[models.CredentialUse]:
+        """What it was used for, and what for in vain: entries of the ledger after number *after*."""
+        path = f"/v1/credentials/{encode_path(name)}/uses"
+        reply = ask(self._transport, "GET", path, query={"after": after, "limit": limit})
+        return read_answers(models.CredentialUse, reply.body)

@@ -10,6 +10,9 @@
     │   ├── DeniedByRule           DENIED_BY_RULE
     │   ├── NotInProfile           NOT_IN_PROFILE       the tool is switched off here
     │   ├── PendingApproval        PENDING_APPROVAL     a person must decide first
+    │   ├── CredentialBudget       CREDENTIAL_BUDGET    it was used as often as it may be
+    │   ├── CredentialExpired      CREDENTIAL_EXPIRED
+    │   ├── CredentialRevoked      CREDENTIAL_REVOKED
     │   ├── OutsideWorkspace       OUTSIDE_WORKSPACE
     │   ├── PermissionDenied       PERMISSION_DENIED    file mode or owner
     │   └── ReadOnly               READ_ONLY
@@ -32,6 +35,7 @@
         ├── IsolationUnavailable   ISOLATION_UNAVAILABLE
         ├── PolicyUnavailable      POLICY_UNAVAILABLE   the gate cannot judge, so it refuses
         ├── LedgerUnavailable      LEDGER_UNAVAILABLE   the gate cannot record, so it refuses
+        ├── CredentialUnreadable   CREDENTIAL_UNREADABLE the key that secrets are kept under is missing or wrong
         ├── HostUnreachable        HOST_UNREACHABLE     outcome not known yet; ask again
         ├── GuestLost              GUEST_LOST           the keeper of the sandbox ended
         └── Internal               INTERNAL             a fault of ours
@@ -187,6 +191,39 @@ class PendingApproval(Refused):
     family: ClassVar[Family] = "permission"
     hint = "a person has to decide; this version records the request but cannot grant it yet"
     offer = ("policy.show", "shows the rule that asks for a person", {})
+
+
+class CredentialBudget(Refused):
+    """The credential was used as often as it may be."""
+
+    code = "CREDENTIAL_BUDGET"
+    status = 403
+    retry: ClassVar[Retry] = "after_change"
+    family: ClassVar[Family] = "budget"
+    hint = "an owner or admin can add another credential with a budget of its own"
+    offer = ("credential.read", "shows what is left of it", {})
+
+
+class CredentialExpired(Refused):
+    """The time for which the credential was given is over."""
+
+    code = "CREDENTIAL_EXPIRED"
+    status = 403
+    retry: ClassVar[Retry] = "after_change"
+    family: ClassVar[Family] = "permission"
+    hint = "an owner or admin can add another credential"
+    offer = ("credential.read", "shows when it ended", {})
+
+
+class CredentialRevoked(Refused):
+    """Somebody took the credential back."""
+
+    code = "CREDENTIAL_REVOKED"
+    status = 403
+    retry: ClassVar[Retry] = "never"
+    family: ClassVar[Family] = "permission"
+    hint = "do it without; an owner or admin took it back"
+    offer = ("credential.read", "shows when it was taken back", {})
 
 
 class OutsideWorkspace(Refused):
@@ -437,6 +474,17 @@ class LedgerUnavailable(Unavailable):
     family: ClassVar[Family] = "infrastructure"
     hint = "free disk space for the data directory, then try again"
     offer = ("ledger.verify", "tells whether the ledger is whole", {})
+
+
+class CredentialUnreadable(Unavailable):
+    """The key under which secrets are kept is missing, or is not the one they were written with."""
+
+    code = "CREDENTIAL_UNREADABLE"
+    status = 503
+    retry: ClassVar[Retry] = "after_change"
+    family: ClassVar[Family] = "infrastructure"
+    hint = "put the file `credentials.key` back as it was, or revoke the credentials and add them again"
+    offer = ("credential.read", "lists the credentials", {})
 
 
 class HostUnreachable(Unavailable):

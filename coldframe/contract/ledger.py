@@ -127,6 +127,8 @@ class CallEnded(CallRecord):
     """Growth of the workspace; negative if it shrank, None where it was not measured."""
     stdout: StreamDigest | None = None
     stderr: StreamDigest | None = None
+    leftovers: int = 0
+    """Processes that outlived the command and run on."""
     endpoints: tuple[str, ...] = ()
     """Contacts, as `tcp:203.0.113.9:443:refused`."""
     files: FileChanges | None = None

@@ -40,6 +40,8 @@ class Hook(StrEnum):
 
     PRE_TOOL_CALL = "PRE_TOOL_CALL"
     POST_TOOL_RESPONSE = "POST_TOOL_RESPONSE"
+    NETWORK_EGRESS = "NETWORK_EGRESS"
+    SECRET_ACCESS = "SECRET_ACCESS"  # noqa: S105  a name
 
 
 class Outcome(StrEnum):
@@ -134,6 +136,57 @@ class ResultContext(Model):
     output_sha256: str = ""
     reached: tuple[str, ...] = ()
     """Endpoints contacted, as `tcp:203.0.113.9:443`."""
+
+
+class EgressContext(Model):
+    """All that NETWORK_EGRESS rules see of one connection, or of one request where requests are read."""
+
+    hook: Literal[Hook.NETWORK_EGRESS] = Hook.NETWORK_EGRESS
+    sandbox_id: str
+    agent_id: str
+    role: Role
+    """Of whoever made the sandbox."""
+    taint: Label
+    """Of the session now."""
+    name: str
+    """Empty for an address of the program's own choice."""
+    address: str
+    """Empty for a name: what that resolves to is the broker's business, and judged apart."""
+    port: int
+    scheme: str
+    mode: str
+    """How much is looked at: `sni`, `intercept` or `raw`."""
+    methods: tuple[str, ...] | None
+    """What a server may take the request for: `GET` too for `HEAD`. None where nobody sees requests."""
+    paths: tuple[str, ...] | None
+    """Each way in which a server may read the path, in small letters too. None as with `methods`."""
+    label: Label
+    """Of the destination, as the network rules say."""
+
+
+class SecretContext(Model):
+    """All that SECRET_ACCESS rules see of one use of a credential; stored in the ledger with the decision."""
+
+    hook: Literal[Hook.SECRET_ACCESS] = Hook.SECRET_ACCESS
+    sandbox_id: str
+    session_id: str
+    agent_id: str
+    taint: Label
+    """Of the session now."""
+    credential: str
+    """Its name."""
+    production: bool
+    purpose: str
+    name: str
+    """Of the service."""
+    port: int
+    method: str
+    paths: tuple[str, ...]
+    """Each way in which a server may read the path, in small letters too."""
+    label: Label
+    """Of the credential."""
+    uses: int
+    """How often it was used before."""
 
 
 class RuleVerdict(Model):

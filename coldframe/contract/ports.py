@@ -13,6 +13,8 @@ from coldframe.contract.command import CommandEvent, CommandSpec, Contact
 from coldframe.contract.files import Request, WriteAnswer, WriteFile
 from coldframe.contract.isolation import IsolationReport
 from coldframe.contract.model import Model
+from coldframe.contract.network import NetworkAccess, NetworkAnswer, NetworkNews, NetworkPage, NetworkQuestion
+from coldframe.contract.policy import Label
 from coldframe.contract.sandbox import SandboxSpec
 
 A = TypeVar("A", bound=Model)
@@ -77,8 +79,12 @@ class BoxLife(Protocol):
 class Host(Protocol):
     """One machine with its boxes and workspaces."""
 
-    async def create(self, sandbox_id: str, spec: SandboxSpec, *, session_id: str) -> IsolationReport:
+    async def create(
+        self, sandbox_id: str, spec: SandboxSpec, *, session_id: str, network: NetworkAccess | None = None
+    ) -> IsolationReport:
         """Build a box and measure it; nothing is left behind if a required wall is missing.
+
+        Without *network* the box has no way out, whatever the rules say later.
 
         Raises:
             IsolationUnavailable: with property, reason and remedy.
@@ -120,6 +126,51 @@ class Host(Protocol):
 
     async def doctor(self) -> IsolationReport:
         """Build a throw-away box and report on this machine."""
+        ...
+
+    async def use_network_rules(self, text: str) -> None:
+        """Judge by the section `network` of this rule file from now on, connections that are open included.
+
+        A host that was started again serves no box until it was told this, and `raise_taint` or `renew_session` of that
+        box: meanwhile its connections wait, and nothing leaves. So both are to be told whenever `network_events` is begun.
+
+        Raises RulesInvalid: nothing has changed then.
+        """
+        ...
+
+    async def raise_taint(self, sandbox_id: str, taint: Label) -> None:
+        """The session of the box is labelled *taint* at least. What may not go on is ended when this returns.
+
+        Nothing happens for a box without network.
+        """
+        ...
+
+    async def renew_session(self, sandbox_id: str, taint: Label) -> None:
+        """The box has a new session, labelled *taint*. Every connection of the old one is ended when this returns."""
+        ...
+
+    def network_events(self) -> AsyncIterator[NetworkQuestion | NetworkNews]:
+        """What waits for an answer, and news of what was recorded, as it happens. One reader at a time: a new one takes over,
+        with the questions that nobody has answered yet.
+
+        Without a reader every question is denied. Raises HostUnreachable when the host is gone.
+        """
+        ...
+
+    async def answer(self, question_id: str, answer: NetworkAnswer) -> None:
+        """Answer a question. Nothing happens if nobody waits for it any more."""
+        ...
+
+    async def withdraw_credential(self, name: str) -> None:
+        """Break off what was sent with the credential of that name and is not answered whole, when this returns."""
+        ...
+
+    async def network_records(self, sandbox_id: str, *, after_seq: int = 0, limit: int = 1000) -> NetworkPage:
+        """What is on record of a sandbox, also after its end, from the one behind *after_seq*. Empty if there is nothing."""
+        ...
+
+    async def forget_network_records(self, sandbox_id: str) -> None:
+        """Remove the record of a sandbox that has ended."""
         ...
 
     async def close(self) -> None: ...

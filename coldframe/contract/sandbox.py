@@ -91,7 +91,9 @@ class SandboxSpec(Model):
     )
     """Properties without which the sandbox is refused: names of the isolation report (`seccomp`), `limit:KIND` for a
     hard limit, `level:NAME`, `kernel:NAME`."""
-    network: Literal["none"] = "none"
+    network: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,63}$")] | None = None
+    """Network profile: `none`, `packages`, `open`, or one of the rule file; None for what the rule file gives to the
+    sandbox, its agent or role, which is nothing unless it says so. All profiles that apply have to agree."""
     limits: Limits = Limits()
     runtimes: tuple[Literal["deno"], ...] | None = None
     """The only programs that can start, in argument-list form: no shell, no other interpreter, nothing that was written
@@ -118,6 +120,8 @@ class SandboxInfo(Model):
     state: StateObject
     created_at: datetime
     workspace_label: Label
+    network: tuple[str, ...] | None = None
+    """Network profiles that have to agree to whatever it reaches, by the rules now; None if it has no way out, which stays so."""
     degraded: tuple[str, ...] = ()
     """Properties that hold by best effort only."""
 

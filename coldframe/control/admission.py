@@ -49,6 +49,7 @@ from coldframe.control.rulebook import Rulebook
 from coldframe.control.sandboxes import Sandboxes
 from coldframe.control.sessions import Sessions
 from coldframe.control.store import Store
+from coldframe.control.taints import Taints
 from coldframe.policy.labels import join
 from coldframe.policy.rules import RuleSet
 from coldframe.tools.registry import Arguments, CallFacts, ToolCall, ToolSpec, find_tool
@@ -90,6 +91,7 @@ class Admission:
         rulebook: Rulebook,
         sandboxes: Sandboxes,
         sessions: Sessions,
+        taints: Taints,
         history: History,
         keyed: KeyedCalls,
         flights: dict[str, Flight],
@@ -99,6 +101,7 @@ class Admission:
         self._rulebook = rulebook
         self._sandboxes = sandboxes
         self._sessions = sessions
+        self._taints = taints
         self._history = history
         self._keyed = keyed
         self._flights = flights
@@ -154,6 +157,7 @@ class Admission:
             # Whoever gets it again gets its label again, also in a session that was opened since.
             label = known.label if isinstance(known, ToolResult) else known.taint
             self._sessions.raise_taint(draft.subject.session_id, label)
+            await self._taints.settle(info)
             return known
         held = holds_back(flight.rules, tool)
         flight.keep_output = keep_output or key is not None or held

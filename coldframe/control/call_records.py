@@ -196,6 +196,7 @@ def ended_record(
             "peak_memory_bytes": command.peak_memory_bytes,
             "stdout": _digest(command.stdout),
             "stderr": _digest(command.stderr),
+            "leftovers": len(command.leftovers),
             "endpoints": tuple(f"{endpoint(contact)}:{contact.verdict}" for contact in command.contacts),
             "files": _plain_files(command.files),
             "disk_change_bytes": command.files.size_change_bytes,
@@ -234,8 +235,8 @@ def _repeated(started: CallStarted, started_seq: int) -> dict[str, Any]:
 
 
 def endpoint(contact: Contact) -> str:
-    """Return a contact as `tcp:203.0.113.9:443`, the address of an IPv6 one in brackets."""
-    address = f"[{contact.address}]" if ":" in contact.address else contact.address
+    """Return a contact as `tcp:203.0.113.9:443`, an IPv6 address in brackets; by its name if it came to no address."""
+    address = f"[{contact.address}]" if ":" in contact.address else contact.address or contact.name or ""
     return f"{contact.protocol}:{address}:{contact.port}"
 
 

@@ -4,26 +4,30 @@ Versions are numbered and hashed and never change; a new one is issued when some
 a change of the rules. It is issued first in the transaction that brings the sandbox to `running`, so it is
 there before the first command. What is not built or not measured is said in a line of its own.
 
-Lines are put together as plain JSON and checked once, as a whole: a document has about two hundred of them, and every
-creation of a sandbox waits for one.
+Lines are put together as plain JSON, and what is equal for all sandboxes of a kind is kept as text: a document has about
+two hundred lines, and every creation of a sandbox waits for one. It is checked as a whole when somebody reads it.
 """
 
+import hashlib
 import json
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from pydantic import TypeAdapter
 
 from coldframe.contract.caller import Caller
+from coldframe.contract.credential import CredentialInfo, CredentialTerms
 from coldframe.contract.document import NOT_VERIFIED, ContractDocument
 from coldframe.contract.isolation import IsolationReport
 from coldframe.contract.policy import Label, Role
-from coldframe.contract.sandbox import SandboxInfo, SandboxSpec
+from coldframe.contract.sandbox import SandboxInfo
 from coldframe.control.call_records import USER, limit_numbers
+from coldframe.control.checkpoints import canonical
 from coldframe.control.judgement import allowed_operations, digest_of
 from coldframe.control.ledger import Ledger
+from coldframe.control.network_terms import NetworkTerms, find_terms, reaches
 from coldframe.control.rulebook import Rulebook
 from coldframe.control.store import Store, metadata
 from coldframe.policy.rules import RuleSet
@@ -45,8 +49,8 @@ Lines = list[Line]
 _LATEST = "SELECT document FROM contracts WHERE sandbox_id = ? ORDER BY version DESC LIMIT 1"
 _INSERT = "INSERT INTO contracts (sandbox_id, version, sha256, document) VALUES (?, ?, ?, ?)"
 _TIME = TypeAdapter(datetime)
-MOST_ASKED = 256
-"""Permissions that are kept: one for each kind of sandbox under each rule set."""
+MOST_KEPT = 256
+"""Parts of documents that are kept: one for each kind of sandbox under each rule set."""
 _KEPT: dict[str, tuple[str, str, str]] = {
     "commits": ("Saved repositories in the workspace", "kept", "kept"),
     "tree": ("Files of the workspace, uncommitted ones included", "kept", "kept"),
@@ -59,6 +63,14 @@ _KEPT: dict[str, tuple[str, str, str]] = {
 """Item: what it is, what becomes of it when a command or the server ends, and when the sandbox ends."""
 
 
+class _Fixed(NamedTuple):
+    """The sections that no measurement changes."""
+
+    sections: dict[str, Lines]
+    texts: dict[str, str]
+    """The same as canonical JSON."""
+
+
 class Contracts:
     """Issues and keeps the documents."""
 
@@ -67,60 +79,70 @@ class Contracts:
         self._ledger = ledger
         self._rulebook = rulebook
         self._clock = clock
-        self._asked: dict[tuple[str, str | None, SandboxSpec], Lines] = {}
+        self._kept: dict[tuple[object, ...], _Fixed] = {}
+        self.usable_credentials: Callable[[SandboxInfo], list[CredentialInfo]] = lambda _: []
+        """Those that are given to a sandbox."""
 
-    def issue(self, info: SandboxInfo, report: IsolationReport) -> ContractDocument:
-        """Return the newest version, made anew if it no longer says what is true.
+    def issue(self, info: SandboxInfo, report: IsolationReport) -> str:
+        """Return the newest version as JSON, made anew if it no longer says what is true.
 
         Raises:
             PolicyUnavailable: there are no rules, so the permissions are undefined and no contract can be.
         """
-        sections = _sections(info, report, self._permissions(info))
+        terms = self._terms(info)
+        fixed, measured = self._fixed(info, terms), _measured_sections(info, report, terms)
         with self._store.transaction() as connection:
             rows = self._store.read(_LATEST, (info.sandbox_id,))
-            newest = json.loads(rows[0][0]) if rows else None
-            if newest is not None and all(
-                _settled(newest[name]) == _settled(lines) for name, lines in sections.items()
-            ):
-                return ContractDocument.model_validate(newest)
-            content = {
+            version = 1
+            if rows:
+                newest, sections = json.loads(rows[0][0]), {**fixed.sections, **measured}
+                if all(_settled(newest[name]) == _settled(lines) for name, lines in sections.items()):
+                    return str(rows[0][0])
+                version += int(newest["version"])
+            head = {
                 "contract": "contract/v1",
                 "sandbox_id": info.sandbox_id,
-                "version": 1 if newest is None else newest["version"] + 1,
+                "version": version,
                 "issued_at": _TIME.dump_python(self._clock(), mode="json"),
-                **sections,
             }
-            document = ContractDocument.model_validate({**content, "sha256": digest_of(content)})
-            self._store.raw.execute(
-                _INSERT, (info.sandbox_id, document.version, document.sha256, document.model_dump_json())
-            )
-            self._ledger.append(
-                "contract.issued",
-                info.sandbox_id,
-                {
-                    "sandbox_id": info.sandbox_id,
-                    "agent_id": info.agent_id,
-                    "version": document.version,
-                    "sha256": document.sha256,
-                },
-                connection=connection,
-            )
+            texts = fixed.texts | {name: canonical(value) for name, value in (*head.items(), *measured.items())}
+            content = ",".join(f'"{name}":{texts[name]}' for name in sorted(texts))
+            sha256 = hashlib.sha256(f"{{{content}}}".encode()).hexdigest()
+            document = f'{{{content},"sha256":"{sha256}"}}'
+            self._store.raw.execute(_INSERT, (info.sandbox_id, version, sha256, document))
+            body = {"sandbox_id": info.sandbox_id, "agent_id": info.agent_id, "version": version, "sha256": sha256}
+            self._ledger.append("contract.issued", info.sandbox_id, body, connection=connection)
         return document
 
-    def _permissions(self, info: SandboxInfo) -> Lines:
-        """What an agent's token may do. Asked once for all sandboxes of the kind, unless a rule asks which one it is."""
+    def _terms(self, info: SandboxInfo) -> NetworkTerms | None:
+        """What it can reach, by the rules now, and as whom; None for a sandbox without network."""
+        if info.network is None:
+            return None
+        rules = self._rulebook.current.network
+        given = (one.terms for one in self.usable_credentials(info) if one.state == "usable")
+        accepted = tuple(one for one in given if reaches(rules, info.network, one.base))
+        return find_terms(rules, info.network)._replace(credentials=accepted)
+
+    def _fixed(self, info: SandboxInfo, terms: NetworkTerms | None) -> _Fixed:
+        """What holds for all sandboxes of the kind is put together once, unless a rule asks which one it is."""
         rules = self._rulebook.current
-        clean = info.model_copy(
-            update={"workspace_label": Label.PUBLIC, "state": info.state.model_copy(update={"state": "running"})}
-        )
         if "sandbox_id" in rules.text or "session_id" in rules.text:
-            return _asked(clean, rules)
-        key = (rules.sha256, info.agent_id, info.spec)
-        if key not in self._asked:
-            if len(self._asked) >= MOST_ASKED:
-                self._asked.clear()
-            self._asked[key] = _asked(clean, rules)
-        return self._asked[key]
+            return _make_fixed(info, rules, terms)
+        key = (rules.sha256, info.agent_id, info.spec, info.network, () if terms is None else terms.credentials)
+        if key not in self._kept:
+            if len(self._kept) >= MOST_KEPT:
+                self._kept.clear()
+            self._kept[key] = _make_fixed(info, rules, terms)
+        return self._kept[key]
+
+
+def _make_fixed(info: SandboxInfo, rules: RuleSet, terms: NetworkTerms | None) -> _Fixed:
+    """For an agent's token, in a sandbox that runs and a workspace where nothing has been seen yet."""
+    clean = info.model_copy(
+        update={"workspace_label": Label.PUBLIC, "state": info.state.model_copy(update={"state": "running"})}
+    )
+    sections = _fixed_sections(info, _asked(clean, rules), terms)
+    return _Fixed(sections, {name: canonical(lines) for name, lines in sections.items()})
 
 
 def _asked(info: SandboxInfo, rules: RuleSet) -> Lines:
@@ -168,17 +190,14 @@ def _number(value: float) -> int | str:
     return int(value) if value == int(value) else repr(value)
 
 
-def _sections(info: SandboxInfo, report: IsolationReport, permissions: Lines) -> dict[str, Lines]:
+def _fixed_sections(info: SandboxInfo, permissions: Lines, terms: NetworkTerms | None) -> dict[str, Lines]:
+    """By nothing but what the sandbox was asked to be, its agent and the rules."""
     return {
         "inputs": _inputs(info),
-        "execution": _execution(info, report),
         "outputs": _outputs(),
         "persistence": _persistence(info),
-        "isolation": _isolation(report),
         "permissions": permissions,
-        "exposure": _exposure(info),
-        "effective_reach": _reach(report),
-        "not_prevented": _not_prevented(report),
+        "exposure": _exposure(info, terms),
         "lifecycle": _lifecycle(info),
         "retention": [
             _line("retention.records", "Records and outputs are kept until the installation is removed.", "unlimited"),
@@ -186,6 +205,15 @@ def _sections(info: SandboxInfo, report: IsolationReport, permissions: Lines) ->
         ],
         "backup": [_line("backup.none", "Nothing is backed up by the product; back the data directory up.", None)],
         "cost": [_line("cost.none", "Nothing is metered or charged in this version.", None)],
+    }
+
+
+def _measured_sections(info: SandboxInfo, report: IsolationReport, terms: NetworkTerms | None) -> dict[str, Lines]:
+    return {
+        "execution": _execution(info, report),
+        "isolation": _isolation(report),
+        "effective_reach": _reach(report, terms),
+        "not_prevented": _not_prevented(report, terms),
     }
 
 
@@ -314,26 +342,101 @@ def _isolation(report: IsolationReport) -> Lines:
     return lines
 
 
-def _exposure(info: SandboxInfo) -> Lines:
-    return [
+def _exposure(info: SandboxInfo, terms: NetworkTerms | None) -> Lines:
+    brokered = [] if terms is None else [f"network:{one.name}" for one in terms.endpoints]
+    if terms is not None and terms.registries:
+        brokered.append("network:packages")
+    if terms is not None:
+        brokered += [f"credential:{one.name}" for one in terms.credentials]
+    what = "what stands in the lines of the network, by the egress broker" if brokered else "nothing"
+    lines = [
         _line("exposure.inside", "Inside: the workspace, /tmp, and the host's system files read-only.", "inside"),
-        _line("exposure.brokered", "Brokered: nothing; there is no egress broker in this version.", []),
-        _line("exposure.outside", "Outside: network, other sandboxes, host processes and files.", "outside"),
-        _line("exposure.network", "Connections outward are refused and recorded.", info.spec.network),
+        _line("exposure.brokered", f"Brokered: {what}.", brokered),
+        _line(
+            "exposure.outside", "Outside: all else of the network, other sandboxes, host processes, files.", "outside"
+        ),
     ]
+    if terms is None:
+        return [*lines, _line("exposure.network", "Connections outward are refused and recorded.", "none")]
+    profiles = list(info.network or ())
+    text = (
+        f"Profiles that have to agree: {', '.join(profiles)}. Whatever else goes outward is refused; all is recorded."
+    )
+    lines.append(_line("exposure.network", text, profiles, "record:network.contact"))
+    for one in terms.endpoints:
+        lines.append(
+            _line(
+                f"exposure.network.{one.name}",
+                f"Brokered: {one.name} {one.how}.",
+                {"exposure": "brokered", "grants": list(one.grants)},
+                "record:network.contact",
+            )
+        )
+    for credential in terms.credentials:
+        text = f"Brokered: commands have a handle in `{credential.variable}`, the secret is put in at the edge."
+        lines.append(
+            _line(f"exposure.credential.{credential.name}", text, _credential(credential), "record:secret.used")
+        )
+    return lines
 
 
-def _reach(report: IsolationReport) -> Lines:
+def _credential(terms: CredentialTerms) -> dict[str, Any]:
+    return {
+        "exposure": "brokered",
+        "service": terms.base,
+        "identity": terms.name,
+        "methods": list(terms.methods),
+        "paths": list(terms.paths),
+        "access": terms.access,
+        "production": terms.production,
+        "reason": terms.purpose,
+        "budget": terms.budget,
+        "expires": None if terms.expires_at is None else terms.expires_at.isoformat(),
+    }
+
+
+def _reach(report: IsolationReport, terms: NetworkTerms | None) -> Lines:
     writable = sorted(mount.target for mount in report.mounts if mount.writable)
     verified = f"measured:{report.measured_at.isoformat()}" if report.mounts else NOT_VERIFIED
-    return [
+    reached = [] if terms is None else [one.name for one in terms.endpoints]
+    lines = [
         _line("effective_reach.writable", "Places that code in the box can write.", writable, verified),
-        _line("effective_reach.network", "Addresses that code in the box can reach outside.", []),
-        _line("effective_reach.credentials", "Credentials handed to the box.", []),
+        _line("effective_reach.network", "Destinations outside that code in the box can reach.", reached),
+        _line(
+            "effective_reach.credentials",
+            "Credentials that it can use, without having them.",
+            [] if terms is None else [one.name for one in terms.credentials],
+        ),
     ]
+    if terms is None:
+        return lines
+    for credential in terms.credentials:
+        text = f"{credential.base} as `{credential.name}`: {', '.join(credential.methods)} of {', '.join(credential.paths)}"
+        lines.append(
+            _line(
+                f"effective_reach.credential.{credential.name}",
+                f"{text}; {credential.access}.",
+                _credential(credential),
+                "record:secret.used",
+            )
+        )
+    for one in terms.endpoints:
+        value = {"service": one.name, "identity": None, "grants": list(one.grants)}
+        text = f"{one.name} {one.how}, as nobody."
+        lines.append(_line(f"effective_reach.network.{one.name}", text, value, "record:network.contact"))
+    if terms.registries:
+        text = "Packages, read from the registries that the clients of this machine are set to; nothing is sent there."
+        lines.append(
+            _line("effective_reach.network.packages", text, {"methods": ["GET", "HEAD"]}, "record:network.contact")
+        )
+    if terms.more:
+        lines.append(
+            _line("effective_reach.network.more", "Further destinations are in the rules in force.", terms.more)
+        )
+    return lines
 
 
-def _not_prevented(report: IsolationReport) -> Lines:
+def _not_prevented(report: IsolationReport, terms: NetworkTerms | None) -> Lines:
     lines = [
         _line(f"not_prevented.level.{number}", sentence, None, "document:isolation")
         for number, sentence in enumerate(report.sentences, start=1)
@@ -346,6 +449,20 @@ def _not_prevented(report: IsolationReport) -> Lines:
         _line("not_prevented.own_files", "Code in the box can destroy or spoil all files of its own workspace.", None)
     )
     lines.append(_line("not_prevented.deny_list", "A list of commands is advice; the walls are the boundary.", None))
+    lines.append(_line("not_prevented.wrong_code", "Code that is wrong runs like any other, and may end with 0.", None))
+    for endpoint in () if terms is None else terms.endpoints:
+        text = (
+            f"Code in the box can send what it has, and may have, to {endpoint.name} {endpoint.how}; that is recorded."
+        )
+        lines.append(_line(f"not_prevented.network.{endpoint.name}", text, endpoint.name, "record:network.contact"))
+    for credential in () if terms is None else terms.credentials:
+        text = (
+            f"Code in the box can use credential `{credential.name}` for whatever it allows ({credential.access}: "
+            f"{', '.join(credential.methods)} of {', '.join(credential.paths)} at {credential.base}); each use is recorded."
+        )
+        lines.append(_line(f"not_prevented.credential.{credential.name}", text, credential.name, "record:secret.used"))
+    if terms is not None and terms.more:
+        lines.append(_line("not_prevented.network.more", "So it can to further destinations of the rules.", terms.more))
     return lines
 
 

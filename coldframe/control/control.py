@@ -7,10 +7,13 @@ from datetime import datetime
 
 from coldframe.contract.ports import Host
 from coldframe.control.agents import Agents
+from coldframe.control.contacts import Contacts
 from coldframe.control.contracts import Contracts
+from coldframe.control.credentials import Credentials
 from coldframe.control.gate import Gate
 from coldframe.control.history import History
 from coldframe.control.ledger import Ledger
+from coldframe.control.network import Network
 from coldframe.control.outputs import Outputs
 from coldframe.control.probe import Probe
 from coldframe.control.receipts import Receipts
@@ -18,7 +21,9 @@ from coldframe.control.rulebook import Rulebook
 from coldframe.control.sandboxes import Sandboxes
 from coldframe.control.sessions import Sessions
 from coldframe.control.store import Store
+from coldframe.control.taints import Taints
 from coldframe.control.tokens import Tokens
+from coldframe.control.vault import Vault
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,9 @@ class Control:
     receipts: Receipts
     outputs: Outputs
     history: History
+    taints: Taints
+    network: Network
+    credentials: Credentials
     host: Host
     probe: Probe
     clock: Callable[[], datetime]
@@ -50,6 +58,7 @@ class Control:
         """
         self.rulebook.start()
         await self.sandboxes.reconcile()
+        await self.network.start()
         await self.gate.recover()
         await self.history.catch_up()
         self.probe.start()
@@ -58,6 +67,8 @@ class Control:
         """Let go of calls under way, which run on, and close the records. The host is its owner's to close."""
         await self.probe.close()
         await self.gate.close()
+        await self.network.close()
+        await self.rulebook.close()
         await self.history.close()
         self.ledger.close()
         self.store.close()
@@ -81,9 +92,23 @@ def build_control(*, data_dir: str, host: Host, clock: Callable[[], datetime], r
     tokens = Tokens(store, ledger, clock)
     agents = Agents(store, ledger, tokens, host, clock)
     sessions = Sessions(store, ledger, clock)
-    rulebook = Rulebook(store, ledger, clock, rules_path)
-    contracts = Contracts(store, ledger, rulebook, clock)
-    sandboxes = Sandboxes(store, ledger, agents, sessions, rulebook, host, clock, contracts.issue)
+    rulebook = Rulebook(store, ledger, host, clock, rules_path)
+    contracts, contacts = Contracts(store, ledger, rulebook, clock), Contacts(store)
+    sandboxes = Sandboxes(store, ledger, agents, sessions, rulebook, contacts, host, clock, contracts.issue)
+    taints = Taints(store, sandboxes, sessions, host)
+    vault = Vault(os.path.join(directory, "credentials.key"))
+    credentials = Credentials(
+        store,
+        ledger,
+        rulebook,
+        sandboxes,
+        vault,
+        clock,
+        role_of=contacts.role_of,
+        withdraw=host.withdraw_credential,
+    )
+    contracts.usable_credentials = credentials.usable_in
+    network = Network(store, ledger, sandboxes, sessions, rulebook, taints, contacts, host, clock, credentials.answer)
     history = History(store, ledger, host)
     return Control(
         store=store,
@@ -94,10 +119,13 @@ def build_control(*, data_dir: str, host: Host, clock: Callable[[], datetime], r
         rulebook=rulebook,
         sandboxes=sandboxes,
         contracts=contracts,
-        gate=Gate(store, ledger, rulebook, sandboxes, sessions, history, clock),
+        gate=Gate(store, ledger, rulebook, sandboxes, sessions, taints, network, credentials, history, clock),
         receipts=Receipts(ledger, sandboxes),
-        outputs=Outputs(ledger, rulebook, sandboxes, sessions, host),
+        outputs=Outputs(ledger, rulebook, sandboxes, sessions, taints, host),
         history=history,
+        taints=taints,
+        network=network,
+        credentials=credentials,
         host=host,
         probe=Probe(sandboxes),
         clock=clock,

@@ -12,6 +12,7 @@ of its record among its facts. An error of the tool, such as FILE_NOT_FOUND, is 
 """
 
 import asyncio
+import contextlib
 import hashlib
 import logging
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable
@@ -32,12 +33,13 @@ from coldframe.contract.errors import (
     RulesInvalid,
 )
 from coldframe.contract.ledger import CallStarted, LedgerEntry
-from coldframe.contract.policy import CallContext, Decision, ResultContext
+from coldframe.contract.policy import CallContext, Decision, ResultContext, SecretContext
 from coldframe.contract.tool import AllowedOperation, ToolResult
 from coldframe.control.admission import Admission
 from coldframe.control.call_records import (
     ids_of,
 )
+from coldframe.control.credentials import Credentials
 from coldframe.control.flights import Flight
 from coldframe.control.history import History
 from coldframe.control.judged_outputs import JudgedOutputs
@@ -50,11 +52,14 @@ from coldframe.control.judgement import (
 from coldframe.control.keyed_calls import KeyedCalls
 from coldframe.control.landing import Landing, show, without_output
 from coldframe.control.ledger import Ledger
+from coldframe.control.network import Network
 from coldframe.control.past_box import PastBox
 from coldframe.control.rulebook import Rulebook
 from coldframe.control.sandboxes import Sandboxes
 from coldframe.control.sessions import Sessions
 from coldframe.control.store import Store
+from coldframe.control.taints import Taints
+from coldframe.policy.hooks import decide_secret
 from coldframe.policy.rules import RuleSet
 from coldframe.tools.registry import Answer, Ran, ToolCall, find_tool
 
@@ -73,6 +78,9 @@ class Gate:
         rulebook: Rulebook,
         sandboxes: Sandboxes,
         sessions: Sessions,
+        taints: Taints,
+        network: Network,
+        credentials: Credentials,
         history: History,
         clock: Callable[[], datetime],
     ) -> None:
@@ -80,12 +88,15 @@ class Gate:
         self._rulebook = rulebook
         self._sandboxes = sandboxes
         self._sessions = sessions
+        self._taints = taints
+        self._network = network
+        self._credentials = credentials
         self._history = history
         keyed = KeyedCalls(store)
         self._judged = JudgedOutputs(store)
         self._flights: dict[str, Flight] = {}
-        self._admission = Admission(store, ledger, rulebook, sandboxes, sessions, history, keyed, self._flights)
-        self._landing = Landing(store, ledger, sandboxes, sessions, history, keyed, self._judged, clock)
+        self._admission = Admission(store, ledger, rulebook, sandboxes, sessions, taints, history, keyed, self._flights)
+        self._landing = Landing(store, ledger, sandboxes, sessions, taints, history, keyed, self._judged, clock)
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
 
@@ -215,6 +226,8 @@ class Gate:
                 if hashlib.sha256(output).hexdigest() != context.output_sha256:
                     raise NotFound(f"the output judged in ledger entry {seq} is not what is kept", seq=seq)
             return stored, judge_result(context, output, rules)
+        if entry.kind == "secret.used":
+            return stored, decide_secret(SecretContext.model_validate(body["context"]), rules)
         return stored, judge_call(CallContext.model_validate(body["context"]), rules)
 
     async def recover(self) -> None:
@@ -278,15 +291,16 @@ class Gate:
     async def _fly(self, flight: Flight, content: AsyncIterable[bytes] | None) -> None:
         try:
             await show(self._history)  # What ended before is committed now, and is seen by what runs next.
+            if not flight.recovered and (untold := await self._settle_taint(flight)) is not None:
+                flight.settle(untold)
+                return
             ran, error = await self._run(flight, content)
             unknown = isinstance(error, HostUnreachable)
             # A start is recorded before it is made, so a command without a record has done nothing.
             idle = isinstance(flight.box, PastBox) and isinstance(error, NotFound)
             gone = flight.recovered and isinstance(error, GuestLost)
             if error is not None and (unknown or gone or idle):
-                entry = self._ledger.entry(flight.started_seq)
-                assert entry is not None
-                flight.settle(await self._landing.interrupt(entry, flight.started, error.message, began=not idle))
+                flight.settle(await self._interrupt(flight, error.message, began=not idle))
                 return
             flight.settle(await self._landing.finish(flight, ran, error))
         except ColdframeError as error:
@@ -301,6 +315,20 @@ class Gate:
             if flight.watch is not None:
                 flight.watch.close()
             self._flights.pop(flight.ids.call_id, None)
+
+    async def _settle_taint(self, flight: Flight) -> ColdframeError | None:
+        """What runs next may see more than what ran before, and boxes with a network have to know. If they cannot be told,
+        it does not run."""
+        try:
+            await self._taints.settle(flight.info)
+        except HostUnreachable as error:
+            return await self._interrupt(flight, error.message, began=False)
+        return None
+
+    async def _interrupt(self, flight: Flight, reason: str, *, began: bool) -> ColdframeError:
+        entry = self._ledger.entry(flight.started_seq)
+        assert entry is not None
+        return await self._landing.interrupt(entry, flight.started, reason, began=began)
 
     async def _run(
         self, flight: Flight, content: AsyncIterable[bytes] | None
@@ -341,9 +369,11 @@ class Gate:
             content=None if content is None else _unbroken(content),
             answer_early=partial(self._answer_early, flight),
             deliver=flight.deliver,
+            environment={} if flight.info.network is None else self._credentials.environment(flight.info),
         )
         if content is None:
-            return await flight.spec.run(call)
+            ran = await flight.spec.run(call)
+            return ran if flight.info.network is None or ran.command is None else await self._with_contacts(flight, ran)
         flight.work = asyncio.ensure_future(flight.spec.run(call))
         try:
             return await flight.work
@@ -352,6 +382,17 @@ class Gate:
                 raise InvalidArgument("the caller left before the content was complete") from None
             flight.work.cancel()
             raise
+
+    async def _with_contacts(self, flight: Flight, ran: Ran) -> Ran:
+        """With what went through the broker, which the box knows nothing of. The log has it in any case."""
+        assert ran.command is not None
+        with contextlib.suppress(HostUnreachable):
+            reached = await self._network.contacts_of(flight.info.sandbox_id, flight.ids.command_id)
+            if reached:
+                more = {"contacts": (*ran.command.contacts, *reached)}
+                answer = ran.answer.model_copy(update=more)
+                return ran._replace(answer=answer, command=ran.command.model_copy(update=more))
+        return ran
 
     def _answer_early(self, flight: Flight, answer: Answer) -> None:
         try:

@@ -35,6 +35,7 @@ from coldframe.control.ledger import Ledger
 from coldframe.control.sandboxes import Sandboxes
 from coldframe.control.sessions import Sessions
 from coldframe.control.store import Store
+from coldframe.control.taints import Taints
 from coldframe.policy.labels import join
 from coldframe.tools.registry import Answer, Ran
 
@@ -50,6 +51,7 @@ class Landing:
         ledger: Ledger,
         sandboxes: Sandboxes,
         sessions: Sessions,
+        taints: Taints,
         history: History,
         keyed: KeyedCalls,
         judged: JudgedOutputs,
@@ -59,6 +61,7 @@ class Landing:
         self._ledger = ledger
         self._sandboxes = sandboxes
         self._sessions = sessions
+        self._taints = taints
         self._history = history
         self._keyed = keyed
         self._judged = judged
@@ -135,6 +138,7 @@ class Landing:
                 kept = {} if key is None or found_again else without_output(result).model_dump(mode="json")
             if key is not None and not found_again:
                 self._keyed.close(flight.ids.call_id, kept, connection=connection)
+        await self._taints.settle(info)
         if self._store.is_settled:
             await show(self._history)
         else:

@@ -72,6 +72,9 @@ for _name in INDEXED:
     Index(f"ledger_{_name}", ledger_table.c[_name])
 # Partial, since every index costs each append 2 to 5 µs and most entries are about calls.
 Index("ledger_subject", ledger_table.c.subject, sqlite_where=sqlalchemy.text("subject IS NOT call_id"))
+_RARE = "call_id IS NULL AND kind NOT LIKE 'network.%'"
+"""What there is little of: neither about calls nor about contacts."""
+Index("ledger_rare", ledger_table.c.kind, sqlite_where=sqlalchemy.text(_RARE))
 
 _INSERT = (
     "INSERT INTO ledger (seq, at, kind, subject, body, previous, hash, sandbox_id, agent_id, session_id, call_id) "
@@ -223,10 +226,14 @@ class Ledger:
     ) -> list[LedgerEntry]:
         """Entries past *after* in order, at most *limit* and never more than MAX_ENTRIES; all filters must fit."""
         conditions, values = ["seq > ?"], [after]  # type: tuple[list[str], list[Any]]
+        of_calls = not kinds or any(kind.startswith("call.") for kind in kinds)
         if subject is not None:
             # In the words of the partial index; the subject of an entry about a call is the call.
-            conditions.append("((subject = ? AND subject IS NOT call_id) OR (call_id = ? AND subject = ?))")
-            values.extend([subject] * 3)
+            about, times = "(subject = ? AND subject IS NOT call_id)", 1
+            if of_calls:
+                about, times = f"({about} OR (call_id = ? AND subject = ?))", 3
+            conditions.append(about)
+            values.extend([subject] * times)
         for name, value in (
             ("sandbox_id", sandbox_id),
             ("agent_id", agent_id),
@@ -239,16 +246,16 @@ class Ledger:
         if kinds:
             conditions.append(f"kind IN ({', '.join('?' * len(kinds))})")
             values.extend(kinds)
-            if not any(kind.startswith("call.") for kind in kinds):
-                conditions.append("call_id IS NULL")  # Few entries, and indexed; an index by kind costs every append.
+            if not of_calls and subject is None and not any(kind.startswith("network.") for kind in kinds):
+                conditions.append(_RARE)  # Indexed by kind, which would cost every append of the others too much.
         query = f"{_SELECT} WHERE {' AND '.join(conditions)} ORDER BY seq LIMIT ?"
         return self._read(query, [*values, max(0, min(limit, MAX_ENTRIES))])
 
     def last(self, sandbox_id: str, *kinds: str, before: int) -> LedgerEntry | None:
         """The newest entry of one of *kinds* about a sandbox, of those with a number under *before*."""
-        of_calls = any(kind.startswith("call.") for kind in kinds)
+        often = any(kind.startswith(("call.", "network.")) for kind in kinds)
         # Most entries of a sandbox are about calls; the others are found among all others, by the index that `+` leaves.
-        about = "sandbox_id = ?" if of_calls else "+sandbox_id = ? AND call_id IS NULL"
+        about = "sandbox_id = ?" if often else f"+sandbox_id = ? AND {_RARE}"
         marks = ", ".join("?" * len(kinds))
         query = f"{_SELECT} WHERE {about} AND kind IN ({marks}) AND seq < ? ORDER BY seq DESC LIMIT 1"
         found = self._read(query, [sandbox_id, *kinds, before])

@@ -28,6 +28,7 @@ from coldframe.control.rights import require
 from coldframe.control.rulebook import Rulebook
 from coldframe.control.sandboxes import Sandboxes
 from coldframe.control.sessions import Sessions
+from coldframe.control.taints import Taints
 from coldframe.policy.labels import join
 
 WINDOW_CAP_BYTES = 16 * 1024 * 1024
@@ -56,12 +57,19 @@ class Outputs:
     """Reads what commands left behind; starts nothing."""
 
     def __init__(
-        self, ledger: Ledger, rulebook: Rulebook, sandboxes: Sandboxes, sessions: Sessions, host: Host
+        self,
+        ledger: Ledger,
+        rulebook: Rulebook,
+        sandboxes: Sandboxes,
+        sessions: Sessions,
+        taints: Taints,
+        host: Host,
     ) -> None:
         self._ledger = ledger
         self._rulebook = rulebook
         self._sandboxes = sandboxes
         self._sessions = sessions
+        self._taints = taints
         self._host = host
         self._marks: dict[tuple[str, str], _Mark] = {}
 
@@ -138,7 +146,7 @@ class Outputs:
                 seen += len(event.data)
                 if whole is not None and len(data) == length:
                     break
-        self._join(caller, info, label)
+        await self._join(caller, info, label)
         end = offset + len(data)
         total = seen if whole is None else whole.bytes
         return OutputWindow(
@@ -165,7 +173,7 @@ class Outputs:
     ) -> AsyncIterator[CommandEvent]:
         """Yield the events of a command from the chunk after *after_seq* to its end. Raises like `output`."""
         info, _, label = self._opened(caller, sandbox_id, command_id)
-        self._join(caller, info, label)
+        await self._join(caller, info, label)
         async for event in self._sandboxes.events(info, command_id, after_seq=after_seq):
             yield event
 
@@ -224,9 +232,10 @@ class Outputs:
             return info.model_copy(update={"result": result})
         return info
 
-    def _join(self, caller: Caller, info: SandboxInfo, label: Label) -> None:
+    async def _join(self, caller: Caller, info: SandboxInfo, label: Label) -> None:
         if caller.role is Role.AGENT:
             self._sessions.raise_taint(self._sandboxes.session(info).session_id, label)
+            await self._taints.settle(info)
 
     def _call(self, info: SandboxInfo, command_id: str) -> _Call:
         entries = {entry.kind: entry for entry in self._ledger.entries(call_id=ids_of(command_id).call_id)}

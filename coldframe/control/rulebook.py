@@ -5,22 +5,32 @@ the file given at start is broken and nothing was in force before, `current` rai
 call: nothing falls back to looser rules. The file is read at start only; a set loaded through the public
 surface stays in force over restarts until the file changes. Watching the file was rejected: a half-written
 file is not a decision of anybody.
+
+The host judges what goes over the network by the same text. It is told first, and a set that it does not take is not
+in force here either; one that could not be recorded is taken back there.
 """
 
+import asyncio
+import contextlib
 import hashlib
+import logging
 from collections.abc import Callable
 from datetime import datetime
 
 import sqlalchemy as sa
 
 from coldframe.contract.caller import Caller
-from coldframe.contract.errors import GrantMissing, NotFound, PolicyUnavailable, RulesInvalid
+from coldframe.contract.errors import ColdframeError, GrantMissing, NotFound, PolicyUnavailable, RulesInvalid
+from coldframe.contract.ports import Host
 from coldframe.control.ledger import Ledger
 from coldframe.control.rights import require
 from coldframe.control.store import Store, metadata
 from coldframe.policy.rules import DEFAULT_RULES, RuleSet, load_rules
 
 RULE_FILE_CAP_BYTES = 4 * 1024 * 1024
+TELL_AGAIN_S = 1.0
+"""Pause before the host is told once more which rules hold."""
+_log = logging.getLogger(__name__)
 
 rule_sets = sa.Table(
     "rule_sets",
@@ -36,12 +46,17 @@ rule_sets = sa.Table(
 class Rulebook:
     """Holds the set in force. Loading is for owners and admins, and is recorded with both digests."""
 
-    def __init__(self, store: Store, ledger: Ledger, clock: Callable[[], datetime], rules_path: str | None) -> None:
+    def __init__(
+        self, store: Store, ledger: Ledger, host: Host, clock: Callable[[], datetime], rules_path: str | None
+    ) -> None:
         self._store = store
         self._ledger = ledger
+        self._host = host
         self._clock = clock
         self._path = rules_path
         self._current: RuleSet | None = None
+        self._loading = asyncio.Lock()
+        self._work: set[asyncio.Task[None]] = set()
         self._past: dict[str, RuleSet] = {}
         self.problem: str | None = None
         """Why the rule file was not taken at start; None if all is well."""
@@ -90,25 +105,76 @@ class Rulebook:
     def text(self) -> str:
         return self.current.text
 
-    def load(self, text: str, *, caller: Caller) -> RuleSet:
-        """Validate *text* and bring it into force.
+    async def load(self, text: str, *, caller: Caller) -> RuleSet:
+        """Validate *text* and bring it into force, here and for the connections of every box. A caller that leaves changes
+        nothing about that.
 
         Raises:
             GrantMissing: the caller may not; recorded.
             RulesInvalid: with the line; the set in force stays; recorded.
+            HostUnreachable: the host could not be told; the set in force stays.
             LedgerUnavailable: the change could not be recorded, so it was not made.
         """
         try:
             require(caller, "policy.load")
             rules = _loaded(text)
+            work = asyncio.ensure_future(self._bring_into_force(rules, caller))
+            self._work.add(work)
+            work.add_done_callback(self._work.discard)
+            await asyncio.shield(work)
         except (GrantMissing, RulesInvalid) as error:
             digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
             body = {"caller": caller.name, "code": error.code, "reason": error.message, "sha256": digest}
             self._ledger.append("policy.refused", digest, body)
             raise
-        self._take(rules, origin="call", caller=caller)
-        self.problem = None
         return rules
+
+    async def _bring_into_force(self, rules: RuleSet, caller: Caller) -> None:
+        async with self._loading:
+            try:
+                await self._host.use_network_rules(rules.text)
+                self._take(rules, origin="call", caller=caller)
+            except RulesInvalid:
+                raise  # and the host has what it had
+            except BaseException:
+                self._tell_later()
+                raise
+            self.problem = None
+
+    async def tell_host(self) -> None:
+        """Tell the host the set in force; without one, that nothing is allowed. Raises HostUnreachable."""
+        async with self._loading:
+            try:
+                await self._host.use_network_rules(self._network_text)
+            except RulesInvalid as error:
+                _log.error("the host takes no network rules of the set in force: %s", error.message)
+                await self._host.use_network_rules(DEFAULT_RULES.text)
+
+    @property
+    def _network_text(self) -> str:
+        return DEFAULT_RULES.text if self._current is None else self._current.text
+
+    def _tell_later(self) -> None:
+        """The host may have been told of a set that is not in force: take that back, whatever it takes."""
+
+        async def tell() -> None:
+            while True:
+                try:
+                    return await self.tell_host()
+                except ColdframeError as error:
+                    _log.warning("the host could not be told the rules in force: %s", error.message)
+                await asyncio.sleep(TELL_AGAIN_S)
+
+        task = asyncio.ensure_future(tell())
+        self._work.add(task)
+        task.add_done_callback(self._work.discard)
+
+    async def close(self) -> None:
+        """Let go of what is under way; the host is told again at the next start."""
+        for task in list(self._work):
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError, ColdframeError):
+                await task
 
     def past(self, sha256: str) -> RuleSet:
         """Return the set with that digest, in force or not.

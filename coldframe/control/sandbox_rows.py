@@ -24,7 +24,11 @@ sandboxes = sa.Table(
     sa.Column("workspace_label", sa.Text, nullable=False),
     sa.Column("created_at", sa.Text, nullable=False),
 )
-FIELDS = "sandbox_id, agent_id, session_id, spec, state, report, workspace_label, created_at"
+FIELDS = (
+    "sandbox_id, agent_id, session_id, spec, state, report, workspace_label, created_at, "
+    "(SELECT role FROM networks WHERE networks.sandbox_id = sandboxes.sandbox_id)"
+)
+"""The last one is the role of whoever made it, and None for a sandbox without network."""
 INSERT = (
     "INSERT INTO sandboxes (sandbox_id, agent_id, session_id, spec, state, workspace_label, created_at) "
     "VALUES (?, ?, ?, ?, ?, ?, ?)"

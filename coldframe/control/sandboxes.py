@@ -21,6 +21,7 @@ from coldframe.contract.command import CommandEvent, Contact, Ended, OutputChunk
 from coldframe.contract.document import ContractDocument
 from coldframe.contract.errors import (
     ColdframeError,
+    DeniedByRule,
     GrantMissing,
     GuestLost,
     HostUnreachable,
@@ -33,11 +34,13 @@ from coldframe.contract.errors import (
 )
 from coldframe.contract.files import ListProcesses, ListRuntimes, ProcessInfo, Runtime, TightenLimits
 from coldframe.contract.isolation import IsolationReport
+from coldframe.contract.network import NetworkAccess
 from coldframe.contract.policy import Label, Outcome, Role
 from coldframe.contract.ports import Box, Host
 from coldframe.contract.sandbox import LARGEST, Limits, SandboxInfo, SandboxSpec, SessionInfo
 from coldframe.contract.state import StateObject
 from coldframe.control.agents import Agents
+from coldframe.control.contacts import Contacts
 from coldframe.control.judgement import build_context, digest_of, judge_call
 from coldframe.control.keyed_calls import KeyedCalls
 from coldframe.control.ledger import Ledger, format_time, parse_time
@@ -61,9 +64,12 @@ from coldframe.control.sandbox_rows import (
 from coldframe.control.sessions import Sessions
 from coldframe.control.store import Kept, Store
 from coldframe.policy.labels import join, parse
+from coldframe.policy.network_rules import NONE
+from coldframe.policy.rules import RuleSet
 from coldframe.tools.registry import CallFacts
 
-IssueContract = Callable[[SandboxInfo, IsolationReport], ContractDocument]
+IssueContract = Callable[[SandboxInfo, IsolationReport], str]
+"""Gives the newest document as JSON."""
 MOST_DENIED = 256
 """Programs that whoever makes a sandbox may deny in it beside the rules."""
 
@@ -78,6 +84,7 @@ class Sandboxes:
         agents: Agents,
         sessions: Sessions,
         rulebook: Rulebook,
+        contacts: Contacts,
         host: Host,
         clock: Callable[[], datetime],
         issue_contract: IssueContract,
@@ -87,13 +94,19 @@ class Sandboxes:
         self._agents = agents
         self._sessions = sessions
         self._rulebook = rulebook
+        self._contacts = contacts
         self._host = host
         self._clock = clock
         self._issue_contract = issue_contract
         self._kept: Kept[SandboxInfo] = Kept(store, self._load)
+        self._kept_under: RuleSet | None = None
         self._told: dict[str, Limits] = {}
         """The limits that each box holds its commands to, as far as it was told since this server began."""
         self._telling = asyncio.Lock()
+        self.networked: dict[str, str] = {}
+        """Those that run and have a network, with what tells their workspace from others."""
+        self.network_ended: Callable[[str], None] = lambda _: None
+        """Told of each of them that has ended."""
         self.used: set[str] = set()
         """Those in which something may run that the probe has not measured; it takes out what it has."""
         self._keyed = KeyedCalls(store)
@@ -108,7 +121,9 @@ class Sandboxes:
         Raises:
             GrantMissing: the caller may not.
             Conflict: the key was used for something else.
-            InvalidArgument: neither or both of an agent and `background`, or too many denied programs.
+            InvalidArgument: neither or both of an agent and `background`, too many denied programs, or no such network
+                profile.
+            DeniedByRule: the rules give it no network although one was asked for.
             IsolationUnavailable: a wall is missing on this host; nothing is left behind.
         """
         require(caller, "sandbox.create")
@@ -132,6 +147,7 @@ class Sandboxes:
         if (made := await self._made_before(caller, idempotency_key, asked)) is not None:
             return made
         sandbox_id = f"sbx_{secrets.token_hex(10)}"
+        network = self._network_of(caller, sandbox_id, spec)
         now, written = self._clock(), spec.model_dump_json()
         with self._store.transaction() as connection:
             session = self._sessions.open(sandbox_id, spec.agent_id)
@@ -139,11 +155,13 @@ class Sandboxes:
             starting = state_object(sandbox_id, "starting", now).model_dump_json()
             row = (sandbox_id, spec.agent_id, session.session_id, written, starting, Label.PUBLIC.value)
             self._store.raw.execute(INSERT, (*row, format_time(now)))
+            if network is not None:
+                self._contacts.open_network(sandbox_id, caller.role)
             if idempotency_key is not None:
                 self._keyed.open(caller.token_id, idempotency_key, asked, sandbox_id, connection=connection)
                 self._creating[sandbox_id] = asyncio.Event()
         try:
-            report = await self._host.create(sandbox_id, spec, session_id=session.session_id)
+            report = await self._host.create(sandbox_id, spec, session_id=session.session_id, network=network)
             self._told[sandbox_id] = spec.limits
             if self._tightened(spec) is not spec:
                 await self.hold_to_limits(sandbox_id, await self._host.box(sandbox_id))
@@ -162,11 +180,14 @@ class Sandboxes:
                         "caller": caller.name,
                         "spec": written,
                         "degraded": list(degraded_of(report)),
+                        **({} if network is None else {"network": list(self._find(sandbox_id).network or ())}),
                     },
                     connection=connection,
                 )
                 info = self._find(sandbox_id)
                 self._issue_contract(info, report)
+            if network is not None:
+                self.networked[sandbox_id] = _workspace_of(info)
         except BaseException as error:
             await asyncio.shield(self._undo(sandbox_id, session.session_id, spec, caller, error))
             raise
@@ -192,6 +213,7 @@ class Sandboxes:
         with self._store.transaction() as connection:
             self._kept.forget(sandbox_id)
             connection.execute(sandboxes.delete().where(sandboxes.c.sandbox_id == sandbox_id))
+            self._contacts.forget_network(sandbox_id)
             self._sessions.close(session_id)
             self._keyed.forget(sandbox_id, connection=connection)
             body = {
@@ -300,7 +322,7 @@ class Sandboxes:
     async def contract(self, caller: Caller, sandbox_id: str) -> ContractDocument:
         """Measure now and return the newest version of the contract; a change of the walls or rules makes a new one."""
         report = await self.report(caller, sandbox_id)
-        return self._issue_contract(self.get(caller, sandbox_id), report)
+        return ContractDocument.model_validate(json.loads(self._issue_contract(self.get(caller, sandbox_id), report)))
 
     def session(self, info: SandboxInfo) -> SessionInfo:
         """Return the session that calls join unless they name another: the newest one, if the owner has reset it."""
@@ -379,6 +401,54 @@ class Sandboxes:
                 if limits != self._told.get(sandbox_id):
                     await box.ask(TightenLimits(limits=limits))
                     self._told[sandbox_id] = limits
+
+    def networked_beside(self, info: SandboxInfo) -> builtins.list[str]:
+        """Sandboxes with a network on the workspace of *info*, itself included."""
+        return self.networked_on(_workspace_of(info))
+
+    def networked_on(self, workspace: str) -> builtins.list[str]:
+        """The same, by agent."""
+        return [sandbox_id for sandbox_id, other in self.networked.items() if other == workspace]
+
+    def _network_of(self, caller: Caller, sandbox_id: str, spec: SandboxSpec) -> NetworkAccess | None:
+        """How a new sandbox is joined to the network; None if it gets none. All profiles that apply have to agree to
+        whatever it reaches later, so one that asks for more than it is given gets no more.
+
+        Raises:
+            InvalidArgument: there is no such profile.
+            DeniedByRule: one was asked for, and the rules give none.
+        """
+        rules = self._rulebook.current.network
+        asked = spec.network
+        if asked is not None and rules.table(asked) is None:
+            raise InvalidArgument(
+                f"there is no network profile `{asked}`",
+                hint=f"profiles of the rules in force are {', '.join(rules.profiles)}",
+                argument="network",
+                profiles=list(rules.profiles),
+            )
+        if asked == NONE:
+            return None
+        if NONE in rules.applying(asked, sandbox_id=sandbox_id, agent_id=spec.agent_id, role=caller.role):
+            if asked is None:
+                return None
+            raise DeniedByRule(
+                f"the rules give this sandbox no network, so it cannot have `{asked}`",
+                hint="`use` in the section `network` of the rule file says who gets which profile",
+                argument="network",
+                rule="network:none",
+            )
+        taint = Label.PUBLIC
+        if spec.agent_id is not None:
+            taint = self._agents.get(spec.agent_id).workspace_label
+        return NetworkAccess(asked=asked, role=caller.role, taint=taint)
+
+    def _profiles(self, sandbox_id: str, agent_id: str | None, asked: str | None, role: str) -> tuple[str, ...]:
+        """Network profiles that apply to a sandbox that has a network, by the rules now."""
+        rules = self._rulebook.in_force
+        if rules is None:
+            return (NONE,)
+        return tuple(rules.network.applying(asked, sandbox_id=sandbox_id, agent_id=agent_id, role=Role(role)))
 
     def _restricted(self, spec: SandboxSpec) -> SandboxSpec:
         """With the programs that the rules leave a new sandbox of this agent; limits are told to the box, not built in."""
@@ -494,6 +564,9 @@ class Sandboxes:
                 self._close_sessions(row.sandbox_id)
             elif state == "running" and boxes.get(row.sandbox_id) == "running":
                 self.used.add(row.sandbox_id)  # nobody knows what was started in it before
+                info = self._find(row.sandbox_id)
+                if info.network is not None:
+                    self.networked[row.sandbox_id] = _workspace_of(info)
             elif state == "running":
                 self.mark_lost(row.sandbox_id, "its box was not there when the server started")
         return await self._sweep()
@@ -513,8 +586,13 @@ class Sandboxes:
         with self._store.transaction():
             self._kept.forget(sandbox_id)
             self._store.raw.execute(SET_STATE, (state.model_dump_json(), sandbox_id))
+        if state.state in ENDED and self.networked.pop(sandbox_id, None) is not None:
+            self.network_ended(sandbox_id)
 
     def _find(self, sandbox_id: str) -> SandboxInfo:
+        if self._kept_under is not self._rulebook.in_force:
+            self._kept.forget_all()  # what they have of the network is by the rules
+            self._kept_under = self._rulebook.in_force
         found = self._kept.get(sandbox_id)
         if found is None:
             raise _no_sandbox(sandbox_id)
@@ -538,16 +616,17 @@ class Sandboxes:
         return info
 
     def _info(self, row: tuple[Any, ...]) -> SandboxInfo:
-        sandbox_id, agent_id, session_id, spec, state, report, label, created_at = row
-        workspace_label = parse(label)
+        sandbox_id, agent_id, session_id, written, state, report, label, created_at, role = row
+        workspace_label, spec = parse(label), stored_spec(written)
         return SandboxInfo(
             sandbox_id=sandbox_id,
             agent_id=agent_id,
             session_id=session_id,
-            spec=stored_spec(spec),
+            spec=spec,
             state=stored_state(state),
             created_at=parse_time(created_at),
             workspace_label=workspace_label,
+            network=None if role is None else self._profiles(sandbox_id, agent_id, spec.network, role),
             degraded=() if report is None else weak_points(report),
         )
 
@@ -558,6 +637,11 @@ def _no_sandbox(sandbox_id: str) -> NotFound:
         next_actions=[next_action("sandbox.list", "lists the sandboxes that are yours")],
         sandbox_id=sandbox_id[:80],
     )
+
+
+def _workspace_of(info: SandboxInfo) -> str:
+    """No agent's id has the sign in it, so none is taken for a temporary workspace."""
+    return info.agent_id if info.agent_id is not None else f"_{info.sandbox_id}"
 
 
 def _told_spec(spec: SandboxSpec) -> dict[str, Any]:

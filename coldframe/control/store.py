@@ -400,6 +400,10 @@ class Kept(Generic[T]):
         self._rows.pop(key, None)
         self._store.after(lambda _: None, lambda: self._drop(key))
 
+    def forget_all(self) -> None:
+        """What was made of the rows beside what they hold is made anew."""
+        self._rows.clear()
+
     def _drop(self, key: str) -> None:
         self._rows.pop(key, None)
 

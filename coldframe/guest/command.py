@@ -39,6 +39,8 @@ GRACE_S = 1.0
 """Between TERM and KILL."""
 HELD_LIMIT_S = 1.0
 """How long a killed main process may be held back by a neighbour that traces it, before its end is told anyway."""
+TOGETHER_S = 0.002
+"""How long the news that a command has started waits for its first output or its end, to be told with it."""
 LATE_CAP_BYTES = 64 * 1024 * 1024
 """Output of adopted processes that is kept after their command's end; more is read and dropped."""
 
@@ -91,6 +93,8 @@ class Command:
         self._streams = Streams(
             loop, transcript, take=self._take, on_arrival=self._on_arrival, on_last_end=self._on_last_end
         )
+        self._reported = False
+        """Whether the child has said all it will say, and its report is closed."""
         self._held = False
         self._kill_since = 0.0
         self._status: int | None = None
@@ -99,6 +103,7 @@ class Command:
         self._reason: str | None = None
         self._limit: dict[str, Any] | None = None
         self._start_error: str | None = None
+        self._news: Timer | None = None
         self._deadline: Timer | None = None
         self._usage_check: Timer | None = None
         self._drain_idle: Timer | None = None
@@ -138,7 +143,6 @@ class Command:
                     script=script,
                     terminal=bool(terminal),
                     fork=self.tree.fork,
-                    prepare=self.tree.enter,
                 )
             )
         except (OSError, *MALFORMED) as error:
@@ -187,7 +191,7 @@ class Command:
     def _read_report(self) -> None:
         """The child's words before exec: its pid inside, and why the start failed if it did. Called at their end."""
         assert self._child is not None
-        if self._child.report < 0:
+        if self._reported:
             return
         self._loop.forget(self._child.report)
         try:
@@ -195,7 +199,7 @@ class Command:
         except BlockingIOError:  # who holds it still was stopped before exec, and said nothing yet
             data = b""
         os.close(self._child.report)
-        self._child = self._child._replace(report=-1)
+        self._reported = True
         for line in data.splitlines():
             word, _, rest = line.partition(b" ")
             if word == b"pid" and rest.isdigit():
@@ -206,7 +210,14 @@ class Command:
                 self._status_if_failed = 127 if int(code or 0) == errno.ENOENT else 126
         if self.started is not None:
             self.state = "running"
-            self._on_change(self)
+            self._news = self._loop.after(TOGETHER_S, self._tell)
+
+    def _tell(self) -> None:
+        """Have followers look."""
+        if self._news is not None:
+            self._news.cancel()
+            self._news = None
+        self._on_change(self)
 
     _status_if_failed = 126
 
@@ -218,7 +229,7 @@ class Command:
                 self._keep(stream, bytes(data))
         except OSError as error:
             self._output_lost(error)
-        self._on_change(self)
+        self._tell()
 
     def _on_arrival(self) -> None:
         if self._drain_idle is not None:
@@ -399,7 +410,7 @@ class Command:
             self._close()
         else:
             self._watch_leftovers()
-        self._on_change(self)
+        self._tell()
 
     def _watch_leftovers(self) -> None:
         """Keep the group of adopted processes until the last of them is gone."""

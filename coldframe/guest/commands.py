@@ -7,6 +7,7 @@ afterwards.
 """
 
 import contextlib
+import itertools
 import os
 import select
 import signal
@@ -17,12 +18,14 @@ from typing import Any, NamedTuple, Protocol
 
 from coldframe.guest import manifest
 from coldframe.guest.command import Command, now
-from coldframe.guest.contacts import BATCH, ContactLog
+from coldframe.guest.contacts import ContactLog
+from coldframe.guest.digests import KeptDigests
 from coldframe.guest.facts import Named
 from coldframe.guest.loop import IN, Loop
 from coldframe.guest.paths import open_directory
 from coldframe.guest.presence import Presence
 from coldframe.guest.records import Record, end_record, is_id, open_record, read_record
+from coldframe.guest.refusals import Refusals
 from coldframe.guest.transcript import Transcript
 from coldframe.guest.usage import Tree
 from coldframe.guest.verbs import Failure
@@ -33,6 +36,8 @@ MOST_BATCHES = 64
 FLOOD_REST_S = 0.05
 LOWERED_LIVE = ("wall_s", "cpu_s", "memory_mib", "disk_mib", "output_mib", "file_mib", "open_files")
 """Limits that can be lowered for the next command of a box that runs."""
+PREPARED_ENTRIES, PREPARED_BYTES = 200, 4 << 20
+"""A workspace of so much is scanned before anybody asks for a command: a few milliseconds at most."""
 KEPT_COMMANDS = 64
 """Ended commands held in memory; older ones are read back from their records."""
 
@@ -48,13 +53,25 @@ class Quota(Protocol):
     def hold_to(self, limit_bytes: int) -> None: ...
 
 
+class Handover(NamedTuple):
+    """Who comes to this listener is given the sockets of the box's way out. No file leads the server there."""
+
+    listener: socket.socket
+    give: Callable[[socket.socket], None]
+    """Raises OSError."""
+
+
 class Setting(NamedTuple):
     """All that a keeper needs to serve its box."""
 
     listener: socket.socket
+    handover: Handover | None
+    """None for a box without a way out."""
     lease: int
     """End of file on it ends the box; -1 for a box that outlives its creator."""
     records: int
+    digests: int
+    """File of digests for all sandboxes of the workspace; -1 for one that has no other (see digests.py)."""
     root: int
     """The workspace, opened inside the box's own mounts."""
     init: int
@@ -63,12 +80,15 @@ class Setting(NamedTuple):
     limits: dict[str, Any]
     """Fields of Limits; lowered in place by `tighten_limits`."""
     tree: Callable[[int], Tree]
+    prepare: Callable[[], None]
+    """To be called once it is known that the box is ready: what its first command needs, which nobody waits for yet."""
     seal: Callable[[], None]
     """In whatever is forked beside commands: take on the filter of the box."""
     quota: Quota
     starts_any_program: bool
     """False for a box that has but a few: then no input of a command comes as a file that could be started."""
-    capture: socket.socket | None
+    refusals: Refusals | None
+    """What the box was refused to reach; None for nobody who looks."""
     evidence: Callable[[], dict[str, Any]]
 
 
@@ -84,9 +104,10 @@ class Commands:
         self.loop = loop
         self.held: dict[str, Command] = {}
         self.followers: dict[str, set[Follower]] = {}
-        self.contacts = ContactLog()
+        self.contacts = self._new_log()
         self._command_contacts: dict[str, ContactLog] = {}
         self._built_limits = dict(setting.limits)
+        self._digests = KeptDigests(setting.digests)
         self._manifest: manifest.Manifest | None = None
         self._before: dict[str, manifest.Manifest | None] = {}
         self._records: dict[str, int] = {}
@@ -101,9 +122,20 @@ class Commands:
         """What tells of changed files and of attempts to reach somebody: one look for both before and after a command."""
         if self._watch.file >= 0:
             self._quiet.register(self._watch.file, select.EPOLLIN)
-        if setting.capture is not None:
-            self._quiet.register(setting.capture.fileno(), select.EPOLLIN)
-            self._watch_capture(setting.capture)
+        if setting.refusals is not None:
+            self._quiet.register(setting.refusals.fileno(), select.EPOLLIN)
+            self._watch_refusals(setting.refusals)
+
+    def prepare(self) -> None:
+        """Do ahead what the first command would wait for, within bounds; what fails now is told to that command."""
+        self.setting.prepare()
+        with contextlib.suppress(OSError):
+            if self._presence.is_alone():  # else it is scanned again in any case
+                scanned = self._scan(
+                    None, max_entries=PREPARED_ENTRIES, hash_budget_bytes=PREPARED_BYTES, others_since_ns=0
+                )
+                if scanned.recorded and scanned.reason is None:
+                    self._manifest = scanned
 
     def end_box(self) -> None:
         """Kill the box: its first process takes all others with it. Nothing to do if it has ended."""
@@ -160,8 +192,9 @@ class Commands:
                 raise
             return None, True  # it ran once; where it ran may be gone since
         try:
-            with Named(b""):
-                self._presence.show()
+            if not self._presence.shown:
+                with Named(b""):
+                    self._presence.show()
             self._look()
             before = self._state() if request.get("track_files") else None
             self._count += 1
@@ -189,7 +222,7 @@ class Commands:
             )
             self.held[command_id] = command
             self._live[command] = time.time_ns()
-            self._command_contacts[command_id] = ContactLog()
+            self._command_contacts[command_id] = self._new_log()
             command.begin(directory, environment, stdin)
         finally:
             if directory != root:
@@ -226,12 +259,14 @@ class Commands:
 
     def _look(self) -> None:
         """Take what was seen up to now, before a command begins or ends: whom it wanted to reach, what was changed."""
-        capture = self.setting.capture
+        refusals = self.setting.refusals
         for file, _ in self._quiet.poll(0, 2):
             if file == self._watch.file:
                 self._watch.read()
-            elif capture is not None:
-                self._note_contacts(capture)
+            elif refusals is not None:
+                for _ in range(MOST_BATCHES):
+                    if not self._contact_log().take(refusals):
+                        break
 
     def _state(self, ending: Command | None = None) -> manifest.Manifest:
         """The workspace now: the last one, if nothing has changed since and nobody else could have changed it unseen."""
@@ -244,9 +279,28 @@ class Commands:
             others.append(since_s * 1_000_000_000)
         if known is None or others or not self._watch.unchanged:
             others_since_ns = min(others, default=None)
-            known = manifest.scan(self.setting.root, known, watch=self._watch, others_since_ns=others_since_ns)
+            known = self._scan(known, others_since_ns=others_since_ns)
             self._manifest = known
         return known
+
+    def _scan(
+        self,
+        known: manifest.Manifest | None,
+        *,
+        others_since_ns: int | None,
+        max_entries: int = manifest.MOST_ENTRIES,
+        hash_budget_bytes: int = manifest.HASH_BUDGET_BYTES,
+    ) -> manifest.Manifest:
+        found = manifest.scan(
+            self.setting.root,
+            known or manifest.Manifest(False, None, {}, None, self._digests.read(), ()),
+            max_entries=max_entries,
+            hash_budget_bytes=hash_budget_bytes,
+            watch=self._watch,
+            others_since_ns=others_since_ns,
+        )
+        self._digests.add(found.digests)
+        return found
 
     def _file_changes(self, command: Command, before: manifest.Manifest | None, *, tracked: bool) -> dict[str, Any]:
         if not tracked or before is None:
@@ -265,31 +319,29 @@ class Commands:
             "changes": [] if same else manifest.compare(before, after),
         }
 
-    def _watch_capture(self, capture: socket.socket) -> None:
-        """Read what is captured; a flood gets a rest after each full batch, so that it cannot keep the keeper busy."""
+    def _watch_refusals(self, refusals: Refusals) -> None:
+        """Read what is refused; a flood gets a rest after each full batch, so that it cannot keep the keeper busy."""
 
         def read(_: int) -> None:
-            if len(self._contact_log().read_ready(capture)) >= BATCH:
-                self.loop.forget(capture.fileno())
-                self.loop.watch_later(FLOOD_REST_S, capture.fileno(), IN, read)
+            if self._contact_log().take(refusals):
+                self.loop.forget(refusals.fileno())
+                self.loop.watch_later(FLOOD_REST_S, refusals.fileno(), IN, read)
 
-        self.loop.watch(capture.fileno(), IN, read)
+        self.loop.watch(refusals.fileno(), IN, read)
+
+    def _new_log(self) -> ContactLog:
+        return ContactLog() if self.setting.refusals is None else ContactLog(self.setting.refusals.rule)
 
     def _contact_log(self) -> ContactLog:
         """An attempt belongs to a command only if no other one runs: no guessing."""
         running = list(self._command_contacts.values())
         return running[0] if len(running) == 1 else self.contacts
 
-    def _note_contacts(self, capture: socket.socket) -> None:
-        log = self._contact_log()
-        for _ in range(MOST_BATCHES):
-            if len(log.read_ready(capture)) < BATCH:
-                break
-
     def _forget_old(self) -> None:
         self._live = {one: since_ns for one, since_ns in self._live.items() if not one.settled}
-        ended = [key for key, command in self.held.items() if command.settled]
-        for key in ended[:-KEPT_COMMANDS]:
+        too_many = len(self.held) - len(self._live) - KEPT_COMMANDS
+        settled = (key for key, command in self.held.items() if command.settled)
+        for key in list(itertools.islice(settled, max(0, too_many))):  # looks at no more than it has to
             if not self.followers.get(key):
                 self.held.pop(key).transcript.close()
 

@@ -253,17 +253,17 @@ class Connection:
             return
         if not self._told_start:
             self._told_start = True
-            self._send(
-                encode(
-                    {
-                        "event": "started",
-                        "command_id": command.command_id,
-                        "pid": command.started.pid,
-                        "at": command.started.at,
-                        "attached": self._attached,
-                    }
-                )
+            self._out += encode(
+                {
+                    "event": "started",
+                    "command_id": command.command_id,
+                    "pid": command.started.pid,
+                    "at": command.started.at,
+                    "attached": self._attached,
+                }
             )
+            if self._cursor >= len(command.transcript) and command.result is None:
+                self._send(b"")  # else it goes with what follows
         while self._cursor < len(command.transcript) and len(self._out) < SEND_BUFFER_BYTES:
             stream, data = command.transcript.chunk(self._cursor)
             self._send(encode({"event": "output", "seq": self._cursor, "stream": STREAMS[stream]}, data))

@@ -17,11 +17,10 @@ Everything here is written by the box: the parser takes any bytes and never rais
 """
 
 import ctypes
-import errno
 import socket
 import struct
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 MAX_CONTACTS = 1000
 """Distinct contacts of one log; further ones are counted together as `other`."""
@@ -138,33 +137,34 @@ class _Count(NamedTuple):
     last_at: str
 
 
+class Seen(Protocol):
+    """What a box was refused to reach, as it comes (see refusals.py)."""
+
+    def read_ready(self) -> tuple[list[Attempt], bool]: ...
+
+    def newly_dropped(self) -> int: ...
+
+
 class ContactLog:
     """Attempts added up by protocol, address, port and name, within `MAX_CONTACTS` entries."""
 
-    def __init__(self) -> None:
+    def __init__(self, rule: str = "network:none") -> None:
+        """*rule*: what refuses them."""
+        self._rule = rule
         self._counts: dict[Attempt, _Count] = {}
         self._beyond: _Count | None = None
         self.dropped = 0
         """Packets that came faster than they were read: attempts that are not in the list."""
 
-    def read_ready(self, capture: socket.socket) -> list[Attempt]:
-        """Take what waits on `capture`, at most `BATCH`, and count it. Never blocks, never raises."""
-        attempts = []
-        for _ in range(BATCH):
-            try:
-                packet = capture.recv(SNAP_BYTES)
-            except BlockingIOError:
-                break
-            except OSError as error:
-                if error.errno == errno.ENETDOWN:  # told once when `lo` changes; not an end
-                    continue
-                break
-            attempt = parse_packet(packet)
-            if attempt is not None:
-                attempts.append(attempt)
+    def take(self, refusals: "Seen") -> bool:
+        """Count what was refused since the last time, by whichever log; whether more may wait."""
+        attempts, more = refusals.read_ready()
         self.record(attempts)
-        self._note_dropped(capture)
-        return attempts
+        lost = refusals.newly_dropped()
+        if lost:
+            self.dropped += lost
+            self._beyond = _again(self._beyond, datetime.now(UTC).isoformat(), times=lost)
+        return more
 
     def record(self, attempts: list[Attempt]) -> None:
         """Count attempts that were read through another log."""
@@ -192,23 +192,13 @@ class ContactLog:
                 "port": attempt.port,
                 "name": attempt.name,
                 "verdict": "refused",
-                "rule": "network:none",
+                "rule": self._rule,
                 "attempts": count.attempts,
                 "first_at": count.first_at,
                 "last_at": count.last_at,
             }
             for attempt, count in entries
         ]
-
-    def _note_dropped(self, capture: socket.socket) -> None:
-        try:
-            _, drops = struct.unpack("=II", capture.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, 8))
-        except (OSError, struct.error):
-            return
-        if drops:  # reading the counter sets it back
-            now = datetime.now(UTC).isoformat()
-            self.dropped += drops
-            self._beyond = _again(self._beyond, now, times=drops)
 
 
 def parse_packet(packet: bytes) -> Attempt | None:

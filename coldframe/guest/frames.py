@@ -66,9 +66,12 @@ def _finite(text: str) -> float:
     return value
 
 
+_decoder = json.JSONDecoder(parse_constant=_finite, parse_float=_finite)  # not `loads`, which makes one for each text
+
+
 def decode_head(text: bytes) -> dict[str, Any]:
     try:
-        head = json.loads(text, parse_constant=_finite, parse_float=_finite)
+        head = _decoder.decode(text.decode("ascii"))
     except (ValueError, RecursionError) as error:
         raise BadFrame("head is not JSON") from error
     if not isinstance(head, dict):

@@ -5,11 +5,15 @@ still holds are descriptors: its socket, the directory of its records, the works
 the groups of the box.
 """
 
+import contextlib
 import gc
 import os
+import socket
+from collections.abc import Callable
 
 from coldframe.guest import spawn
 from coldframe.guest.commands import Commands
+from coldframe.guest.commands import Handover as Handover
 from coldframe.guest.commands import Setting as Setting
 from coldframe.guest.connection import Connection
 from coldframe.guest.loop import IN, Loop
@@ -28,12 +32,16 @@ class Keeper:
         setting, loop = self._setting, self._loop
         setting.listener.setblocking(False)
         loop.watch(setting.listener.fileno(), IN, self._accept)
+        if setting.handover is not None:
+            setting.handover.listener.setblocking(False)
+            loop.watch(setting.handover.listener.fileno(), IN, self._hand_over)
         loop.watch(setting.init, IN, lambda _: loop.stop())
         if setting.lease >= 0:
             loop.watch(setting.lease, IN, self._on_lease)
         spawn.settle_signals()
         gc.collect()
         gc.freeze()  # what is there now stays: a collection that touched it would copy it after every fork
+        loop.soon(self._commands.prepare)
         loop.run()
 
     def _on_lease(self, _: int) -> None:
@@ -41,16 +49,30 @@ class Keeper:
             self._commands.end_box()
 
     def _accept(self, _: int) -> None:
-        listener = self._setting.listener
-        try:
-            peer, _address = listener.accept()
-        except BlockingIOError:
-            return
-        except OSError:  # no descriptor is free: whoever connects waits, instead of waking us without end
-            self._loop.forget(listener.fileno())
-            self._loop.watch_later(ACCEPT_AGAIN_S, listener.fileno(), IN, self._accept)
+        peer = self._next_of(self._setting.listener, self._accept)
+        if peer is None:
             return
         try:
             Connection(self._commands, peer)
         except OSError:  # the box's user has no event watch left, which its processes can bring about
             peer.close()
+
+    def _hand_over(self, _: int) -> None:
+        assert self._setting.handover is not None
+        peer = self._next_of(self._setting.handover.listener, self._hand_over)
+        if peer is None:
+            return
+        with peer, contextlib.suppress(OSError):  # it is gone, and comes again
+            peer.setblocking(False)  # a new socket has room for all of it
+            self._setting.handover.give(peer)
+
+    def _next_of(self, listener: socket.socket, again: Callable[[int], None]) -> socket.socket | None:
+        """Whoever connects, if there is somebody and room."""
+        try:
+            return listener.accept()[0]
+        except BlockingIOError:
+            return None
+        except OSError:  # no descriptor is free: whoever connects waits, instead of waking us without end
+            self._loop.forget(listener.fileno())
+            self._loop.watch_later(ACCEPT_AGAIN_S, listener.fileno(), IN, again)
+            return None

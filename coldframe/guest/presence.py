@@ -26,6 +26,10 @@ class Presence:
         self._root = root
         self._file = -1
 
+    @property
+    def shown(self) -> bool:
+        return self._file >= 0
+
     def show(self) -> None:
         """Be seen, from the first command on. A workspace whose owner may not read it becomes readable to him.
 
@@ -44,6 +48,15 @@ class Presence:
                 os.close(file)
                 raise
             self._file = file
+
+    def is_alone(self) -> bool:
+        """Whether nobody else is there now; asked without being seen. Raises OSError."""
+        file = self._file if self._file >= 0 else os.open(".", _READ, dir_fd=self._root)
+        try:
+            return _ask(file, fcntl.F_OFD_GETLK, fcntl.F_WRLCK, 0, 0)[0] == fcntl.F_UNLCK
+        finally:
+            if file != self._file:
+                os.close(file)
 
     def others_since_s(self) -> int | None:
         """Since when, by the system's clock, somebody else may be there; None if nobody is. Nobody before `show`: 0."""

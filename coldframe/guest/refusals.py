@@ -24,7 +24,11 @@ _MESSAGE_BYTES = 4 * SNAP_BYTES
 class Refusals:
     """Attempts that got nowhere, as they come."""
 
-    def __init__(self, source: socket.socket, read: Callable[[bytes], Attempt | None]) -> None:
+    def __init__(
+        self, source: socket.socket, read: Callable[[bytes], Attempt | None], rule: str = "network:protocol"
+    ) -> None:
+        self.rule = rule
+        """What refuses: in a box with a way out everything but TCP and look-ups."""
         self._source = source
         self._read = read
         self._dropped = 0

@@ -7,12 +7,14 @@ imitate. Between fork and exec the child is not dumpable, so no neighbour can tr
 The child reports over a pipe that closes on exec: its process id inside the box, and only if the start
 fails, which step failed and why. A start that fails is a result (126, 127), not an error.
 
-Between fork and exec each page that is touched is copied, in the keeper too: measured, 3 to 4 µs a page, and 400
-pages for a command that does nothing. So what can be made ready before the fork is, what is the same for all
-commands is the keeper's own state (`settle_signals`), and the keeper sleeps until the child has become the
-program (`await_exec`); after that a page costs a quarter.
+Between fork and exec each page that is touched is copied, in the keeper too: measured, 2 to 4 µs a page. So a child
+does nothing but a row of calls, made ready before the fork with all their arguments; what is the same for all
+commands is the keeper's own state (`settle_signals`); what would be looked up by the first call of a function is looked
+up before any child is there (`settle_calls`); and the keeper sleeps until the child has become the program
+(`await_exec`): after that a page costs a quarter.
 """
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -21,7 +23,7 @@ import signal
 import struct
 import termios
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 PIPE_PACKET_BYTES = 4096
 """Smallest pipe: one write at a time and per stream, which makes the order of writes observable."""
@@ -34,8 +36,17 @@ SHELL = "/bin/bash"
 SHELL_ARGUMENT_BYTES = 100_000
 """Linux caps one argument at 128 KiB; longer text goes to the shell as a script on a descriptor."""
 
+_PAST_ALL_FILES = 1 << 20
+_execve = os.execve  # a child that looks it up in its module touches five pages more
 _TIOCSPTLCK = 0x40045431
 _TIOCGPTPEER = 0x5441
+
+
+Step = tuple[Callable[..., object], tuple[Any, ...]]
+"""What a child calls before it is the program, and with what. It raises if that fails."""
+Steps = tuple[Step, ...]
+Attempt = tuple[bytes, list[bytes], dict[bytes, bytes]]
+"""What may be the program, its arguments, its environment."""
 
 
 class Output(NamedTuple):
@@ -70,6 +81,13 @@ def settle_signals() -> None:
 
 def _note_nothing(_: int, __: object) -> None:
     """The call that was hit says EPIPE or EFBIG itself."""
+
+
+def settle_calls() -> None:
+    """In the zygote, once: have the C library find what only children call. Each of them would search for it again."""
+    os.closerange(_PAST_ALL_FILES, _PAST_ALL_FILES + 1)
+    with contextlib.suppress(FileNotFoundError):
+        os.execve(b"", (b"-",), {})
 
 
 def open_output() -> Output:
@@ -143,9 +161,8 @@ class Start(NamedTuple):
     streams: tuple[int, int, int]
     script: int
     terminal: bool
-    fork: Callable[[], int]
-    prepare: Callable[[], None]
-    """Runs in the child with no descriptor closed yet: groups, limits, mark."""
+    fork: Callable[[], tuple[int, Steps]]
+    """As os.fork, and what the child has to do with no descriptor closed yet: groups, limits, mark."""
 
 
 def find_programs(program: bytes, environment: dict[bytes, bytes]) -> list[bytes]:
@@ -157,7 +174,7 @@ def find_programs(program: bytes, environment: dict[bytes, bytes]) -> list[bytes
     if b"/" in program:
         return [program]
     folders = environment.get(b"PATH", b"/usr/bin:/bin").split(b":")
-    places = [os.path.join(folder or b".", program) for folder in folders]
+    places = [b"%s/%s" % (folder or b".", program) for folder in folders]
     for index, place in enumerate(places):
         if not place.startswith(b"/") or os.access(place, os.F_OK):  # another is looked up from the child's directory
             return places[index:]
@@ -177,10 +194,12 @@ def start(order: Start) -> Child:
         for file in (*sources, theirs):
             if file <= len(sources) and file not in lifted:  # where a program looks for its streams
                 lifted[file] = fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, 16)
-        moves = tuple(enumerate(lifted.get(file, file) for file in sources))
-        pid = order.fork()
+        lifted_end = lifted.get(theirs, theirs)
+        steps = _steps(order, [lifted.get(file, file) for file in sources], lifted_end)
+        attempts = [(program, order.arguments, order.environment) for program in order.programs]
+        pid, joining = order.fork()
         if pid == 0:
-            _become(order, moves, lifted.get(theirs, theirs))
+            _become(joining, steps, attempts, lifted_end)
     except OSError:
         os.close(report)
         raise
@@ -204,28 +223,32 @@ def await_exec(report: int) -> bool:
     return bool(end.poll(EXEC_WAIT_S * 1000))
 
 
-def _become(order: Start, moves: tuple[tuple[int, int], ...], report: int) -> None:
-    """The child's side: few steps, in one function. `moves` are the numbers to be and their sources. Never returns."""
-    step = "limits"
+def _steps(order: Start, sources: list[int], report: int) -> tuple[tuple[str, Steps], ...]:
+    """What a child does once it has joined its tree, by what it is called if it fails. `sources` are its files in order."""
+    streams: list[Step] = [(os.dup2, (source, number)) for number, source in enumerate(sources)]
+    streams += [(os.closerange, (len(sources), report)), (os.closerange, (report + 1, _PAST_ALL_FILES))]
+    if order.terminal:
+        streams.append((fcntl.ioctl, (0, termios.TIOCSCTTY, 0)))
+    return ("session", ((os.setsid, ()), (os.fchdir, (order.directory,)))), ("streams", tuple(streams))
+
+
+def _become(joining: Steps, steps: tuple[tuple[str, Steps], ...], attempts: list[Attempt], report: int) -> None:
+    """The child's side. Never returns."""
+    name = "limits"
     try:
-        order.prepare()
-        step = "session"
-        os.setsid()
-        os.fchdir(order.directory)
-        step = "streams"
-        for number, source in moves:
-            os.dup2(source, number)
-        os.closerange(len(moves), report)
-        os.closerange(report + 1, 1 << 20)
-        if order.terminal:
-            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+        for act, given in joining:
+            act(*given)
+        for step, row in steps:
+            name = step
+            for act, given in row:
+                act(*given)
         os.write(report, b"pid %d\n" % os.getpid())
-        step = "exec"
-        _exec(order)
+        name = "exec"
+        _exec(attempts)
     except OSError as error:
-        _tell(report, step, error)
+        _tell(report, name, error)
     except BaseException as error:  # noqa: BLE001 - the edge of a process: told over the pipe, then it ends
-        _tell(report, step, OSError(0, repr(error)))
+        _tell(report, name, OSError(0, repr(error)))
     finally:
         os._exit(127)
 
@@ -238,12 +261,12 @@ def _tell(report: int, step: str, error: OSError) -> None:
         pass
 
 
-def _exec(order: Start) -> None:
-    """execve wherever the program may be; the first real obstacle is the one that is told."""
+def _exec(attempts: list[Attempt]) -> None:
+    """Wherever the program may be; the first real obstacle is the one that is told."""
     obstacle: OSError | None = None
-    for program in order.programs:
+    for attempt in attempts:
         try:
-            os.execve(program, order.arguments, order.environment)
+            _execve(*attempt)
         except OSError as error:
             if error.errno not in (errno.ENOENT, errno.ENOTDIR) and obstacle is None:
                 obstacle = error

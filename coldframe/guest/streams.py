@@ -7,6 +7,7 @@ and are read whole. Whoever has the streams is given what was read once per turn
 import errno
 import os
 from collections.abc import Callable
+from functools import partial
 
 from coldframe.guest import spawn
 from coldframe.guest.loop import EDGE, HANGUP, IN, Loop
@@ -75,7 +76,7 @@ class Streams:
     def watch(self) -> None:
         """Before anybody can write, since the order of the first two writes is the order of their events."""
         for file in self._outputs:
-            self._loop.watch(file, IN | EDGE, self._reader(file))
+            self._loop.watch(file, IN | EDGE, partial(self._on_events, file))
 
     def type(self, data: bytes) -> None:
         """Type *data* on the terminal, as far as it takes it now and later: a program may never read."""
@@ -116,18 +117,12 @@ class Streams:
         for file in list(self._outputs):
             self._let_close(file)
 
-    def _reader(self, file: int) -> Callable[[int], None]:
-        def read(events: int) -> None:
-            self._read(file, everything=bool(events & HANGUP) or self._bulk or file == self._terminal)
+    def _on_events(self, file: int, events: int) -> None:
+        self._read(file, everything=bool(events & HANGUP) or self._bulk or file == self._terminal)
 
-        return read
-
-    def _reader_again(self, file: int) -> Callable[[], None]:
-        def read() -> None:
-            if file in self._outputs:
-                self._read(file, everything=True)
-
-        return read
+    def _read_again(self, file: int) -> None:
+        if file in self._outputs:
+            self._read(file, everything=True)
 
     def _read(self, file: int, *, everything: bool) -> None:
         """Take one write (exact order), or all there is (bulk, or nobody writes any more)."""
@@ -152,7 +147,7 @@ class Streams:
             if not everything:
                 break
             if budget <= 0:  # let others have a turn; edge-triggered, so ask ourselves again
-                self._loop.soon(self._reader_again(file))
+                self._loop.soon(partial(self._read_again, file))
                 break
 
     def _take(self, stream: int, data: bytes) -> None:
@@ -176,12 +171,13 @@ class Streams:
                 spawn.make_bulk(spawn.Output(read, write))
                 os.close(write)
                 self._outputs[read] = (stream, -1)
-                self._loop.soon(self._reader_again(read))
+                self._loop.soon(partial(self._read_again, read))
 
     def _flush(self) -> None:
         self._flushing = False
         pending, self._pending = self._pending, []
-        self._give(pending)
+        if pending:
+            self._give(pending)
 
     def _let_close(self, file: int) -> None:
         _, write = self._outputs.pop(file)

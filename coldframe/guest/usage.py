@@ -7,6 +7,8 @@ import os
 import signal
 from typing import Any, NamedTuple, Protocol
 
+from coldframe.guest.spawn import Steps
+
 USAGE_CHECK_S = 0.1
 """How often CPU time, disk use, and memory without a controller, are looked at; CPU time more often near its limit."""
 USAGE_CHECK_NEAR_S = 0.01
@@ -26,11 +28,10 @@ class Usage(NamedTuple):
 class Tree(Protocol):
     """All processes of one command, however they were forked."""
 
-    def fork(self) -> int:
-        """As os.fork: the child's id, and 0 in the child, which calls `enter` and then execs or ends. Raises OSError."""
-
-    def enter(self) -> None:
-        """In the child, before exec: become part of it and take on its limits."""
+    def fork(self) -> tuple[int, Steps]:
+        """As os.fork: the child's id, and 0 in the child; with it what makes the child part of the tree and holds it to its
+        limits. It takes these steps, and then execs or ends. Raises OSError.
+        """
 
     def empty(self) -> bool: ...
 

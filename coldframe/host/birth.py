@@ -14,6 +14,7 @@ import ctypes
 import errno
 import os
 import signal
+import struct
 
 UNAVAILABLE = frozenset({errno.ENOSYS, errno.EINVAL, errno.E2BIG, errno.EPERM, errno.EACCES, errno.EOPNOTSUPP})
 """What clone3 answers where it cannot do this: kernels before 5.7, filters around us, a group that is not ours."""
@@ -28,16 +29,8 @@ MAX_ORDER_BYTES = 65536
 """Of the message with which the machine orders a keeper from the zygote."""
 
 
-class _CloneArgs(ctypes.Structure):
-    _fields_ = tuple(
-        (name, ctypes.c_uint64)
-        for name in (
-            *("flags", "pidfd", "child_tid", "parent_tid", "exit_signal", "stack", "stack_size", "tls"),
-            *("set_tid", "set_tid_size", "cgroup"),
-        )
-    )
-
-
+_CLONE_ARGS = struct.Struct("=11Q")
+"""Flags, three addresses, exit signal, five that are of no use here, and the control group."""
 _python = ctypes.pythonapi
 _call = ctypes.PyDLL(None, use_errno=True).syscall  # not CDLL: nothing may let go of the interpreter's lock in between
 _call.restype = ctypes.c_long
@@ -51,14 +44,14 @@ def fork_into(group: int, *, goes_on: bool = False) -> int:
     `group` is the open directory of a version 2 group. Raises OSError; its errno is in `UNAVAILABLE` where there is
     no such fork.
     """
-    arguments = _CloneArgs(flags=_CLONE_INTO_CGROUP, exit_signal=signal.SIGCHLD, cgroup=group)
+    arguments = _CLONE_ARGS.pack(_CLONE_INTO_CGROUP, 0, 0, 0, signal.SIGCHLD, 0, 0, 0, 0, 0, group)
     if goes_on:
         _python.PyOS_BeforeFork()
-    pid = int(_call(_SYS_CLONE3, ctypes.addressof(arguments), ctypes.sizeof(arguments)))
-    number = ctypes.get_errno()
+    pid: int = _call(_SYS_CLONE3, arguments, _CLONE_ARGS.size)
     if goes_on:
         (_python.PyOS_AfterFork_Parent if pid else _python.PyOS_AfterFork_Child)()
     if pid < 0:
+        number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
     return pid
 

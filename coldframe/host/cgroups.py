@@ -152,9 +152,11 @@ class BoxGroups:
         if not _NAME.fullmatch(sandbox_id):
             raise ValueError(f"`{sandbox_id}` cannot name a group")
         self.controllers = controllers
+        self.name = sandbox_id
         mark = _mark(installation)
         self.paths = {name: f"{h.base}/{mark}/{sandbox_id}" for name, h in controllers.hierarchies.items()}
         """Hierarchy -> directory of the sandbox's own group."""
+        self._made: set[str] = set()
         self._limits: GroupLimits | None = None
         self.endangered: tuple[int, ...] = ()
         """Who `let_out` is for; known after `settle`."""
@@ -163,6 +165,20 @@ class BoxGroups:
     def _keeper_place(self) -> str:
         """Of whoever builds the box, in version 2."""
         return "" if self.controllers.delegated else "/keeper"
+
+    def create_ahead(self) -> None:
+        """Make the groups that a keeper is born below, for whoever will be their owner. Raises OSError."""
+        if "unified" in self.paths:
+            self._make("unified")
+            if not self.controllers.delegated:  # once somebody is in them, this would wait for the machine
+                self._hand_on(self.paths["unified"])
+
+    def _make(self, name: str) -> None:
+        path = self.paths[name]
+        os.makedirs(path, exist_ok=False)
+        self._made.add(name)
+        for part in ("keeper", "box", "box/init") if name == "unified" else ():
+            os.mkdir(f"{path}/{part}")
 
     def create(self, limits: GroupLimits, *, owner_uid: int) -> None:
         """Make the groups, and limit them but for the processor, which is `settle`'s.
@@ -174,10 +190,9 @@ class BoxGroups:
             self.paths.pop("cpu", None)
         try:
             for name, path in self.paths.items():
-                os.makedirs(path, exist_ok=False)
+                if name not in self._made:
+                    self._make(name)
                 if name == "unified":
-                    for part in ("keeper", "box", "box/init"):
-                        os.mkdir(f"{path}/{part}")
                     for part in ("", "/keeper", "/box", "/box/init"):
                         _give(f"{path}{part}", owner_uid)
                     if not self.controllers.delegated:
@@ -253,11 +268,15 @@ class BoxGroups:
     def _limit_unified(self, path: str) -> None:
         """No process may be in the sandbox's group or `box` itself. Raises OSError."""
         assert self._limits is not None
+        self._hand_on(path)
+        for control in sorted(self.controllers.unified - {"cpu"}):
+            _write_limits(f"{path}/box", _v2_limits(control, self._limits))
+
+    def _hand_on(self, path: str) -> None:
+        """Have the controllers of version 2 counted for keeper, box and commands apart. Raises OSError."""
         for control in sorted(self.controllers.unified):
-            write_text(f"{path}/cgroup.subtree_control", f"+{control}")
-            if control != "cpu":
-                _write_limits(f"{path}/box", _v2_limits(control, self._limits))
-            write_text(f"{path}/box/cgroup.subtree_control", f"+{control}")
+            for group in (path, f"{path}/box"):
+                write_text(f"{group}/cgroup.subtree_control", f"+{control}")
 
     def descriptors(self) -> GroupDescriptors:
         """Directories for the keeper, close-on-exec; the caller closes its own copies."""
@@ -339,11 +358,16 @@ class BoxGroups:
 
 
 def remove_groups(
-    controllers: Controllers, installation: str, *, keep: Set[str], former_bases: Iterable[str] = ()
+    controllers: Controllers,
+    installation: str,
+    *,
+    keep: Set[str],
+    ahead: Set[str] = frozenset(),
+    former_bases: Iterable[str] = (),
 ) -> list[str]:
     """Kill and remove the groups of this installation's sandboxes that are not in `keep`; returns their names.
 
-    What cannot be ended is logged and keeps nothing else from it.
+    Nor in `ahead`, which may be added to meanwhile. What cannot be ended is logged and keeps nothing else from it.
     `former_bases` are group directories under which an earlier run of the daemon lived. Groups without
     this installation's mark are never touched.
     """
@@ -354,7 +378,9 @@ def remove_groups(
     for base in [*bases, *former_bases]:
         with contextlib.suppress(FileNotFoundError):
             for entry in os.scandir(f"{base}/{mark}"):
-                if entry.is_dir(follow_symlinks=False) and entry.name != "daemon" and entry.name not in keep:
+                if entry.is_dir(follow_symlinks=False) and not (
+                    entry.name == "daemon" or entry.name in keep or entry.name in ahead
+                ):
                     removed.add(entry.name)
                     try:
                         _kill_group(entry.path, with_kill=entry.path)

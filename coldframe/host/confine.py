@@ -87,15 +87,26 @@ def _step(step: str) -> Iterator[None]:
         raise ConfineError(step, error.strerror or str(error)) from error
 
 
-def prctl(step: str, option: int, second: int = 0, third: int = 0) -> int:
-    result = int(
-        _libc.prctl(
-            ctypes.c_int(option), ctypes.c_ulong(second), ctypes.c_ulong(third), ctypes.c_ulong(0), ctypes.c_ulong(0)
-        )
+def ready_prctl(step: str, option: int, second: int = 0, third: int = 0) -> Callable[[], int]:
+    """A call made ready, for who has no time to make it so: a child that is to be a program."""
+    given = (
+        *(ctypes.c_int(option), ctypes.c_ulong(second), ctypes.c_ulong(third)),
+        ctypes.c_ulong(0),
+        ctypes.c_ulong(0),
     )
-    if result < 0:
-        _fail(step)
-    return result
+    call = _libc.prctl
+
+    def do() -> int:
+        result = int(call(*given))
+        if result < 0:
+            _fail(step)
+        return result
+
+    return do
+
+
+def prctl(step: str, option: int, second: int = 0, third: int = 0) -> int:
+    return ready_prctl(step, option, second, third)()
 
 
 def setns(descriptor: int, kind: str) -> None:

@@ -6,6 +6,7 @@ may ask is the table below and no more.
 """
 
 import asyncio
+import contextlib
 import logging
 import os
 import socket
@@ -14,11 +15,15 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from coldframe.contract.errors import ColdframeError, Internal, InvalidArgument
+from coldframe.contract.isolation import IsolationReport
+from coldframe.contract.network import NetworkAccess, NetworkAnswer, NetworkQuestion
+from coldframe.contract.policy import Label
 from coldframe.contract.sandbox import SandboxSpec
 from coldframe.guest.frames import MALFORMED, PREFIX, BadFrame, decode_head, encode, lengths
 from coldframe.host.confine import ConfineError
 from coldframe.host.link import DAEMON_SOCKET_NAME
 from coldframe.host.machine import Machine
+from coldframe.host.ways_out import BROKER_UID
 
 MOST_HEAD_BYTES = 4 * 1024 * 1024
 MOST_BODY_BYTES = 64 * 1024 * 1024
@@ -27,7 +32,8 @@ MOST_BODY_BYTES = 64 * 1024 * 1024
 _log = logging.getLogger(__name__)
 
 Answer = dict[str, Any]
-Verb = Callable[[dict[str, Any], bytes], Awaitable[Answer]]
+Verb = Callable[[dict[str, Any], bytes], Awaitable[Answer | IsolationReport]]
+"""A report goes as the body of its frame, in its own JSON: the largest answer, and the one that a creation waits for."""
 
 
 class Daemon:
@@ -44,6 +50,13 @@ class Daemon:
             "delete_workspace": self._delete_workspace,
             "sweep": self._sweep,
             "doctor": self._doctor,
+            "use_network_rules": self._use_network_rules,
+            "raise_taint": self._raise_taint,
+            "renew_session": self._renew_session,
+            "withdraw_credential": self._withdraw_credential,
+            "answer": self._answer_question,
+            "network_records": self._network_records,
+            "forget_network_records": self._forget_network_records,
             "ping": self._ping,
         }
 
@@ -60,10 +73,13 @@ class Daemon:
                 body = await reader.readexactly(body_bytes)
                 if head.get("verb") == "stored":
                     await self._stored(head, writer)
+                elif head.get("verb") == "network_events":
+                    await self._network_events(reader, writer)
+                    return
                 elif head.get("verb") == "append_history":
                     await self._append_history(head, body, writer)
                 else:
-                    writer.write(encode(await self._answer(head, body)))
+                    writer.write(await self._answer(head, body))
                 await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError, BadFrame):
             pass
@@ -75,24 +91,30 @@ class Daemon:
         _, uid, _ = struct.unpack("3i", credentials)
         return uid in self._allowed
 
-    async def _answer(self, head: dict[str, Any], body: bytes) -> Answer:
+    async def _answer(self, head: dict[str, Any], body: bytes) -> bytes:
         verb = self._verbs.get(str(head.get("verb")))
         if verb is None:
-            return {"error": InvalidArgument("unknown verb of the host daemon").to_wire()}
+            return encode({"error": InvalidArgument("unknown verb of the host daemon").to_wire()})
         return await self._guarded(verb, head, body)
 
-    async def _guarded(self, verb: Verb, head: dict[str, Any], body: bytes) -> Answer:
+    async def _guarded(self, verb: Verb, head: dict[str, Any], body: bytes) -> bytes:
+        """The frame of the answer."""
+        failure: ColdframeError
         try:
-            return {"answer": await verb(head, body)}
+            answer = await verb(head, body)
+            if isinstance(answer, IsolationReport):
+                return encode({"answer": {}}, answer.model_dump_json().encode())
+            return encode({"answer": answer})
         except ColdframeError as error:
-            return {"error": error.to_wire()}
+            failure = error
         except MALFORMED as error:
-            return {"error": InvalidArgument(f"malformed request: {error!r}").to_wire()}
+            failure = InvalidArgument(f"malformed request: {error!r}")
         except (OSError, ConfineError) as error:
-            return {"error": Internal(f"the host could not do it: {error}").to_wire()}
+            failure = Internal(f"the host could not do it: {error}")
         except Exception as error:  # noqa: BLE001 - the edge of a request: told and logged, never silent
             _log.exception("request `%s` failed", str(head.get("verb"))[:40])
-            return {"error": Internal(f"the host daemon failed: {type(error).__name__}").to_wire()}
+            failure = Internal(f"the host daemon failed: {type(error).__name__}")
+        return encode({"error": failure.to_wire()})
 
     async def _ping(self, _: dict[str, Any], __: bytes) -> Answer:
         return {
@@ -101,14 +123,14 @@ class Daemon:
             "own_disks": self._machine.workspaces.own_disks,
         }
 
-    async def _create(self, head: dict[str, Any], _: bytes) -> Answer:
+    async def _create(self, head: dict[str, Any], _: bytes) -> IsolationReport:
         spec = SandboxSpec.model_validate(head["spec"])
-        measured = await self._machine.create(head["sandbox_id"], spec, session_id=head["session_id"])
-        return measured.model_dump(mode="json")
+        network = head.get("network")
+        access = None if network is None else NetworkAccess.model_validate(network)
+        return await self._machine.create(head["sandbox_id"], spec, session_id=head["session_id"], network=access)
 
-    async def _report(self, head: dict[str, Any], _: bytes) -> Answer:
-        life = await self._machine.life(head["sandbox_id"])
-        return (await life.report()).model_dump(mode="json")
+    async def _report(self, head: dict[str, Any], _: bytes) -> IsolationReport:
+        return await (await self._machine.life(head["sandbox_id"])).report()
 
     async def _end(self, head: dict[str, Any], _: bytes) -> Answer:
         await self._machine.end_box(head["sandbox_id"])
@@ -133,8 +155,58 @@ class Daemon:
             self._preparing = asyncio.create_task(self._machine.prepare())
         return {"removed": removed}
 
-    async def _doctor(self, _: dict[str, Any], __: bytes) -> Answer:
-        return (await self._machine.doctor()).model_dump(mode="json")
+    async def _doctor(self, _: dict[str, Any], __: bytes) -> IsolationReport:
+        return await self._machine.doctor()
+
+    async def _use_network_rules(self, _: dict[str, Any], text: bytes) -> Answer:
+        await self._machine.use_network_rules(text.decode())
+        return {}
+
+    async def _raise_taint(self, head: dict[str, Any], _: bytes) -> Answer:
+        await self._machine.raise_taint(head["sandbox_id"], Label(head["taint"]))
+        return {}
+
+    async def _renew_session(self, head: dict[str, Any], _: bytes) -> Answer:
+        await self._machine.renew_session(head["sandbox_id"], Label(head["taint"]))
+        return {}
+
+    async def _withdraw_credential(self, head: dict[str, Any], _: bytes) -> Answer:
+        await self._machine.withdraw_credential(head["name"])
+        return {}
+
+    async def _answer_question(self, head: dict[str, Any], _: bytes) -> Answer:
+        await self._machine.answer(head["question_id"], NetworkAnswer.model_validate(head["answer"]))
+        return {}
+
+    async def _network_records(self, head: dict[str, Any], _: bytes) -> Answer:
+        page = await self._machine.network_records(
+            head["sandbox_id"], after_seq=int(head["after_seq"]), limit=int(head["limit"])
+        )
+        return page.model_dump(mode="json")
+
+    async def _forget_network_records(self, head: dict[str, Any], _: bytes) -> Answer:
+        await self._machine.forget_network_records(head["sandbox_id"])
+        return {}
+
+    async def _network_events(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Frames of events, as they happen, until the client leaves or another one takes over; then the connection ends."""
+
+        async def pass_on() -> None:
+            async with contextlib.aclosing(self._machine.network_events()) as events:
+                async for event in events:
+                    kind = "question" if isinstance(event, NetworkQuestion) else "news"
+                    writer.write(encode({"event": kind, kind: event.model_dump(mode="json")}))
+                    await writer.drain()
+            writer.write(encode({"answer": {}}))
+
+        passing = asyncio.ensure_future(pass_on())
+        leaving = asyncio.ensure_future(reader.read(1))  # nothing is said here any more: it is told to have left
+        try:
+            await asyncio.wait({passing, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (passing, leaving):
+                task.cancel()
+            await asyncio.gather(passing, leaving, return_exceptions=True)
 
     async def _append_history(self, head: dict[str, Any], lines: bytes, writer: asyncio.StreamWriter) -> None:
         """Append, and hand over a descriptor to append more with: the server asks once per workspace, not for every call
@@ -151,7 +223,7 @@ class Daemon:
             file = self._machine.workspaces.history_to_keep(*home)
             return {}
 
-        frame = encode(await self._guarded(appended, head, lines))
+        frame = await self._guarded(appended, head, lines)
         try:
             await writer.drain()
             if writer.transport.get_write_buffer_size():
@@ -167,7 +239,7 @@ class Daemon:
                 os.close(file)
 
     async def _stored(self, head: dict[str, Any], writer: asyncio.StreamWriter) -> None:
-        """Frames of events, then an empty answer: the only verb that streams."""
+        """Frames of events, then an empty answer."""
         try:
             events = await self._machine.stored(
                 head["sandbox_id"], head["command_id"], after_seq=int(head["after_seq"])
@@ -196,10 +268,11 @@ async def serve(
     *,
     server_uid: int | None = None,
     own_disks: bool = False,
+    broker_uid: int = BROKER_UID,
     ready: Callable[[], None] = lambda: None,
 ) -> None:
     """Serve until cancelled. *server_uid* is the user of the unprivileged server, if it is another one."""
-    machine = Machine(data_dir, server_uid=server_uid, own_disks=own_disks)
+    machine = Machine(data_dir, server_uid=server_uid, own_disks=own_disks, broker_uid=broker_uid)
     own = os.getuid()
     allowed = {0, own} | ({server_uid} if server_uid is not None else set())
     daemon = Daemon(machine, allowed_uids=allowed)

@@ -19,7 +19,7 @@ import os
 import signal
 from typing import NamedTuple
 
-from coldframe.host.limits import GroupDescriptors, read_all
+from coldframe.host.limits import GroupDescriptors, group_steps, read_all
 
 MOST_READY = 4
 """Groups of commands that ended, kept for the next ones; each holds up to seven descriptors."""
@@ -51,6 +51,7 @@ class Groups:
         self._descriptors = descriptors
         self._attached = [_open_entry(name, group) for name, group in descriptors.attach_only]
         self._ready: list[CommandGroup] = []
+        self._unused: CommandGroup | None = None
         self._unremoved: list[CommandGroup] = []
         self._count = 0
 
@@ -61,6 +62,15 @@ class Groups:
             if group.begin_again():
                 return group
             self._remove(group)
+        unused, self._unused = self._unused, None
+        return unused or self._make()
+
+    def prepare(self) -> None:
+        """Make the first one ahead, while nobody waits: now and then the kernel takes milliseconds for it. Raises OSError."""
+        if self._count == 0:
+            self._unused = self._make()
+
+    def _make(self) -> "CommandGroup":
         self._count += 1
         return CommandGroup(self._descriptors, f"c{self._count}", attached=self._attached)
 
@@ -109,10 +119,10 @@ class CommandGroup:
         except OSError:
             self.remove()
             raise
-        self.procs = (*made, *procs)
-        """Open files; a process with one thread that writes `0` to all of them is in all groups."""
+        self.entry = group_steps((*made, *procs))
+        """What a process with one thread does to be in all groups."""
         born = self._made.index("unified") if self.birthplace >= 0 else len(made)
-        self.procs_beside_birth = (*made[:born], *made[born + 1 :], *procs)
+        self.entry_beside_birth = group_steps((*made[:born], *made[born + 1 :], *procs))
         """The same for one that was born in `birthplace`."""
 
     @property
@@ -148,7 +158,7 @@ class CommandGroup:
         return False
 
     def close(self) -> None:
-        """Close what is open; all but `procs` and `birthplace` works afterwards and opens it again."""
+        """Close what is open; all but its entries and `birthplace` works afterwards and opens it again."""
         while self._files:
             os.close(self._files.popitem()[1])
         while self._own:
@@ -167,9 +177,10 @@ class CommandGroup:
 
     def is_empty(self) -> bool:
         if "unified" in self._made:
-            with contextlib.suppress(FileNotFoundError):
+            try:
                 return b"populated 1" not in self._read("unified", "cgroup.events")
-            return True
+            except FileNotFoundError:
+                return True
         return not self.pids()
 
     def open_events(self) -> int | None:
@@ -243,23 +254,27 @@ class CommandGroup:
         return not self._made
 
     def _count_cpu_s(self) -> float | None:
-        with contextlib.suppress(FileNotFoundError):
+        try:
             if "unified" in self._made:
                 return _field(self._read("unified", "cpu.stat"), b"usage_usec") / 1e6
             if "cpuacct" in self._made:
                 return int(self._read("cpuacct", "cpuacct.usage")) / 1e9
+        except FileNotFoundError:
+            pass
         return None
 
     def _count(self) -> GroupUsage:
         peak: int | None = None
         kills: int | None = None
-        with contextlib.suppress(FileNotFoundError):
+        try:
             if "memory" in self._made:
                 kills = _field(self._read("memory", "memory.oom_control"), b"oom_kill")
                 peak = int(self._read("memory", "memory.max_usage_in_bytes"))
             elif "unified" in self._made:
                 kills = _field(self._read("unified", "memory.events"), b"oom_kill")
                 peak = int(self._read("unified", "memory.peak"))
+        except FileNotFoundError:
+            pass
         return GroupUsage(self._count_cpu_s(), peak, kills)
 
     def _has(self, hierarchy: str, file: str) -> bool:

@@ -22,13 +22,15 @@ import traceback
 from functools import partial
 from typing import Any, NamedTuple
 
-from coldframe.guest import contacts, main
+from coldframe.guest import contacts, main, refusals
 from coldframe.guest import files as _files  # noqa: F401 - its verbs register themselves
 from coldframe.guest import runtimes as _runtimes  # noqa: F401
 from coldframe.host import confine, seccomp
 from coldframe.host.birth import Births
+from coldframe.host.egress import arrivals, capture
 from coldframe.host.isolation import denials, namespaces, programs
 from coldframe.host.limits import GroupDescriptors
+from coldframe.host.outfit import Outfit, unpack
 from coldframe.host.quota import DiskQuota
 from coldframe.host.tree import Trees
 
@@ -49,6 +51,8 @@ class Order(NamedTuple):
     """Directory that the box has as its /etc; None for one that is put together (see settings.py)."""
     tools: dict[str, str]
     limits: dict[str, Any]
+    tells_all: bool
+    """Whether its evidence has, when it is ready, what the machine may read from outside; asked later it has in any case."""
     memory_enforced: bool
     """Whether a memory controller holds the limit; if not, the keeper looks and ends what is over it."""
     runtimes: list[str] | None
@@ -59,8 +63,11 @@ class Order(NamedTuple):
     """Names of programs that are to be covered in the box, and patterns of such (see denials.py)."""
     denied_links: list[str]
     """More names of their files."""
+    captured_ports: list[int] | None
+    """What arrives at the broker where nftables cannot be had; None for a box without network."""
     files: list[str]
-    """What each descriptor that comes along is: `answer`, the first; `listener`, `lease`, or directories of control groups:
+    """What each descriptor that comes along is: `answer`, the first; `listener`, `digests`, `lease`; `outfit` and `handover` of a box
+    with a way out (see outfit.py; a listener that the host daemon alone can reach); or directories of control groups:
     `birthplace`, the keeper's own, `first`, that of the first process, `per_command:NAME` and `attach_only:NAME`."""
 
 
@@ -71,20 +78,29 @@ def prepare() -> None:
         seccomp.build_filter(profile)
 
 
-def become_keeper(order: Order, files: dict[str, int]) -> None:
+def greet(answer: socket.socket) -> None:
+    """Say `{"keeper": pid}`, once what depends on no order is done."""
+    os.umask(0o022)
+    _allow_most_files()
+    _tell(answer, {"keeper": os.getpid()})
+
+
+def become_keeper(order: Order, files: dict[str, int], *, is_known: bool = False) -> None:
     """Build and serve; the process ends here.
 
-    On `answer` it says `{"keeper": pid}` and waits for a byte, then `{"init": pid}` as soon as there is a first process
-    and waits for a byte before that goes on, then `{"ready": evidence}`; or `{"failed": text}` at any point.
+    On `answer` it greets and waits for a byte, unless the machine knows it already, then says `{"init": pid}` as soon as
+    there is a first process and waits for a byte before that goes on, then `{"ready": evidence}`; or `{"failed": text}`
+    at any point.
     """
     answer = socket.socket(fileno=files["answer"])
     try:
-        os.umask(0o022)
-        _allow_most_files()
-        _tell(answer, {"keeper": os.getpid()})
-        _await_word(answer)
-        setting = _build(order, files, answer)
-        _tell(answer, {"ready": setting.evidence()})
+        if not is_known:
+            greet(answer)
+            _await_word(answer)
+        setting, came, evidence = _build(order, files, answer)
+        _tell(answer, {"ready": evidence(is_whole=order.tells_all)})
+        if came is not None:
+            arrivals.hand_over(came, answer)  # and kept, as they are for as long as the box lives
     except (OSError, confine.ConfineError, namespaces.BuildFailed) as error:
         _tell(answer, {"failed": f"{error}"})
         os._exit(1)
@@ -134,8 +150,11 @@ def _entrance(groups: GroupDescriptors | None, birthplace: int) -> namespaces.En
     return namespaces.Entrance(birthplace, tuple(tasks))
 
 
-def _build(order: Order, files: dict[str, int], answer: socket.socket) -> main.Setting:
+def _build(
+    order: Order, files: dict[str, int], answer: socket.socket
+) -> tuple[main.Setting, arrivals.Arrivals | None, "partial[dict[str, Any]]"]:
     records = os.open(order.records, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    outfit = unpack(files["outfit"]) if "outfit" in files else Outfit({}, {}, {}, "")
     if os.getuid() == 0:
         os.setgroups([])
         os.setresgid(order.gid, order.gid, order.gid)
@@ -149,6 +168,8 @@ def _build(order: Order, files: dict[str, int], answer: socket.socket) -> main.S
         tools_only=order.runtimes is not None,
         settings=order.settings,
         mark=order.mark,
+        files=outfit.files,
+        covers=outfit.covers,
     )
     groups = _groups(files)
     if "birthplace" in files:
@@ -161,7 +182,7 @@ def _build(order: Order, files: dict[str, int], answer: socket.socket) -> main.S
     init = os.pidfd_open(built.init)
     # Asked from outside: nobody inside may look at the first process that closely, and no filtered one changes its own.
     spaces = {name: os.stat(f"/proc/{built.init}/ns/{name}").st_ino for name in confine.NAMESPACES}
-    capture: list[socket.socket] = []
+    caught: list[tuple[arrivals.Arrivals | None, refusals.Refusals]] = []
     covers = [denials.Covers()]
     changes_programs = order.runtimes is not None or bool(order.denied)
 
@@ -177,7 +198,10 @@ def _build(order: Order, files: dict[str, int], answer: socket.socket) -> main.S
             programs.leave_only(kept, order.libraries, mounted)
         if order.denied:
             covers[0] = denials.cover(order.denied, order.denied_links)
-        capture.append(contacts.open_capture())
+        if order.captured_ports is None:
+            caught.append((None, refusals.Refusals(contacts.open_capture(), contacts.parse_packet, "network:none")))
+        else:
+            caught.append(capture.capture_traffic(order.captured_ports, own_ip=namespaces.NAMESERVER))
 
     confine.join_namespaces(built.init, while_privileged=while_privileged)
     if not changes_programs:
@@ -189,7 +213,8 @@ def _build(order: Order, files: dict[str, int], answer: socket.socket) -> main.S
     confine.set_not_dumpable()
     root = os.open(namespaces.HOME, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     os.chdir("/")
-    environment = {name.encode(): value.encode() for name, value in namespaces.ENVIRONMENT.items()}
+    variables = {**namespaces.ENVIRONMENT, **outfit.environment}
+    environment = {name.encode(): value.encode() for name, value in variables.items()}
     trees = Trees(
         groups,
         order.limits,
@@ -200,21 +225,37 @@ def _build(order: Order, files: dict[str, int], answer: socket.socket) -> main.S
     )
     if not changes_programs:
         namespaces.await_first()
-    return main.Setting(
+    came, seen = caught[0]
+    evidence = partial(_evidence, spaces, order, trees.quota, hashlib.sha256(program).hexdigest(), covers[0])
+    setting = main.Setting(
         listener=socket.socket(fileno=files["listener"]),
+        handover=None if came is None else _handover(files["handover"], came, outfit.authority),
         lease=files.get("lease", -1),
         records=records,
+        digests=files.get("digests", -1),
         root=root,
         init=init,
         environment=environment,
         limits=order.limits,
         tree=trees.make,
+        prepare=trees.prepare,
         seal=trees.seal,
         quota=trees.quota,
         starts_any_program=order.runtimes is None,
-        capture=capture[0],
-        evidence=partial(_evidence, spaces, order, trees.quota, hashlib.sha256(program).hexdigest(), covers[0]),
+        refusals=seen,
+        evidence=evidence,
     )
+    return setting, came, evidence
+
+
+def _handover(listener: int, came: arrivals.Arrivals, authority: str) -> main.Handover:
+    """For a host daemon that is started again: the sockets once more, and the key that went with them."""
+
+    def give(peer: socket.socket) -> None:
+        arrivals.hand_over(came, peer)
+        peer.send(authority.encode())
+
+    return main.Handover(socket.socket(fileno=listener), give)
 
 
 def _filter_of_commands(order: Order, *, births: bool) -> bytes | None:
@@ -224,26 +265,39 @@ def _filter_of_commands(order: Order, *, births: bool) -> bytes | None:
     return seccomp.build_filter("newborn") if births else None
 
 
+_TABLES = {"mountinfo": "mountinfo", "net_dev": "net/dev"}
+
+
 def _evidence(
-    namespaces_of_init: dict[str, int], order: Order, quota: DiskQuota, filter_sha256: str, covers: denials.Covers
+    namespaces_of_init: dict[str, int],
+    order: Order,
+    quota: DiskQuota,
+    filter_sha256: str,
+    covers: denials.Covers,
+    *,
+    is_whole: bool = True,
 ) -> dict[str, Any]:
-    """What only somebody inside can read, gathered now, beside the namespaces that the box was joined by."""
+    """What only somebody inside can read, gathered now, beside the namespaces that the box was joined by.
+
+    Not `is_whole`: without what most machines can read from outside as well.
+    """
     processes = {}
     most_processes = []
     for name in os.listdir("/proc"):
         if name.isdigit():
             try:
-                processes[name] = _text(f"/proc/{name}/status")
+                if is_whole:
+                    processes[name] = _text(f"/proc/{name}/status")
                 # The first process never forks, and ours that have started no program yet are told by their owner.
                 if name != "1" and os.stat(f"/proc/{name}/status").st_uid == os.getuid():
                     most_processes.append(_most_processes(_text(f"/proc/{name}/limits")))
             except OSError:
                 continue
+    tables = {name: _text(f"/proc/1/{path}") for name, path in _TABLES.items()} if is_whole else {}
     return {
+        **tables,
+        **({"processes": processes} if is_whole else {}),
         "namespaces": namespaces_of_init,
-        "processes": processes,
-        "mountinfo": _text("/proc/1/mountinfo"),
-        "net_dev": _text("/proc/1/net/dev"),
         "limits": dict(order.limits),
         "looks_at_memory": not order.memory_enforced,
         "most_processes": max(most_processes, default=None),

@@ -11,18 +11,25 @@ from coldframe.host import report
 from coldframe.host.box import KeeperBox
 from coldframe.host.cgroups import BoxGroups
 from coldframe.host.marks import KeeperMark
+from coldframe.host.ways_out import Captured
 
 
 class KeeperLife:
     """Of a box on this machine, which *end* ends."""
 
     def __init__(
-        self, mark: KeeperMark, box: KeeperBox, groups: BoxGroups, end: Callable[[str], Awaitable[None]]
+        self,
+        mark: KeeperMark,
+        box: KeeperBox,
+        groups: BoxGroups,
+        end: Callable[[str], Awaitable[None]],
+        captured: Callable[[], Captured | None],
     ) -> None:
         self.mark = mark
         self.box = box
         self._groups = groups
         self._end = end
+        self._captured = captured
 
     def measure(self, evidence: dict[str, Any]) -> IsolationReport:
         """Blocking; from any thread."""
@@ -35,6 +42,7 @@ class KeeperLife:
             groups=self._groups,
             runtimes=self.mark.runtimes,
             denied=self.mark.denied,
+            captured=self._captured(),
         )
 
     async def report(self) -> IsolationReport:

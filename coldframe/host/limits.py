@@ -23,6 +23,8 @@ import resource
 from collections.abc import Iterable, Mapping, Set
 from typing import NamedTuple
 
+from coldframe.guest.spawn import Steps
+
 MARK_BASE = 1 << 50
 """RLIMIT_RTTIME in µs: 35 years, so the limit itself never bites."""
 RLIMITS = {
@@ -68,16 +70,14 @@ def plan_mark(number: int) -> PlannedLimit:
     return _RLIMIT_RTTIME, (MARK_BASE + number, MARK_BASE + number)
 
 
-def enter_groups(procs: Iterable[int]) -> None:
-    """In the child, before exec: into the groups behind these open files. Raises OSError."""
-    for descriptor in procs:
-        os.write(descriptor, b"0")
+def group_steps(procs: Iterable[int]) -> Steps:
+    """For a child, before exec: into the groups behind these open files."""
+    return tuple((os.write, (descriptor, b"0")) for descriptor in procs)
 
 
-def apply_rlimits(planned: Iterable[PlannedLimit]) -> None:
-    """In the child, before exec: hold this process and all it will start to these. Raises OSError."""
-    for kind, value in planned:
-        resource.setrlimit(kind, value)
+def rlimit_steps(planned: Iterable[PlannedLimit]) -> Steps:
+    """For a child, before exec: be held to these, with all that it will start."""
+    return tuple((resource.setrlimit, limit) for limit in planned)
 
 
 class MarkedProcesses(NamedTuple):

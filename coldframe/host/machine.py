@@ -11,6 +11,7 @@ On disk, below the data directory:
     background/SESSION/      temporary one
     settings/NAME/           what boxes have as /etc (see settings.py)
     boxes/SANDBOX/           marks of a live box (see marks.py) and the records of its commands
+    host/lineage/            whom sandboxes reached (see ways_out.py)
 """
 
 import asyncio
@@ -18,14 +19,17 @@ import contextlib
 import os
 import secrets
 import socket
-from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
+from typing import Any, NamedTuple
 
 from coldframe.contract.command import CommandEvent
-from coldframe.contract.errors import GuestLost, InvalidArgument, NotFound, WrongState
+from coldframe.contract.errors import GuestLost, InvalidArgument, IsolationUnavailable, NotFound, WrongState
 from coldframe.contract.isolation import IsolationReport
+from coldframe.contract.network import NetworkAccess, NetworkAnswer, NetworkNews, NetworkPage, NetworkQuestion
+from coldframe.contract.policy import Label, Role
 from coldframe.contract.ports import Box, BoxLife, BoxStatus
 from coldframe.contract.sandbox import SandboxSpec
 from coldframe.host import report, trials
@@ -33,16 +37,19 @@ from coldframe.host.box import KeeperBox
 from coldframe.host.builder import Builder
 from coldframe.host.cgroups import BoxGroups, Controllers, detect_controllers, remove_groups
 from coldframe.host.confine import ConfineError
+from coldframe.host.egress.arrivals import Arrivals
 from coldframe.host.endings import Endings
 from coldframe.host.life import KeeperLife
 from coldframe.host.link import SOCKET_NAME
-from coldframe.host.marks import GRAVE, KeeperMark, Marks
+from coldframe.host.marks import GRAVE, HANDOVER_NAME, KeeperMark, Marks
 from coldframe.host.offered_tools import NOTHING_DENIED, denied_here, libraries_of, offered_tools
+from coldframe.host.outfit import Outfit, pack
 from coldframe.host.processes import process_start
 from coldframe.host.removal import remove_directory, remove_tree, try_removal
 from coldframe.host.settings import HostSettings
 from coldframe.host.stored_commands import read_stored
 from coldframe.host.strays import kill_strays, mark_of
+from coldframe.host.ways_out import BROKER_UID, WaysOut
 from coldframe.host.workspaces import HISTORY, PARTS, Workspaces
 
 
@@ -54,12 +61,21 @@ class _Build:
     is_wanted: bool = True
 
 
+class _Settled(NamedTuple):
+    """A box that stands, and how far it is the machine's."""
+
+    mark: KeeperMark
+    measured: IsolationReport | None = None
+    failure: OSError | None = None
+    """That kept its mark from being written."""
+
+
 class Machine:
     """Implements Host in this process. As root it gives each workspace an unprivileged user of its own.
 
     *embedded* boxes end when this process does; others go on and are found again after a restart.
     *server_uid* is the user that may connect to keepers, if it is not this one. *own_disks* gives each new
-    workspace a disk of its own, and refuses what cannot have one.
+    workspace a disk of its own, and refuses what cannot have one. *broker_uid* is whom the egress broker becomes as root.
     """
 
     def __init__(
@@ -69,6 +85,7 @@ class Machine:
         embedded: bool = False,
         server_uid: int | None = None,
         own_disks: bool = False,
+        broker_uid: int = BROKER_UID,
     ) -> None:
         self._data = os.path.abspath(data_dir)
         self._embedded = embedded
@@ -95,6 +112,12 @@ class Machine:
         self._marks = Marks(os.path.join(self._data, "boxes"))
         self._settings = HostSettings(os.path.join(self._data, "settings"))
         self._builder = Builder(self.installation, self._controllers, self._settings, embedded=embedded)
+        self._ways_out = WaysOut(
+            os.path.join(self._data, "host", "lineage"),
+            self._marks,
+            broker_uid=broker_uid,
+            others=[] if server_uid is None else [server_uid],
+        )
         self._endings = Endings(self._marks, self.workspaces, self._groups_of)
         self._endings.finish_former()
 
@@ -128,6 +151,8 @@ class Machine:
 
     async def _make_workspace(self, path: str, spec: SandboxSpec) -> None:
         """Whole, even if the caller leaves meanwhile; a temporary one goes again then."""
+        if self.workspaces.is_whole(path):
+            return
         parts = () if spec.background else PARTS
 
         def make() -> None:
@@ -169,7 +194,9 @@ class Machine:
 
     # -- boxes ---------------------------------------------------------------------------------
 
-    async def create(self, sandbox_id: str, spec: SandboxSpec, *, session_id: str) -> IsolationReport:
+    async def create(
+        self, sandbox_id: str, spec: SandboxSpec, *, session_id: str, network: NetworkAccess | None = None
+    ) -> IsolationReport:
         report.refuse_unoffered(spec.isolation, spec.requires)
         if sandbox_id in self._builds:
             raise WrongState(f"the box `{sandbox_id}` is being built already")
@@ -178,7 +205,7 @@ class Machine:
         build = self._builds[sandbox_id] = _Build()
         try:
             with self._held(sandbox_id, spec.agent_id or session_id):
-                return await self._create(sandbox_id, spec, session_id)
+                return await self._create(sandbox_id, spec, session_id, network)
         finally:
             del self._builds[sandbox_id]
             build.over.set()
@@ -199,7 +226,13 @@ class Machine:
         return set().union(*self._holds)
 
     async def _create(
-        self, sandbox_id: str, spec: SandboxSpec, session_id: str, *, is_refused_with_walls_missing: bool = True
+        self,
+        sandbox_id: str,
+        spec: SandboxSpec,
+        session_id: str,
+        network: NetworkAccess | None = None,
+        *,
+        is_refused_with_walls_missing: bool = True,
     ) -> IsolationReport:
         if spec.background:
             workspace = self.workspaces.of_session(session_id)
@@ -215,7 +248,14 @@ class Machine:
         except FileExistsError:
             raise WrongState(f"there is a box `{sandbox_id}` already") from None
         try:
-            measured = await self._build(sandbox_id, spec, session_id, workspace, (owner.st_uid, owner.st_gid))
+            building = partial(
+                self._build, sandbox_id, spec, session_id, workspace, (owner.st_uid, owner.st_gid), network
+            )
+            if network is None:
+                measured = await building()
+            else:
+                async with self._ways_out.outfit(sandbox_id, network) as outfit:
+                    measured = await building(outfit)
             if sandbox_id in self._builds and not self._builds[sandbox_id].is_wanted:
                 raise WrongState(f"the box `{sandbox_id}` was ended while it was built")
             if is_refused_with_walls_missing:
@@ -229,7 +269,14 @@ class Machine:
             raise
 
     async def _build(
-        self, sandbox_id: str, spec: SandboxSpec, session_id: str, workspace: str, owner: tuple[int, int]
+        self,
+        sandbox_id: str,
+        spec: SandboxSpec,
+        session_id: str,
+        workspace: str,
+        owner: tuple[int, int],
+        network: NetworkAccess | None,
+        outfit: Outfit | None = None,
     ) -> IsolationReport:
         directory = self._marks.directory(sandbox_id)
         records = os.path.join(directory, "records")
@@ -246,23 +293,57 @@ class Machine:
             "records": records,
             "tools": offered_tools(),
             "limits": spec.limits.model_dump(mode="json"),
+            "tells_all": not self._root,
             "memory_enforced": "memory" in self._controllers.controls,
+            "captured_ports": None if network is None else self._ways_out.ports(),
             "runtimes": None if spec.runtimes is None else list(spec.runtimes),
             "libraries": await asyncio.to_thread(libraries_of, spec.runtimes) if spec.runtimes else [],
             **(await asyncio.to_thread(denied_here, spec.denied_programs) if spec.denied_programs else NOTHING_DENIED),
         }
-        listener = self._listen(directory)
-        try:
-            answer = await self._builder.build(order, listener, spec.limits)
-        finally:
-            listener.close()
+        with contextlib.ExitStack() as opened:
+            listener = opened.enter_context(self._listen(directory, SOCKET_NAME, self._server_uid))
+            more = []
+            if spec.agent_id is not None and (digests := self.workspaces.open_digests(spec.agent_id)) is not None:
+                more.append(("digests", digests))
+                opened.callback(os.close, digests)
+            if outfit is not None:
+                more.append(("outfit", pack(outfit)))
+                opened.callback(os.close, more[-1][1])
+                handover = opened.enter_context(self._listen(directory, HANDOVER_NAME, None, socket.SOCK_SEQPACKET))
+                more.append(("handover", handover.fileno()))
+            settling = partial(self._settle, sandbox_id, spec, session_id, owner[0], ends_here=network is None)
+            answer, settled = await self._builder.build(order, listener, spec.limits, more=more, then=settling)
+        if network is not None:
+            arrivals: Arrivals = answer["arrivals"]
+            kept = self._ways_out.mark_of(sandbox_id, network, arrivals)
+            settled = self._write(sandbox_id, replace(settled.mark, network=kept.model_dump(mode="json")))
+            if settled.failure is not None:
+                arrivals.close()
+        if settled.failure is not None:
+            await self._endings.end_keeper(settled.mark)  # nobody would find it again
+            raise settled.failure
+        if network is not None:
+            await self._ways_out.open(sandbox_id, spec.agent_id, kept, arrivals)
+        life = self._new_life(sandbox_id, settled.mark)
+        measured = settled.measured
+        if measured is None:
+            measured = await asyncio.to_thread(life.measure, answer["ready"])
+        if self._root and not report.is_whole(measured):  # what could not be read from here the keeper tells when asked
+            measured = await life.report()
+        self._lives[sandbox_id] = life
+        return measured
+
+    def _settle(
+        self, sandbox_id: str, spec: SandboxSpec, session_id: str, uid: int, answer: dict[str, Any], *, ends_here: bool
+    ) -> "_Settled":
+        """What there is to be done of a box that stands, but for one with a way out. Blocking; on the builder's thread."""
         mark = KeeperMark(
             pid=answer["keeper"],
             started=process_start(answer["keeper"]) or "",
             created_at=datetime.now(UTC).isoformat(),
             owner=spec.agent_id,
             session_id=session_id,
-            uid=owner[0],
+            uid=uid,
             init=answer["init"],
             init_started=process_start(answer["init"]) or "",
             limits=spec.limits.model_dump(mode="json"),
@@ -271,27 +352,34 @@ class Machine:
             denied=list(spec.denied_programs),
             settings=answer["settings"],
         )
+        if not ends_here:
+            return _Settled(mark)
+        settled = self._write(sandbox_id, mark)
+        if settled.failure is not None:
+            return settled
+        return _Settled(mark, self._new_life(sandbox_id, mark).measure(answer["ready"]))
+
+    def _write(self, sandbox_id: str, mark: KeeperMark) -> "_Settled":
         try:
             self._marks.write(sandbox_id, mark)
-        except OSError:
-            await self._endings.end_keeper(mark)  # nobody would find it again
-            raise
-        life = self._new_life(sandbox_id, mark)
-        measured = await asyncio.to_thread(life.measure, answer["ready"])
-        self._lives[sandbox_id] = life
-        return measured
+        except OSError as error:
+            return _Settled(mark, failure=error)
+        return _Settled(mark)
 
-    def _listen(self, directory: str) -> socket.socket:
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    def _listen(
+        self, directory: str, name: str, uid: int | None, kind: socket.SocketKind = socket.SOCK_STREAM
+    ) -> socket.socket:
+        """For this user and, as root, *uid*."""
+        listener = socket.socket(socket.AF_UNIX, kind)
         folder = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            listener.bind(f"/proc/self/fd/{folder}/{SOCKET_NAME}")
+            listener.bind(f"/proc/self/fd/{folder}/{name}")
         finally:
             os.close(folder)
-        path = os.path.join(directory, SOCKET_NAME)
+        path = os.path.join(directory, name)
         os.chmod(path, 0o600)
-        if self._root and self._server_uid is not None:
-            os.chown(path, self._server_uid, -1)
+        if self._root and uid is not None:
+            os.chown(path, uid, -1)
         listener.listen(128)
         return listener
 
@@ -301,6 +389,8 @@ class Machine:
         mark = self._marks.read(sandbox_id)
         if mark is not None:
             await self._endings.end_keeper(mark)
+            if mark.network is not None:
+                await self._ways_out.forget(sandbox_id)
         with contextlib.suppress(ConfineError):  # what told the failure counts; the next sweep has another try
             await asyncio.to_thread(self._groups_of(sandbox_id, mark).remove)
         await asyncio.to_thread(remove_directory, directory)
@@ -315,6 +405,7 @@ class Machine:
             raise NotFound(f"no box `{sandbox_id}` on this machine")
         if not mark.alive():
             self._lives.pop(sandbox_id, None)
+            self._ways_out.shut_later(sandbox_id)
             raise GuestLost(f"the keeper of sandbox `{sandbox_id}` ended")
         if life is None:
             life = self._lives[sandbox_id] = self._new_life(sandbox_id, mark)
@@ -323,7 +414,7 @@ class Machine:
     def _new_life(self, sandbox_id: str, mark: KeeperMark) -> "KeeperLife":
         groups = self._groups_of(sandbox_id, mark)
         box = KeeperBox(sandbox_id, self._marks.directory(sandbox_id))
-        return KeeperLife(mark, box, groups, self.end_box)
+        return KeeperLife(mark, box, groups, self.end_box, partial(self._ways_out.captured, sandbox_id, mark))
 
     async def box(self, sandbox_id: str) -> Box:
         return self._life(sandbox_id).box
@@ -355,7 +446,10 @@ class Machine:
         life = self._lives.pop(sandbox_id, None)
         if life is not None:
             life.box.close()
-        await self._endings.end(sandbox_id)
+        try:
+            await self._endings.end(sandbox_id)
+        finally:
+            await self._ways_out.shut(sandbox_id)
 
     async def sweep(self, *, keep_boxes: set[str], keep_sessions: set[str]) -> list[str]:
         spared = self._building  # whoever asks knew nothing of what is built from now on, so it is added meanwhile
@@ -389,6 +483,7 @@ class Machine:
                     removed.append(f"box {name}")
             elif not mark.alive():
                 await self._endings.attempt(name, self._endings.end_lost(name, mark))
+                await self._ways_out.shut(name)
         await self._endings.finish()
         strays = await asyncio.to_thread(kill_strays, mark_of(self.installation))
         removed += [f"process {pid}" for pid in strays]
@@ -397,11 +492,17 @@ class Machine:
             if await asyncio.to_thread(try_removal, name, partial(self.workspaces.remove_stray, name)):
                 removed.append(name)
         await asyncio.to_thread(self.workspaces.mount_all)
-        spared.update(name for name, mark in self._marks.all() if mark.alive())
+        if len(self._sweeps) == 1:
+            self._builder.drop_names()
+        for name, mark in self._marks.all():
+            if mark.alive():
+                spared.update((name, *(os.path.basename(path) for path in mark.groups.values())))
         if not self._building:  # nor does anybody begin to meanwhile, since nothing else goes on in this thread
             used = {mark.settings for _, mark in self._marks.all() if mark.settings is not None}
             self._settings.remove_unused(used)
-        gone = await asyncio.to_thread(remove_groups, self._controllers, self.installation, keep=spared)
+        gone = await asyncio.to_thread(
+            remove_groups, self._controllers, self.installation, keep=spared, ahead=self._builder.group_names
+        )
         removed += [f"groups of {name}" for name in gone]
         return removed
 
@@ -412,21 +513,67 @@ class Machine:
         return groups
 
     async def doctor(self) -> IsolationReport:
-        """Build a throw-away box, measure it and try the promises in it. A missing wall is told and not raised.
+        """Build a throw-away box, measure it and try the promises in it; and another one with a way out that no rule opens.
+        A missing wall is told and not raised.
 
         Raises:
             IsolationUnavailable: no box can be built at all; with property, reason and remedy.
         """
+        async with self._throw_away(None) as (name, measured):
+            tried = await trials.try_promises(self._lives[name].box)
+        walls = [*measured.properties]
+        try:
+            access = NetworkAccess(asked="none", role=Role.OWNER, taint=Label.PUBLIC)
+            async with self._throw_away(access) as (name, with_way_out):
+                tried += await trials.try_way_out(self._lives[name].box)
+            walls += [
+                one.model_copy(update={"name": report.WAY_OUT})
+                for one in with_way_out.properties
+                if one.name == "network"
+            ]
+        except IsolationUnavailable as error:
+            walls.append(report.without_way_out(error))
+        return measured.model_copy(update={"trials": tried, "properties": tuple(walls)})
+
+    @contextlib.asynccontextmanager
+    async def _throw_away(self, network: NetworkAccess | None) -> AsyncIterator[tuple[str, IsolationReport]]:
+        """A box of no agent, and what was measured of it. Nothing of it is left afterwards."""
         name = f"doctor-{secrets.token_hex(4)}"
         spec = SandboxSpec(background=True, limits=trials.LIMITS)
         with self._held(name):
             try:
-                measured = await self._create(name, spec, name, is_refused_with_walls_missing=False)
-                tried = await trials.try_promises(self._lives[name].box)
+                yield name, await self._create(name, spec, name, network, is_refused_with_walls_missing=False)
             finally:
                 await self.end_box(name)
                 await asyncio.to_thread(remove_directory, self._marks.directory(name))
-        return measured.model_copy(update={"trials": tried})
+                if network is not None:
+                    await self._ways_out.forget(name)
+
+    # -- ways out ------------------------------------------------------------------------------
+
+    async def use_network_rules(self, text: str) -> None:
+        await self._ways_out.use_rules(text)
+
+    async def raise_taint(self, sandbox_id: str, taint: Label) -> None:
+        await self._ways_out.raise_taint(sandbox_id, taint)
+
+    async def renew_session(self, sandbox_id: str, taint: Label) -> None:
+        await self._ways_out.renew_session(sandbox_id, taint)
+
+    async def withdraw_credential(self, name: str) -> None:
+        await self._ways_out.withdraw_credential(name)
+
+    def network_events(self) -> AsyncGenerator[NetworkQuestion | NetworkNews, None]:
+        return self._ways_out.questions.events()
+
+    async def answer(self, question_id: str, answer: NetworkAnswer) -> None:
+        self._ways_out.questions.answer(question_id, answer)
+
+    async def network_records(self, sandbox_id: str, *, after_seq: int = 0, limit: int = 1000) -> NetworkPage:
+        return await self._ways_out.records(sandbox_id, after_seq=after_seq, limit=limit)
+
+    async def forget_network_records(self, sandbox_id: str) -> None:
+        await self._ways_out.forget(sandbox_id)
 
     async def prepare(self) -> None:
         """What the first sandbox would wait for."""
@@ -438,6 +585,7 @@ class Machine:
             for sandbox_id in list(self._lives):
                 await self.end_box(sandbox_id)
         await self._endings.finish()
+        await self._ways_out.close()
         for life in self._lives.values():
             life.box.close()
         self._lives.clear()

@@ -1,6 +1,7 @@
 """The marks of boxes: who keeps each, on disk, so that a restart finds what is its own and touches nothing else.
 
-boxes/SANDBOX/     keeper.sock, keeper.json (ending.json while it is removed), records/ (see guest/main.py)
+boxes/SANDBOX/     keeper.sock, keeper.json (ending.json while it is removed), records/ (see guest/main.py);
+                   handover.sock of a box with a way out
 """
 
 import contextlib
@@ -16,6 +17,8 @@ from coldframe.host.processes import is_exiting, process_start
 
 KEPT, ENDING = "keeper.json", "ending.json"
 """The mark of a box, and its name from when the box is gone until all that belonged to it is."""
+HANDOVER_NAME = "handover.sock"
+"""Where the keeper gives the sockets of the box's way out to the user of this process, and to nobody else."""
 GRAVE = ".gone-"
 """In the names of what is being removed."""
 
@@ -42,6 +45,8 @@ class KeeperMark:
     """Programs by name that are covered in it, whether or not there are any of these."""
     settings: str | None = None
     """Directory that it has as its /etc; None if that was put together for it alone."""
+    network: dict[str, Any] | None = None
+    """Of a box with a way out what is needed to serve it again (see ways_out.py)."""
 
     def runs(self) -> bool:
         """Whether the box does, by its first process: all others end with that."""
@@ -106,9 +111,11 @@ class Marks:
         with contextlib.suppress(FileNotFoundError):
             os.rename(os.path.join(directory, KEPT), os.path.join(directory, ENDING))
             os.unlink(os.path.join(directory, SOCKET_NAME))
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(os.path.join(directory, HANDOVER_NAME))
 
     def remove(self, sandbox_id: str) -> None:
         """Remove what tells of a live box, and keep its records."""
-        for name in (SOCKET_NAME, KEPT, f"{KEPT}.new", ENDING):
+        for name in (SOCKET_NAME, HANDOVER_NAME, KEPT, f"{KEPT}.new", ENDING):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(os.path.join(self.directory(sandbox_id), name))

@@ -8,12 +8,13 @@ import contextlib
 import re
 import socket
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Literal
 
 from coldframe.contract.isolation import DeviceInfo, InterfaceInfo, MountInfo, MountSource
 from coldframe.host.isolation import denials
 from coldframe.host.isolation.namespaces import FIRST, HOME, HOST_SETTINGS, SETTINGS, TOOLS
+from coldframe.host.outfit import HOST_BUNDLES
 
 _ALWAYS = ("dev", "packet", "unix", "sockstat", "sockstat6")
 _COUNTED = {"tcp": "TCP", "tcp6": "TCP6", "udp": "UDP", "udp6": "UDP6", "raw": "RAW", "raw6": "RAW6"}
@@ -61,7 +62,7 @@ def _source(target: str, filesystem: str, device: str) -> MountSource:
         return "kernel" if filesystem == "proc" else "mask"
     if target.startswith("/dev/") and filesystem in ("devtmpfs", "devpts"):
         return "device"
-    if target in _MAKERS_OWN:
+    if target in _MAKERS_OWN or target in HOST_BUNDLES:
         return "settings"
     if target == "/etc" or target in HOST_SETTINGS:
         return "settings"
@@ -110,11 +111,14 @@ def interface_names(net_dev: str) -> tuple[str, ...] | None:
     return tuple(sorted(_INTERFACE.findall(net_dev))) if net_dev else None
 
 
-def interfaces(tables: Mapping[str, str], *, guest_link: str) -> tuple[tuple[InterfaceInfo, ...], int]:
+def interfaces(
+    tables: Mapping[str, str], *, guest_link: str, ours: Collection[int] = ()
+) -> tuple[tuple[InterfaceInfo, ...], int]:
     """What is open in the box's network namespace, and how many sockets were left out.
 
     Network interfaces; TCP and unix sockets that accept, bound UDP sockets, raw and packet sockets. Connections and
-    unnamed pairs are not openings. `guest_link` is the socket outside on which the box is served.
+    unnamed pairs are not openings. `guest_link` is the socket outside on which the box is served; `ours` are the inodes of
+    the sockets of its way out.
     """
     found = [
         InterfaceInfo(kind="network", name=name, held_by="box") for name in interface_names(tables.get("dev", "")) or ()
@@ -124,7 +128,11 @@ def interfaces(tables: Mapping[str, str], *, guest_link: str) -> tuple[tuple[Int
         InterfaceInfo(kind="packet", name="sees attempts to reach out", held_by="product")
         for _ in _rows(tables, "packet")
     ]
-    sockets = sorted({*_internet(tables), *_unix(tables)})
+    of_internet = list(_internet(tables))
+    found += [
+        InterfaceInfo(kind=kind, name=name, held_by="product") for kind, name, inode in of_internet if inode in ours
+    ]
+    sockets = sorted({*((kind, name) for kind, name, inode in of_internet if inode not in ours), *_unix(tables)})
     found += [InterfaceInfo(kind=kind, name=name, held_by="box") for kind, name in sockets[:LISTED_SOCKETS]]
     return tuple(found), max(0, len(sockets) - LISTED_SOCKETS)
 
@@ -132,14 +140,20 @@ def interfaces(tables: Mapping[str, str], *, guest_link: str) -> tuple[tuple[Int
 _Kind = Literal["tcp", "udp", "raw", "unix"]
 
 
-def _internet(tables: Mapping[str, str]) -> Iterator[tuple[_Kind, str]]:
+def listening(tables: Mapping[str, str]) -> frozenset[int]:
+    """Inodes of the internet sockets that are openings."""
+    return frozenset(inode for _, _, inode in _internet(tables))
+
+
+def _internet(tables: Mapping[str, str]) -> Iterator[tuple[_Kind, str, int]]:
     for table in _COUNTED:
         for fields in _rows(tables, table):
             if table.startswith("tcp") and fields[3:4] != [_LISTEN]:
                 continue
             name = _address(fields[1]) if len(fields) > 1 else None
             if name is not None:
-                yield "tcp" if "tcp" in table else "udp" if "udp" in table else "raw", name
+                inode = int(fields[9]) if len(fields) > 9 and fields[9].isdecimal() else 0
+                yield "tcp" if "tcp" in table else "udp" if "udp" in table else "raw", name, inode
 
 
 def _unix(tables: Mapping[str, str]) -> Iterator[tuple[_Kind, str]]:

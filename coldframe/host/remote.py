@@ -7,12 +7,14 @@ daemon hands over once.
 
 import os
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
 from coldframe.contract.command import CommandEvent, Contact
 from coldframe.contract.errors import HostUnreachable
 from coldframe.contract.isolation import IsolationReport
+from coldframe.contract.network import NetworkAccess, NetworkAnswer, NetworkNews, NetworkPage, NetworkQuestion
+from coldframe.contract.policy import Label
 from coldframe.contract.ports import Box, BoxLife, BoxStatus
 from coldframe.contract.sandbox import SandboxSpec
 from coldframe.host.box import KeeperBox, parse_event
@@ -30,21 +32,31 @@ class RemoteHost:
         self._histories = HistoryFiles(os.path.join(self._data, "host"), DAEMON_SOCKET_NAME)
 
     async def _ask(self, verb: str, body: bytes = b"", **fields: Any) -> dict[str, Any]:
+        return (await self._request(verb, fields, body))[0]
+
+    async def _ask_report(self, verb: str, **fields: Any) -> IsolationReport:
+        return IsolationReport.model_validate_json((await self._request(verb, fields))[1])
+
+    async def _request(self, verb: str, fields: dict[str, Any], body: bytes = b"") -> tuple[dict[str, Any], bytes]:
         try:
-            answer, _ = await self._link.request({"verb": verb, **fields}, body)
+            return await self._link.request({"verb": verb, **fields}, body)
         except LinkLost as error:
-            raise HostUnreachable("the host daemon does not answer", hint="start it with `coldframe up`") from error
-        return answer
+            raise _unreachable() from error
 
     async def ping(self) -> dict[str, Any]:
         """Installation id and process id of the daemon, and whether it gives new workspaces disks of their own."""
         return await self._ask("ping")
 
-    async def create(self, sandbox_id: str, spec: SandboxSpec, *, session_id: str) -> IsolationReport:
-        answer = await self._ask(
-            "create", sandbox_id=sandbox_id, spec=spec.model_dump(mode="json"), session_id=session_id
+    async def create(
+        self, sandbox_id: str, spec: SandboxSpec, *, session_id: str, network: NetworkAccess | None = None
+    ) -> IsolationReport:
+        return await self._ask_report(
+            "create",
+            sandbox_id=sandbox_id,
+            spec=spec.model_dump(mode="json"),
+            session_id=session_id,
+            network=None if network is None else network.model_dump(mode="json"),
         )
-        return IsolationReport.model_validate(answer)
 
     async def box(self, sandbox_id: str) -> Box:
         return await self._box(sandbox_id)
@@ -91,10 +103,48 @@ class RemoteHost:
         return list(answer["removed"])
 
     async def doctor(self) -> IsolationReport:
-        return IsolationReport.model_validate(await self._ask("doctor"))
+        return await self._ask_report("doctor")
+
+    async def use_network_rules(self, text: str) -> None:
+        await self._ask("use_network_rules", text.encode())
+
+    async def raise_taint(self, sandbox_id: str, taint: Label) -> None:
+        await self._ask("raise_taint", sandbox_id=sandbox_id, taint=taint.value)
+
+    async def renew_session(self, sandbox_id: str, taint: Label) -> None:
+        await self._ask("renew_session", sandbox_id=sandbox_id, taint=taint.value)
+
+    async def withdraw_credential(self, name: str) -> None:
+        await self._ask("withdraw_credential", name=name)
+
+    async def network_events(self) -> AsyncGenerator[NetworkQuestion | NetworkNews, None]:
+        try:
+            async with self._link.connection() as connection:
+                await connection.send({"verb": "network_events"})
+                while True:
+                    head, _ = await connection.receive()
+                    match head.get("event"):
+                        case "question":
+                            yield NetworkQuestion.model_validate(head["question"])
+                        case "news":
+                            yield NetworkNews.model_validate(head["news"])
+                        case _:
+                            break
+        except LinkLost as error:
+            raise _unreachable() from error
+
+    async def answer(self, question_id: str, answer: NetworkAnswer) -> None:
+        await self._ask("answer", question_id=question_id, answer=answer.model_dump(mode="json"))
+
+    async def network_records(self, sandbox_id: str, *, after_seq: int = 0, limit: int = 1000) -> NetworkPage:
+        page = await self._ask("network_records", sandbox_id=sandbox_id, after_seq=after_seq, limit=limit)
+        return NetworkPage.model_validate(page)
+
+    async def forget_network_records(self, sandbox_id: str) -> None:
+        await self._ask("forget_network_records", sandbox_id=sandbox_id)
 
     async def report(self, sandbox_id: str) -> IsolationReport:
-        return IsolationReport.model_validate(await self._ask("report", sandbox_id=sandbox_id))
+        return await self._ask_report("report", sandbox_id=sandbox_id)
 
     async def end(self, sandbox_id: str) -> None:
         await self._ask("end", sandbox_id=sandbox_id)
@@ -108,6 +158,10 @@ class RemoteHost:
         for box in self._boxes.values():
             box.close()
         self._boxes.clear()
+
+
+def _unreachable() -> HostUnreachable:
+    return HostUnreachable("the host daemon does not answer", hint="start it with `coldframe up`")
 
 
 class _RemoteLife:

@@ -30,6 +30,7 @@ from coldframe.host.confine import NAMESPACES, ConfineError
 from coldframe.host.disk_report import disk_sentence, judge_disk
 from coldframe.host.isolation import denials
 from coldframe.host.isolation.namespaces import LEVEL, TOOLS
+from coldframe.host.ways_out import Captured
 
 _FIXED = (f"level:{LEVEL}", "kernel:shared")
 CAPABILITY_SETS = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
@@ -44,6 +45,8 @@ _REMEDY_NAMESPACES = (
     "`userns` permission), then create the sandbox again"
 )
 _REMEDY_BUG = "report this with the server log; no setting of yours turns this wall off"
+WAY_OUT = "network_access"
+"""In the report on a machine: what `network` is in that of a box with a way out."""
 OWN_PROCESSES = 8
 """What RLIMIT_NPROC leaves room for beside a command's own."""
 _LANDLOCK_CREATE_RULESET, _LANDLOCK_VERSION = 444, 1
@@ -89,17 +92,22 @@ def measure(
     groups: BoxGroups | None = None,
     runtimes: Sequence[str] | None = None,
     denied: Sequence[str] = (),
+    captured: Captured | None = None,
 ) -> IsolationReport:
     """Read everything about the box whose first process is `init` and judge it. Pids are the caller's.
 
     `evidence` is what the keeper sent: `processes` (pid inside -> status text), `mountinfo`, `net_dev`, `devices`,
     `filter_sha256`, `denied` and `namespaces` (name -> inode), each optional. Limits are reported only if they are given,
     the wall `programs` only for a box that was restricted to `runtimes`, and `denied_programs` only for one in which some
-    are `denied`. Never raises for what it cannot read. Blocks: about 0.3 ms, 0.1 ms more per process, and with patterns of
+    are `denied`. `captured` is the way out of a box that has one. Never raises for what it cannot read. Blocks: about 0.3 ms, 0.1 ms more per process, and with patterns of
     denied programs up to 0.3 ms for each. May be called from any thread.
     """
     view = _look(init, keeper, evidence)
-    found, left_out = openings.interfaces(view.tables, guest_link="unix socket of the keeper, mode 0600")
+    found, left_out = openings.interfaces(
+        view.tables,
+        guest_link="unix socket of the keeper, mode 0600",
+        ours=captured.sockets if captured else frozenset(),
+    )
     now = datetime.now(UTC)
     judged = tuple(_judge_limits(limits, groups, init, evidence, now)) if limits is not None else ()
     disk = next((one for one in judged if one.kind == "disk"), None)
@@ -109,7 +117,7 @@ def measure(
         kernel_release=os.uname().release,
         measured_at=now,
         properties=(
-            *_judge(view),
+            *_judge(view, captured),
             *([_judge_programs(view, runtimes)] if runtimes is not None else []),
             *([_judge_denied(view, denied, evidence.get("denied"), runtimes)] if denied else []),
         ),
@@ -143,6 +151,11 @@ def refuse_unless_enforced(report: IsolationReport) -> None:
             {"property": one.name, "enforced": False, "reason": one.evidence, "remedy": one.remedy} for one in missing
         ],
     )
+
+
+def is_whole(report: IsolationReport) -> bool:
+    """Whether every required wall stands."""
+    return all(one.state == "enforced" for one in report.properties if one.required)
 
 
 def refuse_unless_hard(report: IsolationReport) -> None:
@@ -192,6 +205,17 @@ def _refuse(missing: Sequence[str], reason: Callable[[str], str]) -> NoReturn:
         reason=reason(missing[0]),
         remedy=remedy,
         missing=[{"property": one, "enforced": False, "reason": reason(one), "remedy": remedy} for one in missing],
+    )
+
+
+def without_way_out(error: IsolationUnavailable) -> Property:
+    """For the report on a machine on which no box can have one."""
+    return Property(
+        name=WAY_OUT,
+        state="absent",
+        mechanism="egress broker",
+        evidence=error.message,
+        remedy=error.hint,
     )
 
 
@@ -327,7 +351,7 @@ def _fields(status: str) -> dict[str, str]:
 # -- judging ---------------------------------------------------------------------------------------
 
 
-def _judge(view: _View) -> Iterator[Property]:
+def _judge(view: _View, captured: Captured | None) -> Iterator[Property]:
     for name in NAMESPACES:
         yield _judge_namespace(view, name)
     everyone = (*view.processes, *((view.keeper,) if view.keeper is not None else ()))
@@ -381,17 +405,7 @@ def _judge(view: _View) -> Iterator[Property]:
         [] if view.keeper_dumpable is False else ["the keeper is dumpable, or it could not be read"],
         "/proc of the keeper belongs to root",
     )
-    names = openings.interface_names(view.tables.get("dev", ""))
-    only_lo = names == ("lo",)
-    shown = "could not be read" if names is None else ", ".join(names)
-    yield Property(
-        name="network",
-        state="enforced" if only_lo else "absent",
-        mechanism="own network namespace without a way out; attempts are refused and recorded",
-        evidence=f"interfaces: {shown}",
-        required=True,
-        remedy=None if only_lo else _REMEDY_BUG,
-    )
+    yield _judge_network(view, captured)
     yield from _judge_mounts(view)
 
 
@@ -413,6 +427,36 @@ def _judge_namespace(view: _View, name: str) -> Property:
         evidence=wrong or f"{name}:[{inode}], the host daemon's is {name}:[{own}], {view.source}",
         required=True,
         remedy=_REMEDY_NAMESPACES if wrong else None,
+    )
+
+
+def _judge_network(view: _View, captured: Captured | None) -> Property:
+    names = openings.interface_names(view.tables.get("dev", ""))
+    shown = f"interfaces: {'could not be read' if names is None else ', '.join(names)}"
+    wrong = [] if names == ("lo",) else [shown]
+    mechanism = "own network namespace without a way out; attempts are refused and recorded"
+    evidence = shown
+    if captured is not None:
+        mechanism = (
+            f"own network namespace, of which the egress broker gets every connection and look-up ({captured.mechanism}); "
+            "the rest is refused and recorded"
+        )
+        listening = openings.listening(view.tables) & captured.sockets
+        why = f", nftables cannot be had: {captured.reason}" if captured.reason else ""
+        served = "the broker serves it" if captured.is_served else "nobody serves it, so nothing leaves"
+        evidence = (
+            f"{shown}; profile {' and '.join(f'`{name}`' for name in captured.profiles)}; "
+            f"{len(listening)} of {len(captured.sockets)} sockets of the capture are there; {served}{why}"
+        )
+        if listening != captured.sockets:
+            wrong.append(evidence)
+    return Property(
+        name="network",
+        state="absent" if wrong else "enforced",
+        mechanism=mechanism,
+        evidence="; ".join(wrong) or evidence,
+        required=True,
+        remedy=_REMEDY_BUG if wrong else None,
     )
 
 

@@ -12,6 +12,8 @@ are compared on the low half alone; `unshare` takes an unsigned long and is comp
 ``ptrace`` and ``process_vm_*`` stay allowed in ``default``: debuggers and LeakSanitizer need them, the
 pid namespace holds only the box's own, equally filtered processes, and the keeper is not dumpable.
 ``strict`` refuses them. ``no-native`` is for a box with few programs: it makes no files that live in memory alone.
+``broker`` is ``strict`` for a process that is to stay alone: no program, no other process, nobody to signal, no way to a
+service of this machine by a unix socket, no change to what files allow.
 ``keeper`` is ``default`` with clone3, for a keeper whose commands are born in their groups; these load ``newborn``
 beside it, which is nothing but the refusal of that call, and short because every command loads it.
 
@@ -27,10 +29,10 @@ import struct
 from collections.abc import Callable
 from functools import cache
 
-from coldframe.host.confine import ConfineError, prctl
+from coldframe.host.confine import ConfineError, ready_prctl
 from coldframe.host.syscalls import SYSCALLS
 
-PROFILES = ("default", "strict", "no-native", "keeper")
+PROFILES = ("default", "strict", "no-native", "keeper", "broker")
 """Whole filters; `newborn` is none by itself."""
 
 _REFUSED_NAMES = (
@@ -61,8 +63,24 @@ REFUSED_STRICT = frozenset({"ptrace", "process_vm_readv", "process_vm_writev"})
 REFUSED_NO_NATIVE = frozenset({"memfd_create"})
 """Answered with EPERM in `no-native` as well: a file in memory is on no mount that could be noexec."""
 
+_REFUSED_BROKER_NAMES = (
+    # programs and processes; a thread is made by clone
+    "execve execveat fork vfork "
+    # other processes of its user
+    "kill tkill tgkill rt_sigqueueinfo rt_tgsigqueueinfo pidfd_send_signal pidfd_open process_mrelease setpriority "
+    "sched_setparam sched_setscheduler sched_setattr sched_setaffinity ioprio_set "
+    # what a file allows, and to whom: Landlock does not ask about these
+    "chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat setxattr lsetxattr fsetxattr removexattr "
+    "lremovexattr fremovexattr utime utimes utimensat futimesat "
+    # doors to and for others of its user
+    "listen shmget shmat shmctl semget semop semctl semtimedop msgget msgsnd msgrcv msgctl mq_open mq_unlink"
+)
+REFUSED_BROKER = REFUSED_STRICT | frozenset(_REFUSED_BROKER_NAMES.split())
+"""Answered with EPERM in `broker`."""
+
 NAMESPACE_FLAGS = 0x7E020000
 """CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET. NEWTIME does not fit into clone."""
+CLONE_THREAD = 0x00010000
 UNSHARE_ALLOWED = 0x00050F00
 """CLONE_VM, FS, FILES, SIGHAND, THREAD, SYSVSEM: all that unshare does without namespaces."""
 
@@ -127,10 +145,11 @@ def build_filter(profile: str = "default", machine: str = "") -> bytes:
         raise ConfineError("seccomp", f"no system call table for `{machine}`")
     if profile == "newborn":
         return _without_clone3(SYSCALLS[machine]["clone3"])
-    refused = REFUSED | {"strict": REFUSED_STRICT, "no-native": REFUSED_NO_NATIVE}.get(profile, frozenset())
+    refused = REFUSED | _REFUSED_BY_PROFILE.get(profile, frozenset())
+    checks = _BROKER_CHECKS if profile == "broker" else _CHECKS
     actions: dict[int, str] = {}
     for name, number in SYSCALLS[machine].items():
-        if name in _CHECKS:
+        if name in checks:
             actions[number] = f"check {name}"
         elif name == "clone3":
             actions[number] = "allow" if profile == "keeper" else "absent"
@@ -150,7 +169,7 @@ def build_filter(profile: str = "default", machine: str = "") -> bytes:
         program.emit(_RET, _KILL)
         program.label("search")
     _emit_tree(program, _ranges(actions))
-    for name, emit_check in _CHECKS.items():
+    for name, emit_check in checks.items():
         if name in SYSCALLS[machine]:
             program.label(f"check {name}")
             emit_check(program)
@@ -170,10 +189,13 @@ class ReadyFilter:
     def __init__(self, program: bytes) -> None:
         self._lines = ctypes.create_string_buffer(program, len(program))
         self._header = _SockFprog(len(program) // 8, ctypes.addressof(self._lines))
+        self._load = ready_prctl(
+            "load the seccomp filter", _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.addressof(self._header)
+        )
 
     def load(self) -> None:
         """Put it on this thread and all it will ever start. Needs no_new_privs; cannot be undone."""
-        prctl("load the seccomp filter", _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.addressof(self._header))
+        self._load()
 
 
 def load_filter(program: bytes) -> None:
@@ -236,6 +258,12 @@ def _check_clone(program: _Program) -> None:
     program.jump("allow")
 
 
+def _check_clone_of_thread(program: _Program) -> None:
+    _load_argument(program, 0)
+    program.emit(_JSET, NAMESPACE_FLAGS, true="refuse")
+    program.emit(_JSET, CLONE_THREAD, true="allow", false="refuse")
+
+
 def _check_unshare(program: _Program) -> None:
     _load_argument(program, 0, high=True)
     program.emit(_JEQ, 0, false="refuse")
@@ -247,6 +275,16 @@ def _check_unshare(program: _Program) -> None:
 def _check_socket(program: _Program) -> None:
     _load_argument(program, 0)
     program.emit(_JEQ, AF_UNIX, true="allow")
+    _check_family(program)
+
+
+def _check_socket_outward(program: _Program) -> None:
+    """None that leads to a service of this machine by the name of a file."""
+    _load_argument(program, 0)
+    _check_family(program)
+
+
+def _check_family(program: _Program) -> None:
     program.emit(_JEQ, AF_INET, true="internet type")
     program.emit(_JEQ, AF_INET6, true="internet type")
     program.emit(_JEQ, AF_NETLINK, false="refuse")
@@ -267,6 +305,11 @@ def _check_socket(program: _Program) -> None:
 def _check_socketpair(program: _Program) -> None:
     _load_argument(program, 0)
     program.emit(_JEQ, AF_UNIX, true="allow", false="refuse")
+
+
+def _check_own_limits(program: _Program) -> None:
+    _load_argument(program, 0)
+    program.emit(_JEQ, 0, true="allow", false="refuse")
 
 
 def _check_personality(program: _Program) -> None:
@@ -290,4 +333,16 @@ _CHECKS: dict[str, Callable[[_Program], None]] = {
     "socketpair": _check_socketpair,
     "personality": _check_personality,
     "ioctl": _check_ioctl,
+}
+
+_BROKER_CHECKS = {
+    **_CHECKS,
+    "clone": _check_clone_of_thread,
+    "socket": _check_socket_outward,
+    "prlimit64": _check_own_limits,
+}
+_REFUSED_BY_PROFILE: dict[str, frozenset[str]] = {
+    "strict": REFUSED_STRICT,
+    "no-native": REFUSED_NO_NATIVE,
+    "broker": REFUSED_BROKER,
 }

@@ -6,6 +6,7 @@ ended with the last command that could be its parent. Numbers are those inside t
 the box's own /proc; signals go through a descriptor of that very process, so a reused number is not hit.
 """
 
+import contextlib
 import os
 import signal
 import time
@@ -13,6 +14,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, NamedTuple
 
+from coldframe.guest.spawn import Steps
 from coldframe.guest.usage import Usage
 from coldframe.host.birth import Births
 from coldframe.host.groups import CommandGroup, Groups
@@ -21,14 +23,12 @@ from coldframe.host.isolation.namespaces import HOME
 from coldframe.host.limits import (
     GroupDescriptors,
     MarkedProcesses,
-    PlannedLimit,
-    apply_rlimits,
-    enter_groups,
     forbid_core_files,
     plan_mark,
     plan_rlimits,
     read_file,
     read_marks,
+    rlimit_steps,
     sort_marks,
 )
 from coldframe.host.own_disk import quota_of
@@ -56,13 +56,13 @@ class Trees:
 
         `program` is a system call filter for whatever is forked here, beside the keeper's own.
         """
-        self._filter = ReadyFilter(program) if program is not None else None
+        self.sealing: Steps = () if program is None else ((ReadyFilter(program).load, ()),)
         self.births = births or Births(possible=False)
         self.groups = Groups(groups) if groups is not None else None
         self.live: set[int] = set()
         self.walks = Walks(self.live)
         self._limits = limits
-        self._planned: dict[tuple[tuple[str, int], ...], tuple[PlannedLimit, ...]] = {}
+        self._planned: dict[tuple[tuple[str, int], ...], Steps] = {}
         self._box_memory_mib = limits["memory_mib"]
         self._names = {name for pairs in groups or () for name, _ in pairs}
         self.memory_enforced = memory_enforced
@@ -72,6 +72,12 @@ class Trees:
         self.looks = 0
         forbid_core_files()
         self.quota = quota_of(root, self.proc, limits["disk_mib"] << 20, place=HOME)
+
+    def prepare(self) -> None:
+        """Make ready what the first command needs, and would otherwise wait for."""
+        if self.groups is not None:
+            with contextlib.suppress(OSError):  # if it is so again then, the command tells it
+                self.groups.prepare()
 
     def make(self, number: int) -> "CommandTree":
         self.quota.look(begins=True)
@@ -85,8 +91,8 @@ class Trees:
 
     def seal(self) -> None:
         """In whatever is forked from the keeper: take on the filter of the box. Raises ConfineError."""
-        if self._filter is not None:
-            self._filter.load()
+        for act, given in self.sealing:
+            act(*given)
 
     def marks(self, *, most_age_s: float = 0.0) -> dict[int, int]:
         """Of all processes, as they were at most `most_age_s` ago."""
@@ -96,11 +102,11 @@ class Trees:
             self._marks_at = time.monotonic()
         return self._marks
 
-    def planned(self, rlimits: dict[str, int]) -> tuple[PlannedLimit, ...]:
+    def planned(self, rlimits: dict[str, int]) -> Steps:
         """This process does not change its own limits, so each answer is worked out once."""
         key = tuple(rlimits.items())
         if key not in self._planned:
-            self._planned = {key: plan_rlimits(rlimits)}
+            self._planned = {key: rlimit_steps(plan_rlimits(rlimits))}
         return self._planned[key]
 
     def _rlimits(self) -> dict[str, int]:
@@ -134,27 +140,20 @@ class CommandTree:
         self._number = number
         self._group = group
         self._rlimits = rlimits
-        self._planned = trees.planned(rlimits)
-        self._mark = (plan_mark(number),)
-        self._born = False
+        limiting = (*trees.planned(rlimits), *rlimit_steps((plan_mark(number),)))
+        # The filter comes first: nothing is done by a child that may do more than its box.
+        self._born: Steps = (*trees.sealing, *(() if group is None else group.entry_beside_birth), *limiting)
+        self._unborn: Steps = (*trees.sealing, *(() if group is None else group.entry), *limiting)
         self._polls_memory = polls_memory
         self._overruns = trees.quota.overruns
         self._seen_cpu_s: dict[tuple[int, bytes], float] = {}
         """By process and its start, ended ones too: a child that was re-parented leaves its time to nobody."""
         self._closed = False
 
-    def fork(self) -> int:
-        """As os.fork; the child calls `enter`."""
-        pid, self._born = self._trees.births.fork(-1 if self._group is None else self._group.birthplace)
-        return pid
-
-    def enter(self) -> None:
-        """In the child: the filter first, then the groups, the limits, the mark. An OSError or ConfineError fails the start."""
-        self._trees.seal()
-        if self._group is not None:
-            enter_groups(self._group.procs_beside_birth if self._born else self._group.procs)
-        apply_rlimits(self._planned)
-        apply_rlimits(self._mark)
+    def fork(self) -> tuple[int, Steps]:
+        """As os.fork, and what the child does then: the filter, the groups, the limits, the mark."""
+        pid, born = self._trees.births.fork(-1 if self._group is None else self._group.birthplace)
+        return pid, self._born if born else self._unborn
 
     def empty(self) -> bool:
         if self._closed:

@@ -90,6 +90,19 @@ WALLS = (
         '[ $# -le 60 ] || echo "BREACH started $# processes"; echo HELD',
     ),
 )
+WAY_OUT = (
+    _Attempt(
+        "broker_denies",
+        "from a box with a way out, what no rule allows is denied, and only connections and look-ups are taken",
+        'for address in 203.0.113.9/443 192.0.2.1/80 169.254.169.254/80 "[2001:db8::1]/443"; do '
+        '(exec 3<>"/dev/tcp/${address//[][]/}" && printf "GET / HTTP/1.0\\r\\n\\r\\n" >&3 && read -r -t 10 -n 1 -u 3) '
+        '2>/dev/null && echo "BREACH was answered by $address"; done; '
+        # Without nftables the first one is answered only after it was sent.
+        "(exec 3>/dev/udp/203.0.113.9/9 && echo x >&3 && echo x >&3) 2>/dev/null && echo BREACH sent a datagram; "
+        "(exec 3<>/dev/tcp/coldframe.example.org/443) 2>/dev/null && echo BREACH a name was known; echo HELD",
+    ),
+)
+"""Of a box with a way out, for which no rule allows anything."""
 LIMITED = (
     _Attempt("limit_wall", "a command over its time is ended", "sleep 60", limit="wall", timeout_s=1.0),
     _Attempt(
@@ -119,6 +132,11 @@ LIMITED = (
 async def try_promises(box: Box) -> tuple[Trial, ...]:
     """Run every trial in *box*, which was built with LIMITS. About 4 s; a trial that cannot run has not held."""
     return tuple([await _try(box, one) for one in (*WALLS, *LIMITED)])  # one by one: each looks at all processes
+
+
+async def try_way_out(box: Box) -> tuple[Trial, ...]:
+    """The same in a box with a way out that no rule opens."""
+    return tuple([await _try(box, one) for one in WAY_OUT])
 
 
 async def _try(box: Box, attempt: _Attempt) -> Trial:

@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 
 from coldframe.contract.errors import Internal, InvalidArgument, IsolationUnavailable
 from coldframe.contract.sandbox import checked_agent_id
+from coldframe.guest.digests import MOST_BYTES
 from coldframe.guest.records import is_id
 from coldframe.host.disk_images import BASE_MIB, DiskImages
 from coldframe.host.history_tail import unseen
@@ -96,6 +97,13 @@ class Workspaces:
                 else:
                     self._make_directory(path, parts, uid)
 
+    def is_whole(self, path: str) -> bool:
+        """Whether it is there and nothing is left to be done for it; False for one that has, or may want, a disk.
+
+        A directory comes and goes by a change of name, whole.
+        """
+        return not (self.own_disks or self._images.any()) and os.path.isdir(path) and not self._is_empty_place(path)
+
     def _make_directory(self, path: str, parts: tuple[str, ...], uid: int) -> None:
         draft = f"{path}{_DRAFT}{secrets.token_hex(4)}"
         os.mkdir(draft, 0o700)
@@ -168,6 +176,8 @@ class Workspaces:
         """Remove one for good, or nothing if there is none. Boxes on it must have ended."""
         name = self._name_of(path)
         with self._alone(name):
+            with suppress(FileNotFoundError):
+                os.unlink(self._digests_of(name))
             if self._images.exists(name) or self._images.leftover(name) or self._is_empty_place(path):
                 self._images.remove(name)
             else:
@@ -177,6 +187,23 @@ class Workspaces:
     def have_disks(self) -> bool:
         """Whether what is asked here may wait for a disk that is being mounted or grown."""
         return self._images.any()
+
+    def open_digests(self, agent_id: str) -> int | None:
+        """A descriptor for what keepers note of the files of an agent (see guest/digests.py); None where it cannot be had."""
+        path = self._digests_of(self._name_of(self.of_agent(agent_id)))
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+            file = os.open(path, flags, 0o600)
+            if os.fstat(file).st_size >= MOST_BYTES * 3 // 4:
+                os.ftruncate(file, 0)
+        except OSError as error:
+            _log.warning("the digests of `%s` cannot be kept: %s", agent_id, error)
+            return None
+        return file
+
+    def _digests_of(self, name: str) -> str:
+        return os.path.join(self._data, "host", "digests", name.replace("/", "-"))
 
     def open_history(self, owner: str, session_id: str | None, flags: int) -> int | None:
         """A descriptor of the history, checked to be the file that was made for it; None if the workspace is gone.

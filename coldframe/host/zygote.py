@@ -2,7 +2,8 @@
 
 Started once per host process with `python -I -S`: the standard library and our own stdlib-only files,
 nothing else, so that a keeper costs little memory and starts in a few milliseconds. It knows no
-sandbox; each request on its socket is one Order with its descriptors, answered by the fork itself.
+sandbox; each request on its socket is one Order with its descriptors, answered by the fork itself; or descriptors alone,
+for a keeper that is forked ahead of need and gets its order later, on the first of them.
 End of file on the socket ends the zygote and nothing but the zygote.
 """
 
@@ -14,15 +15,17 @@ import os
 import signal
 import socket
 
+from coldframe.guest import spawn
 from coldframe.host import birth, confine, keeper
 
-MAX_FILES = 16
+MAX_FILES = 20
 
 
 def main() -> None:
     """Serve the socket that is descriptor 3."""
     channel = socket.socket(fileno=3)
     keeper.prepare()
+    spawn.settle_calls()
     confine.set_subreaper()  # what a keeper killed at its work leaves is reaped here, and `strays.py` finds it
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Keepers are reaped by the kernel: nobody waits for them here, their end is seen on their sockets.
@@ -45,14 +48,39 @@ def main() -> None:
         if pid == 0:
             channel.close()
             _settle()
+            if order is None:
+                for name in given.keys() - {"answer"}:
+                    os.close(given.pop(name))
+                order, more = _await_order(given["answer"])
+                keeper.become_keeper(order, given | more, is_known=True)
             keeper.become_keeper(order, given)
         for file in files:
             os.close(file)
     os._exit(0)
 
 
-def _read(message: bytes, flags: int, files: list[int]) -> tuple[keeper.Order, dict[str, int]]:
-    """An order, and its descriptors by what they are.
+def _await_order(answer: int) -> tuple[keeper.Order, dict[str, int]]:
+    """In a keeper that was forked ahead: its order, once there is one. It ends here if the machine is gone."""
+    machine = socket.socket(fileno=answer)
+    message = b""
+    with contextlib.suppress(OSError):
+        keeper.greet(machine)
+        message, flags, files = _receive(machine)
+    if not message:
+        os._exit(0)
+    try:
+        order, given = _read(message, flags, files)
+        if order is None:
+            raise ValueError("it is none")
+    except (ValueError, TypeError) as error:
+        _refuse([answer], f"the order of a keeper could not be read: {error}")
+        os._exit(1)
+    machine.detach()
+    return order, given
+
+
+def _read(message: bytes, flags: int, files: list[int]) -> tuple[keeper.Order | None, dict[str, int]]:
+    """An order, None for one that comes later, and its descriptors by what they are.
 
     Raises:
         ValueError, TypeError: it is none, or did not come whole.
@@ -61,8 +89,11 @@ def _read(message: bytes, flags: int, files: list[int]) -> tuple[keeper.Order, d
         raise ValueError(f"it is longer than {birth.MAX_ORDER_BYTES} bytes")
     if flags & socket.MSG_CTRUNC:
         raise ValueError("its descriptors did not all arrive")
-    order = keeper.Order(**json.loads(message))
-    return order, dict(zip(order.files, files, strict=True))
+    given = json.loads(message)
+    if not isinstance(given, dict):
+        raise ValueError("it is no object")
+    order = keeper.Order(**given) if given.keys() != {"files"} else None
+    return order, dict(zip(given["files"], files, strict=True))
 
 
 def _refuse(files: list[int], reason: str) -> None:
@@ -90,8 +121,9 @@ def _receive(channel: socket.socket) -> tuple[bytes, int, list[int]]:
 def _settle() -> None:
     """In the new keeper: a session of its own and then its name, default signals, no terminal."""
     os.setsid()
-    with open("/proc/self/comm", "w", encoding="ascii") as name:
-        name.write(birth.KEEPER_NAME)
+    name = os.open("/proc/self/comm", os.O_WRONLY | os.O_CLOEXEC)  # not `open`, which loads an encoding in each keeper
+    os.write(name, birth.KEEPER_NAME.encode())
+    os.close(name)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     null = os.open("/dev/null", os.O_RDWR)

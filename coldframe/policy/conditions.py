@@ -5,7 +5,7 @@ Regular expressions are RE2: linear in the text whatever the pattern, with a cap
 
 import re
 from collections.abc import Callable, Iterator
-from typing import AnyStr, NamedTuple
+from typing import Any, AnyStr, NamedTuple
 
 import re2
 
@@ -20,8 +20,8 @@ MAX_ALTERNATIVES = 1000
 
 OPERATORS = ("glob", "matches", "at_least", "above", "contains")
 
-Test = Callable[[Facts], bool | None]
-"""True, False, or None if the field is missing."""
+Test = Callable[[Any], bool | None]
+"""Of the facts that the hook has: True, False, or None if the field is missing."""
 
 
 class Clue(NamedTuple):
@@ -200,7 +200,7 @@ def _compile_order(field: str, spec: FieldSpec, *, above: bool, operand: object)
 
 
 def _on(spec: FieldSpec, holds: Callable[[Value], bool]) -> Test:
-    def test(facts: Facts) -> bool | None:
+    def test(facts: Any) -> bool | None:
         value = spec.value(facts)
         return None if value is None else holds(value)
 
@@ -210,7 +210,7 @@ def _on(spec: FieldSpec, holds: Callable[[Value], bool]) -> Test:
 def _each(spec: FieldSpec, holds: Callable[[str], bool]) -> Test:
     """A test of text, on every text if the field has several."""
 
-    def test(facts: Facts) -> bool | None:
+    def test(facts: Any) -> bool | None:
         if spec.kind == "program":
             return any(holds(call.name) for call in facts.reading.programs) if facts.reading else False
         value = spec.value(facts)

@@ -4,9 +4,18 @@ A rule with a field that is not in this table is refused at load, so a rule can 
 """
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from coldframe.contract.policy import CallContext, CommandReading, Hook, Label, ResultContext, Role
+from coldframe.contract.policy import (
+    CallContext,
+    CommandReading,
+    EgressContext,
+    Hook,
+    Label,
+    ResultContext,
+    Role,
+    SecretContext,
+)
 from coldframe.policy import labels
 
 Value = str | int | bool | Label | tuple[str, ...] | None
@@ -24,12 +33,19 @@ class Facts(NamedTuple):
     output: bytes = b""
 
 
+class ReachFacts(NamedTuple):
+    """The same at the hooks of what leaves a sandbox."""
+
+    reach: EgressContext | SecretContext
+
+
 class FieldSpec(NamedTuple):
     """One row of the schema."""
 
     kind: Kind
     meaning: str
-    value: Callable[[Facts], Value]
+    value: Callable[[Any], Value]
+    """Of the facts that its hook has."""
     choices: tuple[str, ...] = ()
 
 
@@ -51,6 +67,18 @@ def _certainty(facts: Facts) -> Value:
 
 def _command(facts: Facts) -> Value:
     return "" if _runs_nothing(facts) else facts.call.command
+
+
+def _of_reach(name: str) -> Callable[[ReachFacts], Value]:
+    def value(facts: ReachFacts) -> Value:
+        found: Value = getattr(facts.reach, name)
+        return found
+
+    return value
+
+
+def _label_of_reach(name: str) -> Callable[[ReachFacts], Value]:
+    return lambda facts: labels.parse(getattr(facts.reach, name))
 
 
 _CALL: dict[str, FieldSpec] = {
@@ -93,8 +121,47 @@ _RESULT: dict[str, FieldSpec] = {
     "output": FieldSpec("output", "the output itself, stdout and stderr", lambda f: None),
 }
 
+_REACH: dict[str, FieldSpec] = {
+    "sandbox_id": FieldSpec("text", "the sandbox", _of_reach("sandbox_id")),
+    "agent_id": FieldSpec("text", "the agent whose sandbox it is", _of_reach("agent_id")),
+    "taint": FieldSpec("label", "label of the session", _label_of_reach("taint")),
+    "port": FieldSpec("number", "port", _of_reach("port")),
+}
+
+_EGRESS: dict[str, FieldSpec] = {
+    **_REACH,
+    "role": FieldSpec(
+        "text", "role of whoever made the sandbox", _of_reach("role"), tuple(role.value for role in Role)
+    ),
+    "name": FieldSpec("text", "name of the destination; empty for an address", _of_reach("name")),
+    "address": FieldSpec("text", "address that the program chose; empty for a name", _of_reach("address")),
+    "scheme": FieldSpec("text", "what is spoken", _of_reach("scheme"), ("https", "http", "tcp")),
+    "mode": FieldSpec("text", "how much is looked at", _of_reach("mode"), ("sni", "intercept", "raw")),
+    "method": FieldSpec("texts", "method of the request, for `HEAD` also `GET`", _of_reach("methods")),
+    "path": FieldSpec("texts", "path of the request, as written and in small letters", _of_reach("paths")),
+    "label": FieldSpec("label", "label of the destination by the network rules", _label_of_reach("label")),
+}
+
+OF_REQUESTS = frozenset({"method", "path", "label"})
+"""Fields of NETWORK_EGRESS that a connection does not have yet where its requests are read."""
+
+_SECRET: dict[str, FieldSpec] = {
+    **_REACH,
+    "session_id": FieldSpec("text", "the session", _of_reach("session_id")),
+    "credential": FieldSpec("text", "name of the credential", _of_reach("credential")),
+    "production": FieldSpec("flag", "whether it is one of production", _of_reach("production")),
+    "purpose": FieldSpec("text", "what the credential was added for", _of_reach("purpose")),
+    "name": FieldSpec("text", "name of the service", _of_reach("name")),
+    "method": FieldSpec("text", "method of the request", _of_reach("method")),
+    "path": FieldSpec("texts", "path of the request, as written and in small letters", _of_reach("paths")),
+    "label": FieldSpec("label", "label of the credential", _label_of_reach("label")),
+    "uses": FieldSpec("number", "how often it was used before", _of_reach("uses")),
+}
+
 SCHEMA: dict[Hook, dict[str, FieldSpec]] = {
     Hook.PRE_TOOL_CALL: _CALL,
     Hook.POST_TOOL_RESPONSE: {**_CALL, **_RESULT},
+    Hook.NETWORK_EGRESS: _EGRESS,
+    Hook.SECRET_ACCESS: _SECRET,
 }
 """Every hook with its fields."""

@@ -1,4 +1,4 @@
-"""The hooks: one pure decision before a call and one on its result.
+"""The hooks: one pure decision before a call, on its result, on what leaves a sandbox, and on the use of a credential.
 
 Floor, deny list, settings and custom rules each give verdicts; the strictest verdict decides, and order in the file
 only orders messages. Nothing here raises: whatever goes wrong is a refusal with POLICY_UNAVAILABLE.
@@ -16,14 +16,16 @@ from coldframe.contract.policy import (
     CallContext,
     CommandReading,
     Decision,
+    EgressContext,
     Hook,
     Label,
     Outcome,
     ResultContext,
     RuleVerdict,
+    SecretContext,
 )
 from coldframe.policy import labels
-from coldframe.policy.fields import Facts
+from coldframe.policy.fields import Facts, ReachFacts
 from coldframe.policy.floor import check_clearance, check_floor, check_settings
 from coldframe.policy.rules import Rule, RuleSet
 from coldframe.policy.shell import read_argv, read_shell
@@ -56,6 +58,30 @@ def decide_result(context: ResultContext, output: bytes, rules: RuleSet) -> Deci
         return _unavailable(Hook.POST_TOOL_RESPONSE, rules, context)
 
 
+def decide_egress(context: EgressContext, rules: RuleSet, *, later: Collection[str] = ()) -> Decision:
+    """NETWORK_EGRESS. `later`: fields that are not known yet and will be; rules about them are asked then. Never raises."""
+    return _decide_reach(Hook.NETWORK_EGRESS, context, rules, later)
+
+
+def decide_secret(context: SecretContext, rules: RuleSet) -> Decision:
+    """SECRET_ACCESS. Never raises."""
+    return _decide_reach(Hook.SECRET_ACCESS, context, rules, ())
+
+
+def _decide_reach(
+    hook: Hook, context: EgressContext | SecretContext, rules: RuleSet, later: Collection[str]
+) -> Decision:
+    try:
+        facts = ReachFacts(context)
+        verdicts: list[RuleVerdict] = []
+        for rule in rules.possible(hook, facts):
+            if not any(condition.field in later for condition in rule.conditions):
+                verdicts.extend(_judge(rule, facts))
+        return _join(hook, verdicts, rules, context)
+    except Exception:  # noqa: BLE001 - the edge of judgement: what cannot be judged is refused
+        return _unavailable(hook, rules, context)
+
+
 def reads_output(rules: RuleSet) -> bool:
     """Whether output has to be held back until it is complete.
 
@@ -80,7 +106,7 @@ def _reading(call: CallContext) -> CommandReading | None:
     return read_shell(call.command) if call.command is not None else None
 
 
-def _judge(rule: Rule, facts: Facts) -> Iterable[RuleVerdict]:
+def _judge(rule: Rule, facts: Facts | ReachFacts) -> Iterable[RuleVerdict]:
     """A field that is missing counts as matching where that restricts, and as not matching where it would allow."""
     certain = True
     for condition in rule.conditions:
@@ -88,7 +114,7 @@ def _judge(rule: Rule, facts: Facts) -> Iterable[RuleVerdict]:
         if answer is False:
             return
         certain = certain and answer is True
-    clearance = check_clearance(facts, rule)
+    clearance = check_clearance(facts, rule) if isinstance(facts, Facts) else None
     if clearance is not None:
         yield clearance
     outcome = rule.outcome or Outcome.ALLOW
@@ -128,7 +154,7 @@ def _unavailable(hook: Hook, rules: RuleSet, context: Model) -> Decision:
         hook=hook,
         outcome=Outcome.DENY,
         rule_id="floor:unavailable",
-        reason="the call could not be judged",
+        reason="it could not be judged",
         code="POLICY_UNAVAILABLE",
         label=Label.RESTRICTED,
         rules_sha256=sha256 if isinstance(sha256, str) else "",

@@ -11,13 +11,13 @@ that one is no answer, and all of its rules are tried.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import re2
 
 from coldframe.contract.policy import Hook
 from coldframe.policy.conditions import Condition
-from coldframe.policy.fields import SCHEMA, Facts, FieldSpec
+from coldframe.policy.fields import SCHEMA, Facts, FieldSpec, ReachFacts
 from coldframe.policy.matching import literal_of
 
 MAX_SET_MEMORY_BYTES = 16 * 1024 * 1024
@@ -72,7 +72,7 @@ class _Field(NamedTuple):
     parts: tuple[tuple[str, Rows], ...]
     sets: tuple[_Set, ...]
 
-    def possible(self, facts: Facts) -> int:
+    def possible(self, facts: Any) -> int:
         """Mask of the rules that this field does not exclude; -1 for all."""
         mask = self.free
         if self.spec.kind == "program":
@@ -118,7 +118,7 @@ class RuleIndex:
             _build_field(spec, name, conditions, self._all) for name, spec in SCHEMA[hook].items() if name in asked
         )
 
-    def possible(self, facts: Facts) -> Iterator[int]:
+    def possible(self, facts: Facts | ReachFacts) -> Iterator[int]:
         """Places of the rules that may match, in order; every rule that does is among them."""
         mask = self._all
         for field in self._fields:

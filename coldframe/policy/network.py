@@ -52,6 +52,8 @@ class NetworkVerdict(NamedTuple):
     """What goes there has this label at most."""
     within: tuple[tuple[Network, ...], ...] = ()
     """By profile: the ranges beside public addresses that the destination may be in."""
+    by_registry: bool = False
+    """Some profile allows it as what a registry offers: the broker's view of packages answers, and passes nothing on."""
 
 
 class _Question(NamedTuple):
@@ -191,11 +193,13 @@ def _judge(rules: NetworkRules, origin: Origin, destination: str | Address, ques
     verdict = verdict._replace(
         mode=mode,
         within=tuple(ranges for answer in answers for ranges in answer.within),
+        by_registry=any(answer.by_registry for answer in answers),
     )
     if not question.judges_labels(mode):
         return verdict
     given = [rule.label for rule in matching if rule.label is not None]
-    cleared = min(given, key=lambda label: label.rank, default=Label.PUBLIC)
+    clearances = [each for rule in matching if (each := rule.cleared or rule.label) is not None]
+    cleared = min(clearances, key=lambda label: label.rank, default=Label.PUBLIC)
     if not labels.may_flow(origin.taint, cleared):
         reason = f"the session is {labels.parse(origin.taint)}, and `{place}` is cleared for {cleared} only"
         if verdict.outcome is Outcome.ALLOW:
@@ -214,14 +218,13 @@ def _judge_profile(
     if outcome is Outcome.DENY:
         return _deny(rule.id, rule.reason)
     ranges = tuple(dict.fromkeys(network for each, _ in counting for network in each.within))
-    return NetworkVerdict(outcome, rule.id, rule.reason, within=(ranges,))
+    by_registry = any(each.is_registry for each, _ in counting)
+    return NetworkVerdict(outcome, rule.id, rule.reason, within=(ranges,), by_registry=by_registry)
 
 
 def _tables(rules: NetworkRules, origin: Origin) -> list[RuleTable] | NetworkVerdict:
     """Rules of every profile that applies, or why there are none."""
-    names = rules.granted(sandbox_id=origin.sandbox_id, agent_id=origin.agent_id, role=origin.role) or [NONE]
-    if origin.asked is not None:
-        names = list(dict.fromkeys((origin.asked, *names)))
+    names = rules.applying(origin.asked, sandbox_id=origin.sandbox_id, agent_id=origin.agent_id, role=origin.role)
     found: list[RuleTable] = []
     for name in names:
         table = rules.table(name)

@@ -13,9 +13,12 @@ from coldframe.policy.addresses import Address, Network
 from coldframe.policy.hostnames import parents_of, read_name
 from coldframe.policy.targets import is_below, read_target
 
+MOST_NAMED_PORTS = 16
+"""Of one rule: a wider range is not meant one by one."""
 EVERYBODY = "*"
 NONE, PACKAGES, OPEN = "none", "packages", "open"
 BUILT_IN = (NONE, PACKAGES, OPEN)
+_MAY_CHOOSE = frozenset({Role.OWNER, Role.ADMIN})
 NEVER_METHODS = frozenset({"CONNECT", "TRACE", "TRACK"})
 """No rule allows these: they make a tunnel of the connection, or send back what was put into it on the way."""
 
@@ -72,6 +75,10 @@ class NetworkRule(NamedTuple):
     within: tuple[Network, ...]
     """Ranges, private and the like, that the names may resolve to beside public addresses."""
     reason: str
+    is_registry: bool = False
+    """It allows packages to be had through the broker's view of a registry, and nothing else."""
+    cleared: Label | None = None
+    """What goes there has this label at most; None if it says nothing beside `label`."""
 
     @property
     def reads_requests(self) -> bool:
@@ -79,13 +86,41 @@ class NetworkRule(NamedTuple):
         return self.methods is not None or self.paths is not None
 
 
+class PackageKind(StrEnum):
+    """Which protocol a registry speaks."""
+
+    PYTHON = "python"
+    """The simple index of pip and its kin."""
+    NPM = "npm"
+
+
 class Registry(NamedTuple):
-    """Where packages come from, as the host's own client settings say."""
+    """Where packages come from, as the host's own client settings say. No credential is in here."""
 
     name: str
     port: int = 443
     path: str = "/"
     scheme: Scheme = Scheme.HTTPS
+    kind: PackageKind = PackageKind.PYTHON
+
+    @property
+    def usual_port(self) -> bool:
+        return self.port == (443 if self.scheme is Scheme.HTTPS else 80)
+
+    @property
+    def address(self) -> str:
+        """As clients are told it, with a slash at its end."""
+        port = "" if self.usual_port else f":{self.port}"
+        return f"{self.scheme}://{self.name}{port}{self.path.rstrip('/')}/"
+
+
+class PackageRules(NamedTuple):
+    """What holds of packages, wherever they come from."""
+
+    cleared: Label | None = None
+    """Up to which label a session may ask registries for packages; PUBLIC without it."""
+    install_scripts: bool = True
+    """Whether the clients of a box are set to run what comes with packages when they are installed."""
 
 
 class Profile(NamedTuple):
@@ -129,19 +164,22 @@ class RuleTable:
 class NetworkRules:
     """The section, checked. Nothing changes it; `for_registries` makes another one."""
 
-    __slots__ = ("_profiles", "_tables", "_use")
+    __slots__ = ("_profiles", "_tables", "_use", "packages")
 
     def __init__(
         self,
         profiles: Sequence[Profile] = (),
         use: Mapping[str, str] | None = None,
         registries: Sequence[Registry] = (),
+        *,
+        packages: PackageRules | None = None,
     ) -> None:
         self._profiles = tuple(profiles)
         self._use = dict(use or {})
+        self.packages = packages or PackageRules()
         bases: dict[str, tuple[NetworkRule, ...]] = {
             NONE: (),
-            PACKAGES: tuple(_rule_of_registry(registry) for registry in registries),
+            PACKAGES: tuple(_rule_of_registry(registry, self.packages.cleared) for registry in registries),
             OPEN: (OPEN_RULE,),
         }
         self._tables = {name: RuleTable(name, rules) for name, rules in bases.items()}
@@ -150,16 +188,42 @@ class NetworkRules:
 
     def for_registries(self, registries: Sequence[Registry]) -> "NetworkRules":
         """The same, with `packages` reaching these."""
-        return NetworkRules(self._profiles, self._use, registries)
+        return NetworkRules(self._profiles, self._use, registries, packages=self.packages)
+
+    @property
+    def profiles(self) -> tuple[str, ...]:
+        """Names of all profiles, the built-in ones first."""
+        return tuple(self._tables)
 
     def table(self, profile: str) -> RuleTable | None:
         """The rules of a profile; None if there is no such profile."""
         return self._tables.get(profile)
 
+    def base_of(self, profile: str) -> str:
+        """The built-in profile that a profile stands on; itself, for one of these and for one that is not there."""
+        return next((one.base for one in self._profiles if one.name == profile), profile)
+
+    def named_ports(self) -> set[int]:
+        """Those that rules which allow name one by one, as far as they are few; what says `any` names none."""
+        rules = [rule for table in self._tables.values() for rule in table.rules if rule.outcome is not Outcome.DENY]
+        named = [rule.ports for rule in rules if rule.ports is not None and len(rule.ports) <= MOST_NAMED_PORTS]
+        return {port for ports in named for port in ports}
+
     def granted(self, *, sandbox_id: str, agent_id: str | None, role: Role) -> list[str]:
         """Profiles that the file gives to a sandbox, its agent, the role and everybody; none twice."""
         keys = [f"sandbox:{sandbox_id}", *([f"agent:{agent_id}"] if agent_id is not None else []), f"role:{role.value}"]
         return list(dict.fromkeys(self._use[key] for key in (*keys, EVERYBODY) if key in self._use))
+
+    def applying(self, asked: str | None, *, sandbox_id: str, agent_id: str | None, role: Role) -> list[str]:
+        """Profiles that all have to agree: the one that was asked for, and those that the file gives.
+
+        Where it gives none, nothing is allowed, whatever was asked for, unless an owner or admin has asked: who may
+        write the rules need not do so for one sandbox.
+        """
+        granted = self.granted(sandbox_id=sandbox_id, agent_id=agent_id, role=role)
+        if not granted and (asked is None or role not in _MAY_CHOOSE):
+            granted = [NONE]
+        return list(dict.fromkeys((*(() if asked is None else (asked,)), *granted)))
 
 
 OPEN_RULE = NetworkRule(
@@ -227,7 +291,7 @@ def _contains(one: Network | None, other: Network | None) -> bool:
     return isinstance(one, IPv6Network) and isinstance(other, IPv6Network) and other.subnet_of(one)
 
 
-def _rule_of_registry(registry: Registry) -> NetworkRule:
+def _rule_of_registry(registry: Registry, cleared: Label | None) -> NetworkRule:
     """What `packages` allows: reading, below the registry's path. Raises NameInvalid or TargetInvalid."""
     return NetworkRule(
         f"packages:{registry.name}:{registry.port}",
@@ -241,4 +305,6 @@ def _rule_of_registry(registry: Registry) -> NetworkRule:
         None,
         (),
         f"`{registry.name}` is a package registry of this machine",
+        is_registry=True,
+        cleared=cleared,
     )

@@ -35,6 +35,7 @@ from coldframe.policy.network_rules import (
     Mode,
     NetworkRule,
     NetworkRules,
+    PackageRules,
     Place,
     Profile,
     Scheme,
@@ -59,7 +60,7 @@ def load_network(tree: Tree | None) -> NetworkRules:
     """Check and compile the section `network`. Raises RulesInvalid with the fact `line`."""
     if tree is None or tree.is_empty:
         return NetworkRules()
-    tree.require_mapping("`network`", ("profiles", "use"))
+    tree.require_mapping("`network`", ("profiles", "use", "packages"))
     profiles: list[Profile] = []
     lines: dict[str, int] = {}
     section = tree.child("profiles")
@@ -68,7 +69,18 @@ def load_network(tree: Tree | None) -> NetworkRules:
         for name, node in section.pairs():
             profiles.append(_load_profile(name, node, lines))
     use = _load_use(tree.child("use"), {*BUILT_IN, *(profile.name for profile in profiles)})
-    return NetworkRules(profiles, use)
+    return NetworkRules(profiles, use, packages=_load_packages(tree.child("packages")))
+
+
+def _load_packages(node: Tree | None) -> PackageRules:
+    if node is None or node.is_empty:
+        return PackageRules()
+    node.require_mapping("`packages`", ("cleared", "install_scripts"))
+    cleared = node.child("cleared")
+    return PackageRules(
+        None if cleared is None else Label(_choice(node, "cleared", list(Label), "")),
+        _choice(node, "install_scripts", ["allow", "deny"], "allow") == "allow",
+    )
 
 
 def _load_profile(name: str, node: Tree, lines: dict[str, int]) -> Profile:

@@ -32,9 +32,11 @@ from coldframe.contract.errors import RulesInvalid
 from coldframe.contract.policy import AgentLimits, ExecSettings, Hook, Label, Outcome
 from coldframe.policy.conditions import Condition, ConditionInvalid, compile_condition
 from coldframe.policy.document import Tree, read_document
-from coldframe.policy.fields import SCHEMA, Facts
+from coldframe.policy.fields import SCHEMA, Facts, ReachFacts
 from coldframe.policy.index import RuleIndex
 from coldframe.policy.matching import Entry, EntryList, parse_entry, whole_program
+from coldframe.policy.network_rules import NetworkRules
+from coldframe.policy.network_section import load_network
 
 MAX_RULES = 10_000
 RUNTIMES = ("deno",)
@@ -85,18 +87,22 @@ class RuleSet:
         "allow_programs",
         "deny_commands",
         "holds_output",
+        "network",
         "rules",
         "settings",
         "sha256",
         "text",
     )
 
-    def __init__(self, text: str, settings: ExecSettings, rules: tuple[Rule, ...]) -> None:
+    def __init__(
+        self, text: str, settings: ExecSettings, rules: tuple[Rule, ...], network: NetworkRules | None = None
+    ) -> None:
         put = object.__setattr__
         put(self, "text", text)
         put(self, "sha256", hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest())
         put(self, "settings", settings)
         put(self, "rules", rules)
+        put(self, "network", network or NetworkRules())
         put(self, "deny_commands", _entries(settings.deny_commands))
         put(self, "allow_programs", _entries(settings.allow_programs))
         by_hook = {hook: tuple(rule for rule in rules if rule.hook is hook) for hook in Hook}
@@ -119,6 +125,7 @@ class RuleSet:
     sha256: str
     settings: ExecSettings
     rules: tuple[Rule, ...]
+    network: NetworkRules
     deny_commands: EntryList
     allow_programs: EntryList
     holds_output: bool
@@ -202,7 +209,11 @@ class RuleSet:
                 self._of_tools[hook, tool] = found
         return found
 
-    def possible(self, hook: Hook, facts: Facts) -> Iterator[Rule]:
+    def has(self, hook: Hook) -> bool:
+        """Whether any rule is about the hook."""
+        return bool(self._by_hook[hook])
+
+    def possible(self, hook: Hook, facts: Facts | ReachFacts) -> Iterator[Rule]:
         """Every rule of the hook that may match, in file order: all but those with a condition that is surely false."""
         own = self._by_hook[hook]
         for place in self._indexes[hook].possible(facts):
@@ -237,13 +248,13 @@ def load_rules(text: str) -> RuleSet:
     root = read_document(text)
     if root.is_empty:
         return RuleSet(text, ExecSettings(), ())
-    root.require_mapping("the rule file", ("version", "settings", "rules"), required=("version",))
+    root.require_mapping("the rule file", ("version", "settings", "rules", "network"), required=("version",))
     version = root.child("version")
     if version is None or version.value != 1 or type(version.value) is not int:
         raise (version or root).fault("`version` must be 1")
     settings = _load_settings(root.child("settings"))
     rules = _load_rules(root.child("rules"))
-    return RuleSet(text, settings, rules)
+    return RuleSet(text, settings, rules, load_network(root.child("network")))
 
 
 def _entries(texts: Iterable[str]) -> EntryList:
@@ -397,6 +408,8 @@ def _load_rule(node: Tree) -> Rule:
     label, target_label = _load_label(node.child("label")), _load_label(node.child("target_label"))
     if outcome is None and label is None and target_label is None:
         raise node.fault(f"rule `{rule_id}` does nothing: give `then`, `label` or `target_label`")
+    if label is not None and hook is Hook.SECRET_ACCESS:
+        raise node.child_or_self("label").fault("`label` says nothing at SECRET_ACCESS: label the credential")
     if target_label is not None and hook is not Hook.PRE_TOOL_CALL:
         raise node.child_or_self("target_label").fault("`target_label` belongs to PRE_TOOL_CALL")
     conditions = _load_conditions(node.child("when"), hook)

@@ -9,8 +9,8 @@ text `"5"` is no number here.
 import importlib
 import pkgutil
 import posixpath
-from collections.abc import AsyncIterable, Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import AsyncIterable, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Annotated, Any, Generic, NamedTuple, TypeVar, cast
 
@@ -156,6 +156,8 @@ class ToolCall(Generic[Args]):
     """Lets the caller go with this answer while the tool works on, for a command in the background."""
     deliver: Callable[[bytes], None] | None = None
     """Takes the content of a file as it is, beside an answer without it; None if the answer holds it."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Of commands, beside what the arguments say: handles in place of secrets."""
 
 
 class Ran(NamedTuple):

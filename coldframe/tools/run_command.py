@@ -340,7 +340,7 @@ async def run_command(call: ToolCall[RunCommandArguments]) -> Ran:
                 shell=shell,
                 argv=argv,
                 cwd=relative_path(arguments.cwd),
-                env=arguments.env,
+                env={**call.environment, **arguments.env},
                 stdin=arguments.stdin_bytes(),
                 timeout_s=arguments.timeout_s or call.spec.limits.wall_s,
                 terminal=TerminalSize(columns=arguments.columns, rows=arguments.rows) if arguments.pty else None,

@@ -45,11 +45,6 @@ async def the_clock_after_a_resume(lab: Lab) -> None:
     raise NotThereYet("pause and resume")
 
 
-@check("B099")
-async def certificates_made_by_the_product(lab: Lab) -> None:
-    raise NotThereYet("a network with interception of TLS")
-
-
 @check("B109")
 async def records_after_a_restore(lab: Lab) -> None:
     """The part that exists: records and output of a sandbox are there after its end."""

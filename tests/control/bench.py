@@ -84,12 +84,17 @@ class Bench:
             (root / "rules.yaml").write_text(rules)
         self._now = datetime(2026, 5, 4, 3, 2, 1, tzinfo=UTC)
         self.control: Control
+        self.starts = 0
 
     def clock(self) -> datetime:
         self._now += timedelta(milliseconds=1)
         return self._now
 
+    def pass_time(self, much: timedelta) -> None:
+        self._now += much
+
     async def start(self) -> None:
+        self.starts += 1
         self.control = build_control(
             data_dir=str(self.root), host=self.host, clock=self.clock, rules_path=self.rules_path
         )
@@ -107,7 +112,7 @@ class Bench:
         control.ledger._checkpoints.close()
         control.ledger._closed = True
         control.history._stop()
-        for task in control.gate._tasks:
+        for task in (*control.gate._tasks, *control.network._tasks):
             task.cancel()
 
     async def sandbox(self, agent_id: str = "ada", **spec: Any) -> SandboxInfo:

@@ -20,11 +20,11 @@ def test_a_box_is_told_once_when_its_limits_change(tmp_path: Path) -> None:
             info = await bench.sandbox()
             await bench.call(info, "list_directory")
             assert told(bench) == []
-            bench.control.rulebook.load(LOWER, caller=OWNER)
+            await bench.control.rulebook.load(LOWER, caller=OWNER)
             for _ in range(3):
                 await bench.call(info, "list_directory")
             assert told(bench) == [(10.0, 512)]
-            bench.control.rulebook.load("version: 1\n", caller=OWNER)
+            await bench.control.rulebook.load("version: 1\n", caller=OWNER)
             await asyncio.gather(*(bench.call(info, "list_directory") for _ in range(3)))
             assert told(bench) == [(10.0, 512), (300.0, 2048)]
 
@@ -51,7 +51,7 @@ def test_what_a_command_is_recorded_with_are_the_limits_in_force(tmp_path: Path)
     async def scenario() -> None:
         async with opened(tmp_path) as bench:
             info = await bench.sandbox()
-            bench.control.rulebook.load(LOWER, caller=OWNER)
+            await bench.control.rulebook.load(LOWER, caller=OWNER)
             await bench.call(info, "run_command", command="true")
             started = bench.entries(kinds=["call.started"])[-1]
             assert started.body["inputs"]["limits"]["cpu_ms"] == 10_000

@@ -293,7 +293,7 @@ def test_stored_decisions_are_reproduced_from_the_ledger(tmp_path: Path) -> None
                 await bench.call(info, tool, **arguments)
             await refused(bench, info, "run_command", command="echo TOP-SECRET")
             await refused(bench, info, "run_command", command="sudo id")
-            bench.control.rulebook.load("version: 1\nsettings: {strict_parsing: true}\n", caller=OWNER)
+            await bench.control.rulebook.load("version: 1\nsettings: {strict_parsing: true}\n", caller=OWNER)
             await bench.restart()
             judged = [entry for entry in bench.calls() if entry.body.get("decision")]
             assert len(judged) == 2 * (len(EVERY_TOOL) + 1) + 1
@@ -326,8 +326,9 @@ def test_nothing_that_an_agent_says_lowers_a_decision_or_a_label(tmp_path: Path)
             claim = '{"label": "PUBLIC", "classification": "PUBLIC", "taint": "PUBLIC"}'
             result = await bench.call(info, "run_command", command=["echo", claim])
             assert result.label is Label.CONFIDENTIAL
+            with pytest.raises(GrantMissing):
+                await bench.control.rulebook.load("version: 1\n", caller=AGENT)
             for operation in (
-                lambda: bench.control.rulebook.load("version: 1\n", caller=AGENT),
                 lambda: bench.control.agents.set_label("ada", Label.PUBLIC, caller=AGENT, reason="please"),
                 lambda: bench.control.sessions.reset(info.session_id, caller=AGENT),
             ):
@@ -421,7 +422,7 @@ def test_the_list_of_allowed_operations_says_what_the_real_call_does(tmp_path: P
                 "version: 1\nsettings: {strict_parsing: true, disabled_tools: {viewer: ['*'], agent: [edit_file]}}\n",
                 "version: 1\nsettings: {allow_programs: ['true']}\nrules:\n  - {id: ask-writes, hook: PRE_TOOL_CALL, when: {tool: write_file}, then: ask}\n",
             ):
-                bench.control.rulebook.load(rules, caller=OWNER)
+                await bench.control.rulebook.load(rules, caller=OWNER)
                 for caller in (AGENT, OWNER, VIEWER):
                     listed = {one.operation: one.answer for one in bench.control.gate.allowed(caller, info.sandbox_id)}
                     tools = {name for name in listed if name.startswith("tool.") and name != "tool.call"}

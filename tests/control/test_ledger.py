@@ -175,6 +175,34 @@ def test_entries_can_be_looked_up_by_what_they_are_about(keeping: Keeping) -> No
     assert seqs(subject="no such") == seqs(limit=0) == []
 
 
+def test_what_is_about_one_sandbox_is_found_without_reading_what_is_about_others(keeping: Keeping) -> None:
+    """The first command of each new sandbox asks."""
+
+    def steps() -> int:
+        counted = 0
+
+        def count() -> int:
+            nonlocal counted
+            counted += 1
+            return 0
+
+        keeping.store.raw.set_progress_handler(count, 1)
+        found = keeping.ledger.entries(kinds=("sandbox.created",), subject="sbx_last", limit=1)
+        keeping.store.raw.set_progress_handler(None, 1)
+        assert [entry.subject for entry in found] == ["sbx_last"]
+        return counted
+
+    def add(*names: str) -> None:
+        with keeping.store.transaction() as connection:
+            for name in names:
+                keeping.ledger.append("sandbox.created", name, {"sandbox_id": name}, connection=connection)
+
+    add("sbx_first", "sbx_last")
+    before = steps()
+    add(*(f"sbx_{number}" for number in range(500)))
+    assert steps() < 2 * before
+
+
 @pytest.mark.req("T1.87")
 def test_calls_that_were_under_way_are_listed(keeping: Keeping) -> None:
     for call, ending in (("a", "call.ended"), ("b", None), ("c", "call.interrupted"), ("d", None)):

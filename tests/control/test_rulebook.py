@@ -19,7 +19,7 @@ def test_an_invalid_set_is_refused_with_its_line_and_the_old_one_stays(tmp_path:
             rulebook = bench.control.rulebook
             before = rulebook.current
             with pytest.raises(RulesInvalid) as caught:
-                rulebook.load(BAD, caller=OWNER)
+                await rulebook.load(BAD, caller=OWNER)
             assert caught.value.facts["line"] == 3
             assert rulebook.current is before
             assert bench.kinds().count("policy.changed") == 1
@@ -34,8 +34,8 @@ def test_a_change_is_for_admins_recorded_with_both_digests_and_survives_a_restar
             first = bench.control.rulebook.current.sha256
             for caller in (AGENT, VIEWER):
                 with pytest.raises(GrantMissing):
-                    bench.control.rulebook.load(GOOD, caller=caller)
-            second = bench.control.rulebook.load(GOOD, caller=OWNER).sha256
+                    await bench.control.rulebook.load(GOOD, caller=caller)
+            second = (await bench.control.rulebook.load(GOOD, caller=OWNER)).sha256
             assert [entry.body["code"] for entry in bench.entries(kinds=["policy.refused"])] == ["GRANT_MISSING"] * 2
             body = bench.entries(kinds=["policy.changed"])[-1].body
             assert (body["sha256_before"], body["sha256_after"], body["caller"]) == (first, second, OWNER.name)
@@ -53,7 +53,7 @@ def test_a_change_is_for_admins_recorded_with_both_digests_and_survives_a_restar
 def test_a_set_loaded_at_run_time_holds_over_restarts_until_the_file_changes(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with opened(tmp_path, "version: 1\n") as bench:
-            loaded = bench.control.rulebook.load(GOOD, caller=OWNER).sha256
+            loaded = (await bench.control.rulebook.load(GOOD, caller=OWNER)).sha256
             await bench.restart()
             assert bench.control.rulebook.current.sha256 == loaded
             (tmp_path / "rules.yaml").write_text("version: 1\nsettings: {deny_commands: [make]}\n")
@@ -67,7 +67,7 @@ def test_a_set_loaded_at_run_time_holds_over_restarts_until_the_file_changes(tmp
 def test_a_broken_file_at_start_keeps_the_set_last_in_force_or_refuses_everything(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with opened(tmp_path / "kept", None) as bench:
-            bench.control.rulebook.load(GOOD, caller=OWNER)
+            await bench.control.rulebook.load(GOOD, caller=OWNER)
             bench.rules_path = str(tmp_path / "kept" / "rules.yaml")
             Path(bench.rules_path).write_text(BAD)
             await bench.restart()
@@ -83,7 +83,7 @@ def test_a_broken_file_at_start_keeps_the_set_last_in_force_or_refuses_everythin
                 await bench.sandbox()  # without rules its permissions are undefined, so there is no contract
             assert bench.control.sandboxes.list(OWNER) == []
             assert await bench.host.boxes() == []
-            bench.control.rulebook.load(GOOD, caller=OWNER)
+            await bench.control.rulebook.load(GOOD, caller=OWNER)
             assert (await bench.sandbox()).state.state == "running"
         finally:
             await bench.control.close()

@@ -283,7 +283,9 @@ def test_a_change_of_the_rules_makes_a_new_version_and_the_old_one_stays(tmp_pat
         async with opened(tmp_path) as bench:
             info = await bench.sandbox()
             first = await bench.control.sandboxes.contract(OWNER, info.sandbox_id)
-            bench.control.rulebook.load("version: 1\nsettings: {disabled_tools: {agent: [edit_file]}}\n", caller=OWNER)
+            await bench.control.rulebook.load(
+                "version: 1\nsettings: {disabled_tools: {agent: [edit_file]}}\n", caller=OWNER
+            )
             second = await bench.control.sandboxes.contract(OWNER, info.sandbox_id)
             assert (first.version, second.version) == (1, 2)
             answers = {line.id: line.value for line in second.permissions}
@@ -305,7 +307,7 @@ def test_runtimes_say_whether_the_rules_let_them_start(tmp_path: Path) -> None:
             assert before
             assert all(before.values())
             name = sorted(before)[0]
-            bench.control.rulebook.load(f"version: 1\nsettings: {{deny_commands: ['{name}']}}\n", caller=OWNER)
+            await bench.control.rulebook.load(f"version: 1\nsettings: {{deny_commands: ['{name}']}}\n", caller=OWNER)
             after = {one.name: one.allowed for one in await bench.control.sandboxes.runtimes(AGENT, info.sandbox_id)}
             assert after[name] is False
 
@@ -376,7 +378,7 @@ def test_a_key_of_a_version_of_before_gives_the_sandbox_that_was_made_under_it(t
 def test_a_sandbox_denies_what_the_rules_deny_and_a_bounded_number_of_its_own(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with opened(tmp_path) as bench:
-            bench.control.rulebook.load("version: 1\nsettings: {deny_commands: [curl, git push]}\n", caller=OWNER)
+            await bench.control.rulebook.load("version: 1\nsettings: {deny_commands: [curl, git push]}\n", caller=OWNER)
             create = bench.control.sandboxes.create
             spec = SandboxSpec(agent_id="one", denied_programs=tuple(f"p{number}" for number in range(256)))
             made = await create(OWNER, spec)

@@ -399,6 +399,11 @@ def test_calls_by_key_of_an_older_database_are_kept(tmp_path: Path) -> None:
     path = str(tmp_path / "control.db")
     Store(path).close()
     raw = sqlite3.connect(path)
+    for later in (
+        *("TABLE networks", "TABLE network_contacts", "INDEX ledger_rare"),
+        *("TABLE credentials", "TABLE credential_handles"),
+    ):
+        raw.execute(f"DROP {later}")
     raw.execute("DROP TABLE keyed_calls")
     raw.execute(
         "CREATE TABLE keyed_calls (token_id TEXT NOT NULL, key TEXT NOT NULL, request_sha256 TEXT NOT NULL, "

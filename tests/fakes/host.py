@@ -7,18 +7,21 @@ from collections.abc import AsyncIterator
 from coldframe.contract.command import CommandEvent, OutputChunk
 from coldframe.contract.errors import GuestLost, NotFound
 from coldframe.contract.isolation import IsolationReport
+from coldframe.contract.network import NetworkAccess
 from coldframe.contract.ports import BoxStatus
 from coldframe.contract.sandbox import SandboxSpec
 from coldframe.host.history_tail import unseen
 from tests.fakes.box import FakeBox, Seen, fake_report
+from tests.fakes.network import FakeNetwork
 
 PARTS = ("scratch", "integrations", "skills", ".exec_history")
 
 
-class FakeHost:
+class FakeHost(FakeNetwork):
     """`Host` over one directory. Keep the object and build control anew to play a restart of the server."""
 
     def __init__(self, root: str) -> None:
+        super().__init__()
         self.root = root
         self._seen = Seen()
         self.ran, self.asked = self._seen.ran, self._seen.asked
@@ -34,8 +37,11 @@ class FakeHost:
     def workspace(self, agent_id: str) -> str:
         return os.path.join(self.root, "workspace", agent_id)
 
-    async def create(self, sandbox_id: str, spec: SandboxSpec, *, session_id: str) -> IsolationReport:
+    async def create(
+        self, sandbox_id: str, spec: SandboxSpec, *, session_id: str, network: NetworkAccess | None = None
+    ) -> IsolationReport:
         self._check_reachable()
+        self.access[sandbox_id] = network
         if spec.agent_id is not None and not spec.background:
             await self.create_workspace(spec.agent_id)
             workspace = self.workspace(spec.agent_id)

@@ -15,6 +15,13 @@ WORKERS = ADMINS | {Role.MEMBER}
 PEOPLE = WORKERS | {Role.VIEWER}
 ALL = PEOPLE | AGENT
 # Operation: body, and who may. Written down here a second time on purpose: the product's own table is what is tested.
+CREDENTIAL = {
+    "name": "matrix",
+    "base": "https://api.example.com",
+    "variable": "MATRIX",
+    "agents": ["nobody"],
+    "secret": "0123456789",
+}
 MATRIX: dict[tuple[str, str], tuple[object, set[Role]]] = {
     ("POST", "/v1/sandboxes"): ({"agent_id": "matrix"}, WORKERS),
     ("DELETE", "/v1/sandboxes/{sandbox_id}"): (None, WORKERS),
@@ -52,6 +59,17 @@ MATRIX: dict[tuple[str, str], tuple[object, set[Role]]] = {
     ("GET", "/v1/sandboxes/{sandbox_id}/report"): (None, ALL),
     ("GET", "/v1/sandboxes/{sandbox_id}/allowed"): (None, ALL),
     ("GET", "/v1/sandboxes/{sandbox_id}/contacts"): (None, ALL),
+    ("GET", "/v1/sandboxes/{sandbox_id}/network"): (None, ALL),
+    ("GET", "/v1/sandboxes/{sandbox_id}/network/events"): (None, ALL),
+    ("GET", "/v1/sandboxes/{sandbox_id}/credentials"): (None, ALL),
+    ("GET", "/v1/credentials"): (None, PEOPLE),
+    ("POST", "/v1/credentials"): (CREDENTIAL, ADMINS),
+    ("GET", "/v1/credentials/{name}"): (None, PEOPLE),
+    ("DELETE", "/v1/credentials/{name}"): (None, ADMINS),
+    ("POST", "/v1/credentials/{name}/rotate"): ({"secret": "0123456789"}, ADMINS),
+    ("GET", "/v1/credentials/{name}/uses"): (None, PEOPLE),
+    ("GET", "/v1/network"): (None, PEOPLE),
+    ("GET", "/v1/network/sandboxes"): (None, PEOPLE),
     ("GET", "/v1/sandboxes/{sandbox_id}/processes"): (None, ALL),
     ("GET", "/v1/sandboxes/{sandbox_id}/runtimes"): (None, ALL),
     ("GET", "/v1/sandboxes/{sandbox_id}/commands"): (None, ALL),
@@ -92,6 +110,7 @@ def ground(served: Served) -> Iterator[dict[str, str]]:
             "{token_id}": owner.tokens.list()[0].token_id,
             "{tool}": "run_command",
             "{path}": "scratch/a.txt",
+            "{name}": "none",
             "{seq}": "1",
         }
 

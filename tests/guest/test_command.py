@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from coldframe.guest import command as command_module
 from coldframe.guest import spawn
 from coldframe.guest.command import Command
 from coldframe.guest.loop import Loop
@@ -28,9 +29,10 @@ class SessionTree:
     def __init__(self, *, blind: bool = False, enter: Callable[[], None] = lambda: None) -> None:
         self.leader = 0
         self._blind = blind
-        self.enter = enter
+        self._enter = enter
 
-    fork = staticmethod(os.fork)
+    def fork(self) -> tuple[int, spawn.Steps]:
+        return os.fork(), ((self._enter, ()),)
 
     def _pids(self) -> list[int]:
         if self._blind or not self.leader:
@@ -99,6 +101,7 @@ def run(
     stdin: bytes = b"",
     until_settled: bool = False,
     search: bytes = b"/usr/bin:/bin",
+    news: Callable[[Command], None] = lambda command: None,
     **fields: Any,
 ) -> Command:
     """In a child (a command is forked from its keeper), so that a loop that does not end is ended by the test's timeout."""
@@ -107,6 +110,7 @@ def run(
     spec = {"command_id": "c", "timeout_s": 20.0, "cpu_s": 1e9, "memory_bytes": 1 << 60, **fields}
 
     def changed(command: Command) -> None:
+        news(command)
         if command.started is not None and command.started.pid is not None:
             tree.leader = command.started.pid
         if command.result is not None and not until_settled:
@@ -155,6 +159,42 @@ def result_of(records: int, tree: SessionTree, **fields: Any) -> tuple[dict[str,
 def test_an_exit_code_and_both_streams_are_told(records: int) -> None:
     result, output = result_of(records, SessionTree(), shell="echo out; echo err >&2; exit 7")
     assert (result["ended"], result["exit_code"], output) == ("exited", 7, b"out\nerr\n")
+
+
+def told(records: int, *, together_s: float | None = None, **fields: Any) -> list[tuple[bool, bool, bool]]:
+    """What each piece of news was about: a start, some output, an end."""
+
+    def whole() -> list[tuple[bool, bool, bool]]:
+        if together_s is not None:
+            command_module.TOGETHER_S = together_s
+        seen = []
+
+        def note(command: Command) -> None:
+            seen.append((command.started is not None, len(command.transcript) > 0, command.result is not None))
+
+        run(records, SessionTree(), news=note, **fields)
+        return seen
+
+    return in_child(whole)
+
+
+def test_a_start_is_told_with_what_follows_at_once(records: int) -> None:
+    assert told(records, together_s=60.0, argv=["true"]) == [(True, False, True)]
+    first, *_ = told(records, together_s=60.0, shell="echo out; exec sleep 60", timeout_s=0.3)
+    assert first == (True, True, False)
+
+
+def test_the_start_of_a_command_that_says_nothing_is_told_all_the_same(records: int) -> None:
+    assert told(records, argv=["sleep", "60"], timeout_s=0.3) == [(True, False, False), (True, False, True)]
+
+
+def test_a_step_that_fails_is_a_command_that_did_not_start(records: int) -> None:
+    def full() -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    result, output = result_of(records, SessionTree(enter=full), argv=["echo", "out"])
+    assert (result["ended"], result["exit_code"], output) == ("not_started", 126, b"")
+    assert result["start_error"] == "the command could not be prepared (limits): No space left on device"
 
 
 def test_a_child_that_is_stopped_before_it_joined_its_tree_ends_by_the_time_limit(records: int) -> None:

@@ -102,3 +102,16 @@ def first_look(root: int) -> int | None:
     one = Presence(root)
     one.show()
     return one.others_since_s()
+
+
+def test_whether_somebody_else_is_there_is_asked_without_being_seen(made: Callable[[], Presence], root: int) -> None:
+    asking = Presence(root)
+    assert asking.is_alone()
+    other = made()
+    assert not asking.is_alone()
+    assert other.others_since_s() is None
+    asking.show()
+    assert not asking.is_alone()
+    leave(other)
+    assert asking.is_alone()
+    leave(asking)

@@ -12,18 +12,19 @@ from hypothesis import strategies as st
 
 from coldframe.contract.command import Contact
 from coldframe.guest import contacts
+from coldframe.guest.refusals import Refusals
 from coldframe.host import confine, routes
 from tests.host.forked import in_child
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="makes a network namespace without a user namespace")
 
 
-def enter_network() -> socket.socket:
+def enter_network() -> Refusals:
     confine.unshare("net")
     routes.capture_everything()
-    capture = contacts.open_capture()
+    seen = Refusals(contacts.open_capture(), contacts.parse_packet, "network:none")
     confine.drop_all_capabilities()
-    return capture
+    return seen
 
 
 def query(name: str) -> bytes:
@@ -31,19 +32,19 @@ def query(name: str) -> bytes:
     return struct.pack("!HHHHHH", 7, 0x100, 1, 0, 0, 0) + labels + b"\0" + struct.pack("!HH", 1, 1)
 
 
-def read_all(log: contacts.ContactLog, capture: socket.socket) -> None:
-    while select.select([capture], [], [], 0.05)[0]:
-        log.read_ready(capture)
+def read_all(log: contacts.ContactLog, seen: Refusals) -> None:
+    while select.select([seen], [], [], 0.05)[0]:
+        log.take(seen)
 
 
 @as_root
 @pytest.mark.parametrize(("family", "address"), [(socket.AF_INET, "203.0.113.9"), (socket.AF_INET6, "2001:db8::1")])
 def test_a_connection_outward_is_refused_and_recorded_once(family: int, address: str) -> None:
     def child() -> tuple[int, list[dict[str, object]]]:
-        capture, log = enter_network(), contacts.ContactLog()
+        refusals, log = enter_network(), contacts.ContactLog()
         with socket.socket(family, socket.SOCK_STREAM) as client:
             code = client.connect_ex((address, 443))
-        read_all(log, capture)
+        read_all(log, refusals)
         return code, log.contacts()
 
     code, seen = in_child(child)
@@ -56,7 +57,7 @@ def test_a_connection_outward_is_refused_and_recorded_once(family: int, address:
 @as_root
 def test_a_look_up_fails_fast_and_its_name_is_recorded() -> None:
     def child() -> tuple[int | None, list[dict[str, object]]]:
-        capture, log = enter_network(), contacts.ContactLog()
+        refusals, log = enter_network(), contacts.ContactLog()
         code = None
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
             client.settimeout(2)
@@ -66,7 +67,7 @@ def test_a_look_up_fails_fast_and_its_name_is_recorded() -> None:
                 client.recv(100)
             except OSError as error:
                 code = error.errno
-        read_all(log, capture)
+        read_all(log, refusals)
         return code, log.contacts()
 
     code, seen = in_child(child)
@@ -77,7 +78,7 @@ def test_a_look_up_fails_fast_and_its_name_is_recorded() -> None:
 @as_root
 def test_servers_on_loopback_work_and_are_no_contacts() -> None:
     def child() -> tuple[list[bytes], list[dict[str, object]]]:
-        capture, log = enter_network(), contacts.ContactLog()
+        refusals, log = enter_network(), contacts.ContactLog()
         heard = []
         for family, address in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
             with socket.create_server((address, 0), family=family) as server:
@@ -88,7 +89,7 @@ def test_servers_on_loopback_work_and_are_no_contacts() -> None:
                     served.close()
             with socket.socket(family, socket.SOCK_DGRAM) as client:
                 client.sendto(b"x", (address, 9))
-        read_all(log, capture)
+        read_all(log, refusals)
         return heard, log.contacts()
 
     assert in_child(child) == ([b"hello", b"hello"], [])
@@ -97,7 +98,7 @@ def test_servers_on_loopback_work_and_are_no_contacts() -> None:
 @as_root
 def test_broadcast_and_multicast_are_seen() -> None:
     def child() -> list[dict[str, object]]:
-        capture, log = enter_network(), contacts.ContactLog()
+        refusals, log = enter_network(), contacts.ContactLog()
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
             for address in ("255.255.255.255", "224.0.0.251"):
@@ -105,7 +106,7 @@ def test_broadcast_and_multicast_are_seen() -> None:
                     client.sendto(b"x", (address, 5353))
                 except OSError as error:
                     return [{"address": f"{address} {error}"}]
-        read_all(log, capture)
+        read_all(log, refusals)
         return log.contacts()
 
     assert [entry["address"] for entry in in_child(child)] == ["255.255.255.255", "224.0.0.251"]
@@ -114,12 +115,13 @@ def test_broadcast_and_multicast_are_seen() -> None:
 @as_root
 def test_a_flood_is_bounded_and_nothing_of_it_is_hidden() -> None:
     def child() -> tuple[int, int, int]:
-        capture, log = enter_network(), contacts.ContactLog()
+        refusals, log = enter_network(), contacts.ContactLog()
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
             for index in range(3000):
                 client.sendto(b"x" * 1000, (f"203.0.{index // 250}.{index % 250 + 1}", 9))
-        first = len(log.read_ready(capture))
-        read_all(log, capture)
+        log.take(refusals)
+        first = sum(int(entry["attempts"]) for entry in log.contacts()) - log.dropped
+        read_all(log, refusals)
         return first, log.dropped, sum(int(entry["attempts"]) for entry in log.contacts())
 
     first, dropped, counted = in_child(child)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from coldframe.guest.spawn import Steps
 from coldframe.host import cgroups, limits
 from coldframe.host.birth import Births, fork_into
 from coldframe.host.confine import ConfineError
@@ -100,11 +101,17 @@ def test_who_is_gone_before_it_is_in_its_groups_is_told(groups: cgroups.BoxGroup
             see_to(gone.pid)
 
 
+def take(steps: Steps) -> None:
+    """As a child does before it is a program."""
+    for act, given in steps:
+        act(*given)
+
+
 def fork_inside(group: CommandGroup, *, born: bool) -> int:
     """As os.fork; the child is in all groups when this returns."""
     pid = fork_into(group.birthplace) if born else os.fork()
     if pid == 0:
-        limits.enter_groups(group.procs_beside_birth if born else group.procs)
+        take(group.entry_beside_birth if born else group.entry)
     return pid
 
 
@@ -181,7 +188,7 @@ def test_kill_reaches_detached_descendants_and_empties_the_group(groups: cgroups
         group = CommandGroup(descriptors, "cmd")
         pid = os.fork()
         if pid == 0:
-            limits.enter_groups(group.procs)
+            take(group.entry)
             for _ in range(4):
                 if os.fork() == 0:
                     os.setsid()
@@ -210,7 +217,7 @@ def test_cpu_time_is_that_of_the_whole_tree(groups: cgroups.BoxGroups, tmp_path:
         group = CommandGroup(as_keeper(groups, tmp_path), "cmd")
         pid = os.fork()
         if pid == 0:
-            limits.enter_groups(group.procs)
+            take(group.entry)
             for _ in range(2):
                 if os.fork() == 0:
                     while sum(os.times()[:2]) < 0.1:
@@ -232,7 +239,7 @@ def in_group(group: CommandGroup, function: Callable[[], object]) -> int:
     """Run in a child that is in the group; its wait status."""
     pid = os.fork()
     if pid == 0:
-        limits.enter_groups(group.procs)
+        take(group.entry)
         function()
         os._exit(0)
     return os.waitpid(pid, 0)[1]
@@ -269,6 +276,29 @@ def test_a_group_is_used_again_and_counts_nothing_of_the_command_before(
 
 
 @as_root
+def test_the_first_group_is_made_ahead_and_is_like_any_other(groups: cgroups.BoxGroups, tmp_path: Path) -> None:
+    def keeper() -> tuple[list[bool], list[str], GroupUsage]:
+        descriptors = as_keeper(groups, tmp_path)
+        pool = Groups(descriptors)
+        pool.prepare()
+        pool.prepare()
+        there = ["c1" in os.listdir(group) and "c2" not in os.listdir(group) for _, group in descriptors.per_command]
+        first = pool.take()
+        pool.prepare()  # too late to be of use
+        second = pool.take()
+        in_group(first, lambda: bytearray(24 << 20))
+        used = first.usage()
+        for group in (first, second):
+            assert group.remove()
+        return there, [first.name, second.name], used
+
+    there, names, used = in_child(keeper)
+    assert there and all(there)
+    assert names == ["c1", "c2"]
+    assert (used.peak_memory_bytes or 0) > 24 << 20
+
+
+@as_root
 def test_a_kill_for_memory_is_told_for_that_command_alone(groups: cgroups.BoxGroups, tmp_path: Path) -> None:
     def keeper() -> list[int | None]:
         pool = Groups(as_keeper(groups, tmp_path))
@@ -295,7 +325,7 @@ def test_a_group_that_could_pass_something_on_is_not_used_again(
         if why == "somebody lives":
             sleeper = os.fork()
             if sleeper == 0:
-                limits.enter_groups(group.procs)
+                take(group.entry)
                 signal.pause()
             wait_until(lambda: not group.is_empty())
         elif why == "killed":
@@ -342,7 +372,7 @@ def test_the_process_limit_is_that_of_the_box(groups: cgroups.BoxGroups, tmp_pat
         reading, writing = os.pipe()
         pid = os.fork()
         if pid == 0:
-            limits.enter_groups(group.procs)
+            take(group.entry)
             count = 0
             try:
                 while True:
@@ -430,7 +460,7 @@ def test_a_name_that_leaves_the_tree_is_refused() -> None:
 def test_rlimits_are_set_hard_and_core_files_are_off() -> None:
     def child() -> list[tuple[int, int]]:
         limits.forbid_core_files()
-        limits.apply_rlimits(limits.plan_rlimits({"open_files": 256, "file_bytes": 4096, "pids": 50}))
+        take(limits.rlimit_steps(limits.plan_rlimits({"open_files": 256, "file_bytes": 4096, "pids": 50})))
         kinds = (resource.RLIMIT_CORE, resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE, resource.RLIMIT_NPROC)
         return [resource.getrlimit(kind) for kind in kinds]
 
@@ -448,7 +478,7 @@ def test_marks_find_detached_descendants_and_name_who_changed_theirs() -> None:
     process = subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", code],
         stdout=subprocess.PIPE,
-        preexec_fn=lambda: limits.apply_rlimits([limits.plan_mark(777)]),
+        preexec_fn=lambda: take(limits.rlimit_steps([limits.plan_mark(777)])),
     )
     assert process.stdout is not None
     proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)

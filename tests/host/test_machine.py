@@ -1,10 +1,11 @@
 """One machine makes, finds again, ends and sweeps its boxes; what fails or is broken off leaves nothing."""
 
 import asyncio
+import hashlib
 import json
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from coldframe.contract.command import Ended
 from coldframe.contract.errors import GuestLost, Internal, InvalidArgument, IsolationUnavailable, NotFound, WrongState
 from coldframe.contract.sandbox import LARGEST, Limits, SandboxSpec
+from coldframe.guest.digests import LEAST_BYTES
 from coldframe.host.cgroups import BoxGroups
 from coldframe.host.confine import ConfineError
 from coldframe.host.machine import Machine
@@ -186,25 +188,55 @@ def test_the_zygote_may_be_killed_at_any_time() -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may look at a keeper's descriptors")
 def test_a_keeper_holds_nothing_of_the_zygote_or_of_other_keepers() -> None:
     async def steps(machine: Machine) -> None:
-        numbers = []
+        keepers = []
         for number in range(3):
             await new_box(machine, f"box-{number}", agent=f"agent-{number}")
             mark = machine._marks.read(f"box-{number}")
             assert mark is not None
+            keepers.append(mark.pid)
 
-            def held(pid: int = mark.pid) -> list[str]:
+            def held(pid: int) -> list[str]:
                 return [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()]
 
-            async def settled(held: Callable[[], list[str]] = held) -> bool:
-                now = held()
+            async def settled(pid: int = mark.pid) -> bool:
+                now = held(pid)
                 return sum(one.startswith("socket:") for one in now) == 2 and "anon_inode:inotify" in now
 
             await until(settled, "it serves, and holds its listener and the capture, and no other socket")
-            numbers.append(len(held()))
-            assert not any("/boxes/" in one and f"box-{number}" not in one for one in held())
-        assert len(set(numbers)) == 1
+            assert not any("/boxes/" in one and f"box-{number}" not in one for one in held(mark.pid))
+
+        async def alike() -> bool:
+            return len({len(held(pid)) for pid in keepers}) == 1
+
+        await until(alike, "all have prepared their first command, and the last holds no more than the first")
 
     on_a_machine(steps)
+
+
+@as_root_and_ordinary
+def test_a_large_file_is_digested_once_for_all_sandboxes_on_it(who: str) -> None:
+    """Shown by a digest that no content has."""
+
+    async def steps(machine: Machine) -> None:
+        box = await new_box(machine)
+        await run(box, f"head -c {LEAST_BYTES} /dev/zero > large")
+        kept = Path(machine._data, "host", "digests", "workspace-agent")
+
+        async def noted() -> bool:
+            await run(box, "touch small")  # once its time is past
+            return kept.read_bytes() != b""
+
+        await until(noted, "its digest is kept")
+        identity, digest = kept.read_text().rstrip("\n").rsplit(" ", 1)
+        assert digest == hashlib.sha256(bytes(LEAST_BYTES)).hexdigest()
+        assert os.stat(kept).st_mode & 0o777 == 0o600
+        kept.write_text(f"{identity} {'a' * 64}\n")
+        changed = await run(await new_box(machine, "another"), "echo more >> large")
+        (change,) = (one for one in changed.result.files.changes if one.path == "large")
+        assert change.sha256_before == "a" * 64
+        assert change.sha256_after == hashlib.sha256(bytes(LEAST_BYTES) + b"more\n").hexdigest()
+
+    on_a_machine(steps, who=who)
 
 
 @as_root_and_ordinary

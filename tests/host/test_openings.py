@@ -88,3 +88,15 @@ def test_a_listing_of_devices_that_is_none_is_empty() -> None:
     rows = [["/dev/null", "character", 1, 3], ["/dev/x", "pipe", 1, 1], "text", ["/dev/y", "block", "a", 2], None]
     assert [one.path for one in openings.devices(rows)] == ["/dev/null"]
     assert list(openings.devices(None)) == []
+
+
+def test_sockets_of_the_way_out_are_told_by_their_inodes_and_are_not_the_boxs() -> None:
+    head = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
+    row = "   {n}: 0100007F:{port:04X} 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000        0 {inode} 1 0 100\n"
+    table = head + row.format(n=0, port=1023, inode=77) + row.format(n=1, port=8000, inode=78)
+    found, left_out = openings.interfaces({"tcp": table}, guest_link="socket", ours={77})
+    told = {(one.kind, one.name): one.held_by for one in found}
+    assert told["tcp", "127.0.0.1:1023"] == "product"
+    assert told["tcp", "127.0.0.1:8000"] == "box"
+    assert left_out == 0
+    assert openings.listening({"tcp": table}) == {77, 78}

@@ -28,11 +28,11 @@ class Held:
         self.go = asyncio.Event()
         build = Builder.build
 
-        async def held(builder: Builder, order: dict[str, Any], *rest: Any) -> dict[str, Any]:
+        async def held(builder: Builder, order: dict[str, Any], *rest: Any, **named: Any) -> Any:
             if order["sandbox_id"] == sandbox_id:
                 self.begun.set()
                 await self.go.wait()
-            return await build(builder, order, *rest)
+            return await build(builder, order, *rest, **named)
 
         patch.setattr(Builder, "build", held)
 

@@ -30,6 +30,8 @@ DIGESTS = {
     ("x86_64", "newborn"): "b0564a1fca49f0d634ac8cc5688d350ffab097362c994be387ad5929c804e39f",
     ("aarch64", "keeper"): "ef0b8935fcb23acca2efe9457d80d7fe54b2f4377ee71b79be576cb6d6948420",
     ("aarch64", "newborn"): "b0564a1fca49f0d634ac8cc5688d350ffab097362c994be387ad5929c804e39f",
+    ("x86_64", "broker"): "401915ce79f53fe8619e7f3df4124319c604d17f5ec898faf2ba6db929485203",
+    ("aarch64", "broker"): "6ee6da2d9bc830e100d364238af63a26fd5944b272cf7e8b0038eed2f6192553",
 }
 """Change one only together with a look at what the change allows."""
 
@@ -64,7 +66,7 @@ def test_a_filter_is_byte_for_byte_the_reviewed_one(machine: str, profile: str) 
 
 def test_every_refused_name_is_a_call_of_some_machine() -> None:
     known = {name for table in SYSCALLS.values() for name in table}
-    assert known >= seccomp.REFUSED | seccomp.REFUSED_STRICT
+    assert known >= seccomp.REFUSED | seccomp.REFUSED_STRICT | seccomp.REFUSED_BROKER
 
 
 def test_a_machine_without_a_table_is_refused() -> None:
@@ -145,6 +147,33 @@ def test_tracing_own_processes_is_allowed_by_default_and_refused_when_strict() -
     assert filtered(lambda: call("ptrace", 0, 0, 0, 0)) == 0  # PTRACE_TRACEME
     assert filtered(lambda: call("ptrace", 0, 0, 0, 0), "strict") == -errno.EPERM
     assert filtered(lambda: call("process_vm_readv", os.getpid(), 0, 0, 0, 0, 0), "strict") == -errno.EPERM
+
+
+def test_a_broker_starts_nothing_but_threads_and_reaches_no_other_process() -> None:
+    names = sorted(seccomp.REFUSED_BROKER & NUMBERS.keys())
+    assert filtered(lambda: {name: call(name, 0, 0, 0, 0, 0, 0) for name in names}, "broker") == dict.fromkeys(
+        names, -errno.EPERM
+    )
+    refused = [
+        ("clone", signal.SIGCHLD),
+        ("clone", CLONE_NEWUSER | 0x10000),
+        ("prlimit64", 1, 7, 0, 0),
+        ("socket", 1, 1, 0),
+    ]
+
+    def work() -> list[object]:
+        done: list[object] = []
+        thread = threading.Thread(target=lambda: done.append("thread"))
+        thread.start()
+        thread.join()
+        for family in (socket.AF_INET, socket.AF_INET6):
+            socket.socket(family, socket.SOCK_STREAM).close()
+        for end in socket.socketpair():  # of an event loop, to wake itself
+            end.close()
+        done.append(call("prlimit64", 0, 7, 0, 0))
+        return [*done, *(call(name, *arguments) for name, *arguments in refused)]
+
+    assert filtered(work, "broker") == ["thread", 0, *[-errno.EPERM] * 4]
 
 
 def test_ordinary_work_goes_on() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from coldframe.contract.errors import Internal, InvalidArgument, IsolationUnavailable
+from coldframe.guest.digests import MOST_BYTES
 from coldframe.host.workspaces import HISTORY, PARTS, Workspaces
 from tests.host import boxes
 from tests.host.forked import in_child
@@ -34,6 +35,27 @@ def test_a_workspace_has_its_parts_and_one_that_is_there_is_left_as_it_is(data: 
     workspaces.remove(str(path))
     workspaces.remove(str(path))
     assert os.listdir(data / "workspace") == []
+
+
+def test_digests_are_kept_as_long_as_the_workspace_is_and_within_bounds(data: Path) -> None:
+    workspaces = Workspaces(str(data))
+
+    def digests(more: bytes = b"") -> bytes:
+        file = workspaces.open_digests("a")
+        assert file is not None
+        with os.fdopen(file, "r+b", buffering=0) as opened:
+            opened.write(more)
+            return os.pread(opened.fileno(), 100, 0)
+
+    workspaces.make(workspaces.of_agent("a"))
+    assert digests(b"kept\n") == digests() == b"kept\n"
+    workspaces.remove(workspaces.of_agent("a"))
+    assert digests() == b""
+    digests(b"x" * MOST_BYTES)
+    assert digests() == b""
+    os.unlink(workspaces._digests_of("workspace/a"))
+    os.symlink("/etc/passwd", workspaces._digests_of("workspace/a"))
+    assert workspaces.open_digests("a") is None
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")

@@ -12,9 +12,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from coldframe.contract.errors import RulesInvalid
-from coldframe.contract.policy import CallContext, Decision, Hook, Label, Outcome, ResultContext, Role
+from coldframe.contract.policy import (
+    CallContext,
+    Decision,
+    EgressContext,
+    Hook,
+    Label,
+    Outcome,
+    ResultContext,
+    Role,
+    SecretContext,
+)
 from coldframe.policy import hooks
-from coldframe.policy.fields import SCHEMA
+from coldframe.policy.fields import SCHEMA, ReachFacts
 from coldframe.policy.hooks import decide_call, decide_result, reads_output
 from coldframe.policy.rules import DEFAULT_RULES, RuleSet, load_rules
 from coldframe.policy.shell import read_shell
@@ -109,10 +119,20 @@ def test_a_rule_matches_on_all_of_its_conditions(when: dict[str, Any], context: 
 def test_every_documented_field_of_each_hook_can_be_asked_for() -> None:
     call = _call(command="ls > x", cwd="a", runtime="bash", path="p")
     facts = hooks.Facts(call, call.reading, _result(call=call, exit_code=0, signal=0), b"out")
+    reach = {"sandbox_id": "s", "agent_id": "a", "taint": "PUBLIC", "name": "n", "port": 443, "label": "PUBLIC"}
+    egress = EgressContext.model_validate(
+        {**reach, "role": "agent", "address": "", "scheme": "https", "mode": "sni", "methods": ["GET"], "paths": ["/"]}
+    )
+    secret = SecretContext.model_validate(
+        {**reach, "session_id": "x", "credential": "c", "production": False, "purpose": "", "method": "GET"}
+        | {"paths": ["/"], "uses": 0}
+    )
+    of_hook = {Hook.NETWORK_EGRESS: ReachFacts(egress), Hook.SECRET_ACCESS: ReachFacts(secret)}
     for hook, fields in SCHEMA.items():
         for name, spec in fields.items():
             assert spec.meaning
-            assert name in ("program", "output") or spec.value(facts) is not None, (hook, name)
+            value = spec.value(of_hook.get(hook, facts))
+            assert name in ("program", "output") or value is not None, (hook, name)
 
 
 @pytest.mark.req("TP.03")
@@ -289,6 +309,8 @@ def test_no_rule_file_opens_the_floor(rules: list[dict[str, Any]], switches: dic
         valid = [rule for rule in rules if "then" in rule and "target_label" not in rule]
         for rule in valid:
             rule["when"] = {"agent_id": [rule["id"], "agent-1"]}
+            if rule["hook"] == Hook.SECRET_ACCESS:
+                rule.pop("label", None)
         loaded = load_rules(json.dumps({"version": 1, "settings": switches, "rules": valid}))
     for command in _LISTED:
         assert decide_call(command, loaded).outcome is Outcome.DENY

@@ -137,6 +137,34 @@ def test_packages_reads_below_the_registries_of_this_machine() -> None:
     assert ask(rules, "GET /pypi/simple/a", "mirror.example.com", origin=tainted).rule_id == "floor:write-down"
 
 
+def test_a_session_above_public_asks_for_packages_only_as_far_as_the_file_clears_that() -> None:
+    rules = load_network(read_document("packages: {cleared: INTERNAL}\nuse: {'*': packages}\n"))
+    rules = rules.for_registries([Registry("mirror.example.com")])
+    for taint, outcome in ((Label.PUBLIC, True), (Label.INTERNAL, True), (Label.CONFIDENTIAL, False)):
+        verdict = ask(rules, "GET /a", "mirror.example.com", origin=AGENT._replace(taint=taint))
+        assert is_allowed(verdict) is outcome
+        assert verdict.label is Label.PUBLIC  # what comes from there is not labelled by that
+    assert rules.packages.install_scripts
+    rules = load_network(read_document("packages: {install_scripts: deny}"))
+    assert (rules.packages.install_scripts, rules.packages.cleared) == (False, None)
+    wrong = "packages: {cleared: SECRET}", "packages: {cleared: }", "packages: {install_scripts: ask}"
+    for text in (*wrong, "packages: {label: PUBLIC}", "packages: INTERNAL"):
+        with pytest.raises(RulesInvalid):
+            load_network(read_document(text))
+
+
+def test_what_a_registry_offers_is_told_apart_from_what_a_rule_passes_on() -> None:
+    registry = Registry("mirror.example.com", path="/pypi/")
+    upload = "{id: upload, to: mirror.example.com, methods: [POST]}"
+    rules = network(upload, base="packages").for_registries([registry])
+    assert ask(rules, "GET /pypi/a", "mirror.example.com").by_registry
+    assert connect(rules, "mirror.example.com").by_registry
+    assert not ask(rules, "POST /pypi/a", "mirror.example.com").by_registry
+    both = network(use="{'*': packages}").for_registries([registry])
+    asked = ask(both, "GET /pypi/a", "mirror.example.com", origin=AGENT._replace(asked="open"))
+    assert is_allowed(asked) and asked.by_registry
+
+
 def test_deny_beats_ask_beats_allow_in_any_order() -> None:
     texts = [BELOW, "{id: asks, to: api.example.com, then: ask}", "{id: never, to: '*.api.example.com', then: deny}"]
     for order in (texts, texts[::-1]):

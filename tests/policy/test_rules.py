@@ -64,7 +64,7 @@ def test_an_empty_file_is_the_default() -> None:
         ("version: 1\nsettings:\n  allow_programs: ['$x']\n", 3),
         ("version: 1\nsettings:\n  disabled_tools: {viewer: [1]}\n", 3),
         (_HEAD + _rule(hook="PRE_TOOL"), 4),
-        (_HEAD + _rule(hook="NETWORK_EGRESS"), 4),
+        (_HEAD + _rule(hook="BEFORE_TOOL_CALL"), 4),
         (_HEAD + _rule(when="{tol: x}"), 5),
         (_HEAD + _rule(when="{output: {contains: x}}"), 5),
         (_HEAD + _rule(when="{tool: {equals: x}}"), 5),

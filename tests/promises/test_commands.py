@@ -122,6 +122,7 @@ def test_a_background_job_can_be_polled_read_and_stopped(sandbox: SyncSandbox) -
 
 
 @pytest.mark.req("T1.39")
+@pytest.mark.without_way_out
 def test_the_environment_is_the_published_one(sandbox: SyncSandbox) -> None:
     names = {line.partition("=")[0] for line in (sandbox.run_command("env").stdout or "").splitlines()}
     shell_makes = {"PWD", "SHLVL", "_", "OLDPWD"}

@@ -87,6 +87,7 @@ def host_addresses() -> set[str]:
 
 
 @pytest.mark.req("T3.26")
+@pytest.mark.without_way_out
 def test_a_scan_from_inside_finds_no_way_to_a_service_of_the_host(
     installation: Installation, sandbox: SyncSandbox
 ) -> None:

@@ -99,6 +99,7 @@ def personal_file() -> Iterator[str]:
 
 
 @pytest.mark.req("T1.03")
+@pytest.mark.without_way_out
 def test_one_probe_program_meets_the_profile_of_the_exec_environment(sandbox: SyncSandbox, personal_file: str) -> None:
     """The same program is for the plugin sandbox, with another column."""
     need(sandbox, "python3", "-m", "pip", "--version")

@@ -105,6 +105,27 @@ def test_doctor_measures_the_walls_and_tries_the_promises(installation: Installa
     assert not [name for name in os.listdir(os.path.join(installation.data_dir, "boxes")) if "doctor" in name]
 
 
+def test_doctor_tells_by_what_boxes_get_a_way_out_and_why_not_by_the_other(folder: str) -> None:
+    refuse = "def install(own_ip):\n    raise NotOffered('taken away by a test')\n"
+    ran = run_altered(folder, {"host/egress/nftables.py": refuse}, "doctor")
+    assert ran.code == 0, ran.text
+    report = IsolationReport.model_validate(ran.answer)
+    (wall,) = [one for one in report.properties if one.name == "network_access"]
+    assert wall.state == "enforced" and "(anyip)" in wall.mechanism
+    assert "taken away by a test" in wall.evidence
+    assert {one.name: one.held for one in report.trials}["broker_denies"] is True
+
+
+def test_doctor_tells_where_no_box_can_have_a_way_out(folder: str) -> None:
+    fail = "def capture_traffic(ports, *, own_ip):\n    raise CaptureFailed('capture', 'taken away by a test')\n"
+    ran = run_altered(folder, {"host/egress/capture.py": fail}, "doctor")
+    report = IsolationReport.model_validate(ran.answer)
+    (wall,) = [one for one in report.properties if one.name == "network_access"]
+    assert wall.state == "absent" and "taken away by a test" in wall.evidence and wall.remedy
+    assert {one.name: one.state for one in report.properties}["network"] == "enforced"
+    assert os.listdir(os.path.join(folder, "data", "boxes")) == []
+
+
 def _without_user_namespaces(data: str) -> str:
     """In a child: an installation under a kernel that gives no user namespace, as some distributions set it."""
     import asyncio
@@ -340,6 +361,7 @@ def test_mounts_and_devices_of_the_report_are_those_found_inside(sandbox: SyncSa
 
 
 @pytest.mark.req("T3.27")
+@pytest.mark.without_way_out
 def test_every_socket_that_is_open_inside_is_listed_and_nothing_else(sandbox: SyncSandbox) -> None:
     at_rest = {(one.kind, one.name) for one in sandbox.report().interfaces if one.held_by == "box"}
     assert at_rest == {("network", "lo")}

@@ -14,7 +14,9 @@ from coldframe.client.answers import CommandAnswer
 from coldframe.client.sync import Sandboxes, SyncColdframe, SyncSandbox
 from coldframe.contract.errors import ColdframeError
 from coldframe.contract.sandbox import SandboxSpec
+from tests.conftest import WAY_OUT
 from tests.host.machines import needs_bubblewrap
+from tests.installation import Installation
 from tests.promises.greed import BRIEF, GREEDY, LIMITS, PATIENCE_S
 
 pytestmark = needs_bubblewrap
@@ -125,7 +127,9 @@ SUITE: dict[str, Check] = {
     "the next command works": lambda s: out(s, "echo next") == "next\n",
     # network
     "the only interface is lo": lambda s: out(s, "ls /proc/sys/net/ipv4/conf").split() == ["all", "default", "lo"],
-    "nothing outside is reached": lambda s: s.run_command("exec 3<>/dev/tcp/203.0.113.9/443").exit_code != 0,
+    "nothing outside is reached": lambda s: (
+        s.run_command("exec 3<>/dev/tcp/203.0.113.9/443 && echo x >&3 && read -r -n 1 -u 3").exit_code != 0
+    ),
     "an attempt is recorded": lambda s: (
         [one.address for one in s.run_command("exec 3<>/dev/tcp/203.0.113.9/443").contacts] == ["203.0.113.9"]
     ),
@@ -147,6 +151,26 @@ SUITE: dict[str, Check] = {
 @pytest.mark.parametrize("promise", SUITE)
 def test_the_same_is_promised_at_every_level(shared: dict[str, SyncSandbox], promise: str) -> None:
     assert {level: SUITE[promise](sandbox) for level, sandbox in shared.items()} == dict.fromkeys(shared, True)
+
+
+@pytest.fixture(scope="module")
+def with_a_way_out(installation: Installation) -> Iterator[SyncSandbox]:
+    """A sandbox whose connections are taken by the broker. The rules lead nowhere, and are gone before it is used."""
+    with SyncColdframe(installation.url, installation.token) as client:
+        kept = client.policy.show().text
+        client.policy.load(WAY_OUT)
+        try:
+            sandbox = client.sandboxes.create(spec=SandboxSpec(agent_id="level-way-out", limits=LIMITS))
+        finally:
+            client.policy.load(kept)
+        with sandbox:
+            assert sandbox.info.network == ("nowhere",)
+            yield sandbox
+
+
+@pytest.mark.parametrize("promise", SUITE)
+def test_the_same_is_promised_of_a_sandbox_that_has_a_way_out(with_a_way_out: SyncSandbox, promise: str) -> None:
+    assert SUITE[promise](with_a_way_out)
 
 
 @pytest.mark.req("T3.23")

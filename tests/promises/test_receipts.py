@@ -110,6 +110,7 @@ def test_a_program_that_prints_a_receipt_changes_none(client: SyncColdframe, san
 
 
 @pytest.mark.req("T3.15")
+@pytest.mark.without_way_out
 def test_the_contract_is_there_before_the_first_command_and_the_same_everywhere(
     installation: Installation, client: SyncColdframe, sandbox: SyncSandbox
 ) -> None:

@@ -71,6 +71,7 @@ true
     assert answer.stdout == "", answer.stderr
 
 
+@pytest.mark.without_way_out
 def test_everything_outward_is_refused_at_once_and_recorded(sandbox: SyncSandbox) -> None:
     sandbox.write_file(
         "reach.py",
@@ -114,6 +115,7 @@ def test_an_abstract_or_path_socket_of_the_host_is_out_of_reach(sandbox: SyncSan
 
 
 @pytest.mark.req("T1.91")
+@pytest.mark.without_way_out
 def test_no_setting_relaxes_a_boundary(client: SyncColdframe, sandbox: SyncSandbox) -> None:
     """A rule that allows, a variable, an argument, a stronger wish: ineffective or refused."""
     rules = "version: 1\nrules:\n  - id: allow-all\n    hook: PRE_TOOL_CALL\n    when: {tool: run_command}\n    then: allow\n    reason: test\n"
@@ -129,7 +131,7 @@ def test_no_setting_relaxes_a_boundary(client: SyncColdframe, sandbox: SyncSandb
         client.policy.load(kept)
     for variable in ("COLDFRAME_UNSAFE", "LD_PRELOAD", "BASH_ENV"):
         assert sandbox.run_command("echo x > /usr/x", env={variable: "1"}).exit_code != 0
-    for wish in ({"isolation": "none"}, {"network": "open"}, {"profile": "computer"}, {"privileged": True}):
+    for wish in ({"isolation": "none"}, {"network": "bridge"}, {"profile": "computer"}, {"privileged": True}):
         with pytest.raises(ColdframeError) as failure:
             ask(client._transport, "POST", "/v1/sandboxes", payload={"agent_id": "wish", **wish})
         assert failure.value.code == "INVALID_ARGUMENT"

@@ -20,18 +20,25 @@ from coldframe.client.sandbox import Sandbox
 from coldframe.contract.errors import ColdframeError
 from coldframe.contract.sandbox import Limits, SandboxSpec
 from tests.installation import Installation
-from tests.security import product_steps  # noqa: F401  its steps register themselves
+from tests.security import network_steps, product_steps  # noqa: F401  their steps register themselves
 from tests.security.host_steps import find_step, peak_memory
 from tests.security.landscape import NEIGHBOUR, NEIGHBOUR_SERVER, Landscape, Unknown
+from tests.security.network_steps import bind_credential
+from tests.security.outside import RULES, SOCKET, Outside
 from tests.security.scene import WORKSPACE, Answer, Bound, Breach, NotHere, Scene
 from tests.security.wrapper import Helper
 
 Row = dict[str, Any]
 SH_TIMEOUT_S = 25.0
+NETWORK_GROUPS = frozenset({"network", "dns"})
+"""Their sandboxes have a way out; those of all other groups have none."""
 MOST_SECONDS = 6
 """Longest `timeout N` inside a script: loops of the corpus show in seconds what they show in a minute."""
 MOST_CALLS = 800
-LIMITS = {"resource": Limits(memory_mib=512, output_mib=384, disk_mib=256, file_mib=2048, pids=256, open_files=4096)}
+LIMITS = {
+    "resource": Limits(memory_mib=512, output_mib=384, disk_mib=256, file_mib=2048, pids=256, open_files=4096),
+    "network": Limits(open_files=4096),
+}
 WORKSPACES_MIB = 1024
 WORKSPACES_INODES = 40_000
 """Size of the file system of the workspaces: what an attack on disk and files can take at most."""
@@ -63,6 +70,7 @@ class Ground:
             path.chmod(0o711)
         self.helper.ask("tmpfs", path=str(self._workspaces), mib=WORKSPACES_MIB, inodes=WORKSPACES_INODES)
         self.neighbour: Sandbox
+        self.outside = Outside() if os.path.exists(SOCKET) else None
         self._client: Coldframe | None = None
 
     @property
@@ -73,6 +81,9 @@ class Ground:
     async def start(self) -> None:
         await asyncio.to_thread(self.installation.start)
         self._client = Coldframe(self.installation.url, self.installation.token)
+        if self.outside is not None:
+            await self._client.policy.load(RULES)
+            self.landscape.values |= self.outside.facts | await bind_credential(self._client)
         self.neighbour = await self._client.sandboxes.create(
             spec=SandboxSpec(agent_id=NEIGHBOUR, track_files=False, limits=Limits(wall_s=3600, cpu_s=3600))
         )
@@ -136,7 +147,10 @@ class Attempt:
         self._ground = ground
         self._row = row
         limits = LIMITS.get(row["group"], Limits())
-        self._scene = Scene(ground, f"attacker-{number}", limits=limits, values=ground.landscape.values)
+        network = None if row["group"] in NETWORK_GROUPS else "none"
+        self._scene = Scene(
+            ground, f"attacker-{number}", limits=limits, values=ground.landscape.values, network=network
+        )
         self._missing: list[str] = []
         self._bounds: list[str] = []
         self._how: list[str] = []
@@ -147,6 +161,10 @@ class Attempt:
     async def judge(self) -> tuple[str, str]:
         """Verdict (held, bound, part, skipped, breach) and what is to be said about it."""
         ground, scene = self._ground, self._scene
+        if ground.outside is not None:
+            scene.mark = ground.outside.mark()
+        elif self._row["group"] in NETWORK_GROUPS:
+            raise Unknown("nothing could be put outside of the wrapper: see its standard error")
         before = ground.landscape.state()
         hits = len(ground.landscape.hits)
         await scene.open()
@@ -171,6 +189,7 @@ class Attempt:
             victim.stdout.close()
             await scene.close()
         self._host_is_untouched(before, hits)
+        self._nothing_strayed()
         said = "; ".join([*self._how, *self._bounds, *scene.notes])
         if self._missing:
             verdict = "part" if self._ran else "skipped"
@@ -183,6 +202,16 @@ class Attempt:
             raise Breach(f"files of the host changed: {sorted(changed)[:5]}")
         if reached := self._ground.landscape.hits[hits:]:
             raise Breach(f"services of the host were reached: {reached[:5]}")
+
+    def _nothing_strayed(self) -> None:
+        """Outside arrived what rules lead to, and from a sandbox without a way out nothing."""
+        if self._ground.outside is None:
+            return
+        arrived = self._ground.outside.since(self._scene.mark)
+        if arrived.strays:
+            raise Breach(f"outside arrived: {arrived.strays[:5]}")
+        if self._row["group"] not in NETWORK_GROUPS and (came := arrived.questions + arrived.requests):
+            raise Breach(f"outside arrived, although the sandbox has no way out: {came[:5]}")
 
     async def _steps(self, steps: list[tuple[str, str]]) -> None:
         index = 0
@@ -222,7 +251,9 @@ class Attempt:
         script = _TIMEOUT.sub(lambda found: f"timeout {min(int(found[1]), MOST_SECONDS)}", script)
         known = find_step(following)
         limit = known[0].sh_timeout_s if known is not None else None
-        await self._scene.shell(script, timeout_s=limit or SH_TIMEOUT_S)
+        await self._scene.shell(
+            script, timeout_s=limit or SH_TIMEOUT_S, comes_to_end=self._row["group"] in NETWORK_GROUPS
+        )
 
     async def _api(self, text: str) -> None:
         if text.startswith("run_command with a 50 MB command"):

@@ -17,13 +17,12 @@ from typing import Any
 
 from tests.policy.corpus import benign, denied
 from tests.security.arena import Row
+from tests.security.controls import OWN_FILES
 from tests.security.wrapper import Who, in_wrapper, why_not
 
-OWN_FILES = (Path(__file__).with_name("attacks.jsonl"), Path(__file__).with_name("vectors.jsonl"))
 TIMEOUT_S = 1500.0
 GOOD = frozenset({"held", "bound"})
 NOT_WHOLE = frozenset({"part", "skipped"})
-GROUPS_HERE_LATER = {"network": "sandboxes have no network yet", "dns": "sandboxes have no network yet"}
 
 
 @dataclass(frozen=True)
@@ -83,10 +82,9 @@ def _corpora() -> Iterator[Row]:
 def run_rows(rows: Iterable[Row], *, who: Who) -> Run:
     """Run *rows* in one installation in one wrapper."""
     wanted = list(rows)
-    run = [row for row in wanted if row["group"] not in GROUPS_HERE_LATER]
-    text = "".join(json.dumps(row) + "\n" for row in run)
+    text = "".join(json.dumps(row) + "\n" for row in wanted)
     try:
-        ended = in_wrapper(["-m", "tests.security.arena"], who=who, timeout_s=TIMEOUT_S, stdin=text)
+        ended = in_wrapper(["-m", "tests.security.arena"], who=who, timeout_s=TIMEOUT_S, stdin=text, outside=True)
         output, trouble = ended.stdout, ""
         if ended.returncode != 0:
             trouble = f"the arena ended with {ended.returncode}:\n{ended.stderr[-6000:]}"
@@ -102,11 +100,6 @@ def run_rows(rows: Iterable[Row], *, who: Who) -> Run:
                 verdicts[record["key"]] = Verdict(**record)
             else:
                 facts |= record
-    for row in wanted:
-        if reason := GROUPS_HERE_LATER.get(row["group"]):
-            verdicts[row["key"]] = Verdict(
-                row["key"], row["id"], row["group"], row["title"], "skipped", f"not there yet: {reason}", 0
-            )
     left = [*facts.get("left", []), *_groups_left(facts.get("installation"))]
     return Run(verdicts, left, bool(facts.get("ledger_intact")), trouble)
 

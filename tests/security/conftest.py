@@ -35,7 +35,14 @@ def in_a_wrapper() -> None:
 
 
 @pytest.fixture(scope="session")
-def run(request: pytest.FixtureRequest, in_a_wrapper: None) -> Run:
+def who(request: pytest.FixtureRequest) -> Who:
+    """Whose installation is attacked."""
+    chosen: Who | None = request.config.getoption("--attacks-as")
+    return chosen or ("root" if os.geteuid() == 0 else "ordinary")
+
+
+@pytest.fixture(scope="session")
+def run(request: pytest.FixtureRequest, in_a_wrapper: None, who: Who) -> Run:
     """All rows that a chosen test is about, tried in one installation."""
     chosen: dict[str, Row] = {}
     for item in request.session.items:
@@ -45,7 +52,6 @@ def run(request: pytest.FixtureRequest, in_a_wrapper: None) -> Run:
             chosen[row["key"]] = row
         elif (wanted := item.get_closest_marker("attacks")) is not None:
             chosen |= {row["key"]: row for row in own_rows() if row["group"] in wanted.args}
-    who: Who = request.config.getoption("--attacks-as") or ("root" if os.geteuid() == 0 else "ordinary")
     done = run_rows(chosen.values(), who=who)
     request.config.stash[_RUN] = (who, done)
     return done

@@ -16,8 +16,9 @@ from pathlib import Path
 from coldframe.host import confine
 from tests.security.arena import Row, steps_of
 from tests.security.landscape import NEIGHBOUR_PORT, Landscape
+from tests.security.outside import DENIED, WILD, Outside
 
-OWN_FILES = (Path(__file__).with_name("attacks.jsonl"), Path(__file__).with_name("vectors.jsonl"))
+OWN_FILES = tuple(Path(__file__).with_name(f"{name}.jsonl") for name in ("attacks", "vectors", "network"))
 CONTROLS: dict[str, Callable[[], bool]] = {}
 WORKSPACE = "/tmp/workspace"
 
@@ -239,11 +240,34 @@ def git_on_the_host_fires_the_hook() -> bool:
     return os.path.exists(f"{landscape.host_dir}/hook-fired")
 
 
+@control("network")
+def with_the_wire_as_it_is_everything_is_reached() -> bool:
+    """Public addresses, private ones, that of metadata, and another name over an allowed connection."""
+    outside, landscape = Outside(), Landscape()
+    landscape.values |= outside.facts
+    mark = outside.mark()
+    won = [_won(plain(row_id, landscape)) for row_id in (53, 55, 59, "X1", "X9")]
+    strays = " ".join(outside.since(mark).strays)
+    return all(won) and all(address in strays for address in ("93.184.216.34", "192.168.77.5", "169.254.169.254"))
+
+
+@control("dns")
+def a_resolver_that_forwards_tells_names_to_everybody() -> bool:
+    outside, landscape = Outside(), Landscape()
+    mark = outside.mark()
+    plain(89, landscape)
+    plain("X31", landscape)
+    asked = " ".join(outside.since(mark).questions)
+    return f".{WILD} " in asked and f".{DENIED} " in asked and _won(plain("X35", landscape))
+
+
 NOT_HERE = {
     "lifecycle": "all its rows need snapshots",
     "report": "its control is in the row: with bubblewrap shown again the sandbox is made",
 }
 """Groups without a control, and why."""
+WITH_OUTSIDE = frozenset({"network", "dns"})
+"""Those that need somebody to reach."""
 
 
 if __name__ == "__main__":

@@ -131,7 +131,7 @@ class Landscape:
 
     def secrets_in(self, text: str) -> list[str]:
         """Names of the secrets of host and neighbour that stand in *text*."""
-        return [name for name in ("canary", "canary_b", "env_secret") if self.values[name] in text]
+        return [name for name in ("canary", "canary_b", "env_secret", "real_secret") if self.values[name] in text]
 
     def state(self) -> dict[str, str]:
         """All of the host's files that differ from what was there before the wrapper, with their content's digest."""

@@ -13,6 +13,7 @@ from coldframe.contract.errors import ColdframeError, from_wire
 from coldframe.contract.sandbox import Limits, SandboxSpec
 from tests.installation import Installation
 from tests.security.landscape import NEIGHBOUR, Landscape
+from tests.security.outside import Outside
 from tests.security.wrapper import Helper
 
 ANSWER_WITHIN_S = 120.0
@@ -62,6 +63,8 @@ class Place(Protocol):
     landscape: Landscape
     helper: Helper
     neighbour: Sandbox
+    outside: Outside | None
+    """None where there is nothing but the wrapper."""
 
     @property
     def client(self) -> Coldframe: ...
@@ -74,10 +77,16 @@ class Place(Protocol):
 class Scene:
     """A fresh agent and sandbox for one row."""
 
-    def __init__(self, place: Place, name: str, *, limits: Limits, values: dict[str, str]) -> None:
+    def __init__(
+        self, place: Place, name: str, *, limits: Limits, values: dict[str, str], network: str | None = "none"
+    ) -> None:
+        """*network*: the profile that is asked for; None for all that the rules give."""
         self.place = place
         self.agent_id = name
         self.limits = limits
+        self.network = network
+        self.mark: dict[str, int] = {}
+        """Of what had arrived outside when the row began."""
         self.values = values
         self.notes: list[str] = []
         self.answers: list[Answer] = []
@@ -87,7 +96,7 @@ class Scene:
 
     async def open(self) -> None:
         self.sandbox = await self.place.client.sandboxes.create(
-            spec=SandboxSpec(agent_id=self.agent_id, limits=self.limits, track_files=False)
+            spec=SandboxSpec(agent_id=self.agent_id, limits=self.limits, track_files=False, network=self.network)
         )
 
     async def reopen(self) -> None:
@@ -133,8 +142,11 @@ class Scene:
             raise Breach(f"`{tool}` failed inside: {answer.error}")
         return answer
 
-    async def shell(self, script: str, *, timeout_s: float) -> None:
-        """Run *script* in the box. As a file: what a file holds the gate does not read, so the walls stand alone."""
+    async def shell(self, script: str, *, timeout_s: float, comes_to_end: bool = False) -> None:
+        """Run *script* in the box. As a file: what a file holds the gate does not read, so the walls stand alone.
+
+        With *comes_to_end* one that can say HELD has to: a mistake in it would show as a wall that holds.
+        """
         number = len(self.answers)
         written = await self.call("write_file", {"path": f".attack-{number}", "content": script})
         if written.error is not None:
@@ -147,6 +159,8 @@ class Scene:
             raise RuntimeError(f"the step did not run: {answer.error}")
         if won := _BREACH.search(answer.stdout):
             raise Breach(f"{won[0].strip()} {answer.value.get('stderr')!s:.300}".strip())
+        if comes_to_end and "HELD" in script and "HELD" not in answer.stdout:
+            raise RuntimeError(f"the script did not come to its end: {answer.text[-1000:]}")
 
     async def run(self, command: str | list[str], *, on: Sandbox | None = None, timeout_s: float = 60) -> Answer:
         """A command of the harness, not of the attacker."""

@@ -10,9 +10,9 @@ import pytest
 
 from tests.policy.corpus import benign
 from tests.security.arena import Row, steps_of
-from tests.security.attacks import GOOD, NOT_WHOLE, OWN_FILES, Run, Verdict, load_rows, own_rows, table
-from tests.security.controls import CONTROLS, NOT_HERE
-from tests.security.wrapper import in_wrapper
+from tests.security.attacks import GOOD, NOT_WHOLE, Run, Verdict, load_rows, own_rows, run_rows, table
+from tests.security.controls import CONTROLS, NOT_HERE, OWN_FILES, WITH_OUTSIDE
+from tests.security.wrapper import Who, in_wrapper
 
 pytestmark = pytest.mark.timeout(1800)  # the first test waits for all rows
 
@@ -34,9 +34,34 @@ def test_an_attack_does_not_win(attack: Row, run: Run) -> None:
 def test_a_control_without_its_wall_loses(control_group: str, in_a_wrapper: None) -> None:
     """The same kind of attack on a plain program: it must win, or a verdict of that group says nothing."""
     ended = in_wrapper(
-        ["-m", "tests.security.controls", control_group], who="ordinary", timeout_s=300, control_groups=False
+        ["-m", "tests.security.controls", control_group],
+        who="ordinary",
+        timeout_s=300,
+        control_groups=False,
+        outside=control_group in WITH_OUTSIDE,
     )
     assert ended.stdout.strip() == "BREACH", f"the attack did not win: {ended.stdout}\n{ended.stderr}"
+
+
+OPENED = {
+    "private": (
+        "host: rules that open too much: within 192.168.0.0/16\n"
+        "host: rebind.example.com resolves to 192.168.77.5\nsh: curl -ksS -m 9 https://rebind.example.com/; true"
+    ),
+    "everything": "host: rules that open too much: use open\nsh: curl -ksS -m 9 https://{denied_host}/; true",
+}
+
+
+def test_with_rules_that_open_too_much_the_same_attacks_win(in_a_wrapper: None, who: Who) -> None:
+    """It is the rules that hold them, and the harness sees what they let out."""
+    rows = [
+        {"id": key, "key": key, "group": "network", "title": key, "run": run, "expect": "BREACH"}
+        for key, run in OPENED.items()
+    ]
+    run = run_rows(rows, who=who)
+    assert {key: verdict.verdict for key, verdict in run.verdicts.items()} == dict.fromkeys(OPENED, "breach"), run
+    assert "192.168.77.5" in run.verdicts["private"].said
+    assert "93.184.215.66 port 443" in run.verdicts["everything"].said
 
 
 def test_every_group_has_a_control_or_says_why_not() -> None:

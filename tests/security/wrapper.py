@@ -2,7 +2,8 @@
 
 A process in here has its own mount, network, pid, ipc and uts namespaces. `/` is new, each of
 its directories is an overlay whose upper layer is a tmpfs and goes with the wrapper (one that has mounts below it is not
-there); `/tmp`, `/run`, `/var/tmp` and `/dev` are new as well, and the network is loopback alone. The first process
+there); `/tmp`, `/run`, `/var/tmp` and `/dev` are new as well, and the network is loopback alone, or loopback and a wire to
+another such network (`outside.py`), from which nothing leads on. The first process
 is a helper that keeps the rights to mount, for steps that take a part of the machine away. As root the wrapper is made by
 root, and "ordinary" drops to uid 65534 inside; without root it is made in a user namespace, and the program runs in a
 second one under the caller's own uid.
@@ -28,6 +29,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from coldframe.host import confine
+from tests.security.outside import start_outside
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 NOBODY = 65534
@@ -58,11 +60,18 @@ def why_not() -> str | None:
 
 
 def in_wrapper(
-    arguments: Sequence[str], *, who: Who, timeout_s: float, stdin: str = "", control_groups: bool = True
+    arguments: Sequence[str],
+    *,
+    who: Who,
+    timeout_s: float,
+    stdin: str = "",
+    control_groups: bool = True,
+    outside: bool = False,
 ) -> subprocess.CompletedProcess[str]:
     """Run `python ARGUMENTS` in a wrapper of its own; everything that it started is gone afterwards.
 
-    Without *control_groups* those of the host are covered: for programs that are meant to do harm.
+    Without *control_groups* those of the host are covered: for programs that are meant to do harm. With *outside* there
+    is a wire, and at its other end everything that has an address (`outside.py`).
     """
     base = tempfile.mkdtemp(prefix="cf-wrapper-", dir="/tmp")
     try:
@@ -70,6 +79,7 @@ def in_wrapper(
             [
                 *(sys.executable, "-m", "tests.security.wrapper", "--base", base, "--who", who),
                 *(() if control_groups else ("--without-control-groups",)),
+                *(("--outside",) if outside else ()),
                 *("--", *arguments),
             ],
             cwd=CHECKOUT,
@@ -99,6 +109,7 @@ def main() -> int:
     parser.add_argument("--base", required=True)
     parser.add_argument("--who", choices=("root", "ordinary"), required=True)
     parser.add_argument("--without-control-groups", action="store_true")
+    parser.add_argument("--outside", action="store_true")
     parser.add_argument("arguments", nargs="+")
     wanted = parser.parse_args()
     confine.set_parent_death_signal()
@@ -115,6 +126,8 @@ def main() -> int:
             _build(wanted.base, plain=uid == 0)
             if wanted.without_control_groups and os.path.isdir("/sys/fs/cgroup"):
                 confine.mount("none", "/sys/fs/cgroup", "tmpfs", MS_NOSUID | MS_NODEV, "mode=555,size=4k")
+            if wanted.outside and (reason := start_outside()):
+                print(f"wrapper: nothing is outside: {reason}", file=sys.stderr)
             code = _serve(wanted.arguments, who=wanted.who, uid=uid)
         except (OSError, confine.ConfineError) as error:
             print(f"wrapper: {error}", file=sys.stderr)

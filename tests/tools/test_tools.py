@@ -286,7 +286,7 @@ def test_a_runtime_can_be_named(tmp_path: Path) -> None:
         assert started["inputs"]["runtime_path"].endswith("/python3")
         line = json.loads(bench.history()[0])
         assert (line["runtime"], line["runtime_path"]) == ("python3", started["inputs"]["runtime_path"])
-        bench.control.rulebook.load("version: 1\nsettings: {deny_commands: [python3]}\n", caller=OWNER)
+        await bench.control.rulebook.load("version: 1\nsettings: {deny_commands: [python3]}\n", caller=OWNER)
         with pytest.raises(DeniedByRule):
             await bench.call(info, "run_command", command="print(1)", runtime="python3")
 

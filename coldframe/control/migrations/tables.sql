@@ -21,6 +21,26 @@ CREATE TABLE contracts (
 	PRIMARY KEY (sandbox_id, version)
 );
 
+CREATE TABLE credential_handles (
+	handle TEXT NOT NULL,
+	credential_id TEXT NOT NULL,
+	sandbox_id TEXT NOT NULL,
+	PRIMARY KEY (handle)
+);
+
+CREATE TABLE credentials (
+	credential_id TEXT NOT NULL,
+	name TEXT NOT NULL,
+	terms TEXT NOT NULL,
+	sealed BLOB NOT NULL,
+	uses INTEGER NOT NULL,
+	created_at TEXT NOT NULL,
+	added_by TEXT NOT NULL,
+	rotated_at TEXT,
+	revoked_at TEXT,
+	PRIMARY KEY (credential_id)
+);
+
 CREATE TABLE history_position (
 	id INTEGER NOT NULL,
 	seq INTEGER NOT NULL,
@@ -57,6 +77,32 @@ CREATE TABLE ledger (
 	session_id TEXT,
 	call_id TEXT,
 	PRIMARY KEY (seq)
+);
+
+CREATE TABLE network_contacts (
+	number INTEGER NOT NULL,
+	change INTEGER NOT NULL,
+	sandbox_id TEXT NOT NULL,
+	agent_id TEXT,
+	session_id TEXT NOT NULL,
+	command_id TEXT,
+	contact_id TEXT NOT NULL,
+	host TEXT NOT NULL,
+	dialled TEXT,
+	outcome TEXT NOT NULL,
+	began_at TEXT NOT NULL,
+	open BOOLEAN NOT NULL,
+	document TEXT NOT NULL,
+	PRIMARY KEY (number)
+);
+
+CREATE TABLE networks (
+	sandbox_id TEXT NOT NULL,
+	role TEXT NOT NULL,
+	seq INTEGER NOT NULL,
+	closed INTEGER NOT NULL,
+	denied_sums TEXT NOT NULL,
+	PRIMARY KEY (sandbox_id)
 );
 
 CREATE TABLE rule_sets (
@@ -105,6 +151,10 @@ CREATE TABLE tokens (
 
 CREATE UNIQUE INDEX agents_one_living ON agents (agent_id) WHERE state != 'deleted';
 
+CREATE UNIQUE INDEX credential_handles_of_sandbox ON credential_handles (sandbox_id, credential_id);
+
+CREATE UNIQUE INDEX credentials_one_living ON credentials (name) WHERE revoked_at IS NULL;
+
 CREATE INDEX ix_rule_sets_sha256 ON rule_sets (sha256);
 
 CREATE INDEX ix_sandboxes_agent_id ON sandboxes (agent_id);
@@ -112,6 +162,8 @@ CREATE INDEX ix_sandboxes_agent_id ON sandboxes (agent_id);
 CREATE INDEX ledger_agent_id ON ledger (agent_id);
 
 CREATE INDEX ledger_call_id ON ledger (call_id);
+
+CREATE INDEX ledger_rare ON ledger (kind) WHERE call_id IS NULL AND kind NOT LIKE 'network.%';
 
 CREATE TRIGGER ledger_refuses_delete BEFORE DELETE ON ledger BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END;
 
@@ -123,8 +175,20 @@ CREATE INDEX ledger_session_id ON ledger (session_id);
 
 CREATE INDEX ledger_subject ON ledger (subject) WHERE subject IS NOT call_id;
 
+CREATE INDEX network_contacts_change ON network_contacts (sandbox_id, change);
+
+CREATE INDEX network_contacts_command_id ON network_contacts (command_id);
+
+CREATE INDEX network_contacts_contact_id ON network_contacts (sandbox_id, contact_id);
+
+CREATE INDEX network_contacts_dialled ON network_contacts (dialled);
+
+CREATE INDEX network_contacts_host ON network_contacts (host, began_at);
+
+CREATE INDEX network_contacts_sandbox_id ON network_contacts (sandbox_id);
+
 CREATE INDEX sessions_sandbox_id ON sessions (sandbox_id);
 
 CREATE UNIQUE INDEX tokens_digest ON tokens (digest);
 
-INSERT INTO alembic_version VALUES ('0003');
+INSERT INTO alembic_version VALUES ('0005');

@@ -52,8 +52,10 @@ async def delete_agent(request: Request) -> dict[str, Any]:
 
 async def set_label(request: Request, body: NewLabel) -> AgentInfo:
     """Set the label of a workspace, also downward; owner and admin only, with a reason, recorded."""
-    agents, agent_id = control_of(request).agents, request.path_params["agent_id"]
-    return agents.set_label(agent_id, body.label, caller=caller_of(request), reason=body.reason)
+    control, agent_id = control_of(request), request.path_params["agent_id"]
+    info = control.agents.set_label(agent_id, body.label, caller=caller_of(request), reason=body.reason)
+    await control.taints.settle_agent(agent_id)
+    return info
 
 
 async def clean_scratch(request: Request) -> dict[str, Any]:
@@ -89,7 +91,7 @@ async def get_session(request: Request) -> SessionInfo:
 
 async def reset_session(request: Request) -> SessionInfo:
     """Archive the session and open a new one at PUBLIC. The label of the workspace stays."""
-    return control_of(request).sessions.reset(request.path_params["session_id"], caller=caller_of(request))
+    return await control_of(request).taints.reset(request.path_params["session_id"], caller=caller_of(request))
 
 
 _ALL = "/v1/agents"

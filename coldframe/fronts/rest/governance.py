@@ -162,7 +162,7 @@ async def load_policy(request: Request) -> Response:
         text = body.decode()
     except UnicodeDecodeError:
         raise InvalidArgument("the rule file is not UTF-8 text", argument="body") from None
-    rules = control_of(request).rulebook.load(text, caller=caller_of(request))
+    rules = await control_of(request).rulebook.load(text, caller=caller_of(request))
     return json_response({"text": rules.text, "sha256": rules.sha256})
 
 

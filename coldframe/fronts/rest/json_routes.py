@@ -6,7 +6,7 @@ other sites are kept out by the door, which no route can be reached without.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, NamedTuple, get_origin
+from typing import Any, NamedTuple, TypeVar, cast, get_origin
 
 from pydantic import ValidationError
 from starlette.requests import Request
@@ -17,6 +17,7 @@ from coldframe.contract.model import Model
 from coldframe.fronts.answers import json_response
 from coldframe.fronts.streams import SMALL_BODY_CAP_BYTES, parse_json, read_body
 
+M = TypeVar("M", bound=Model)
 MAX_FAULTS = 100
 """Most faults told of one request: each byte of a body could be one."""
 MAX_NAME_CHARACTERS = 200
@@ -55,6 +56,11 @@ class JsonRoute(NamedTuple):
         if self.body is not None:
             given.append(_checked(self.body, await _json_of(request)))
         return json_response(await self.handler(request, *given))
+
+
+def checked_query(kind: type[M], request: Request) -> M:
+    """The query of a route that answers for itself, checked in the same way. Raises InvalidArgument."""
+    return cast("M", _checked(kind, _query_of(request, kind)))
 
 
 def _query_of(request: Request, kind: type[Model]) -> dict[str, Any]:

@@ -10,4 +10,4 @@ if __name__ == "__main__":
     sys.path.append(home)
     from coldframe.host.egress.process import main
 
-    main(channel=int(sys.argv[1]), user=int(sys.argv[2]))
+    main(channel=int(sys.argv[1]), user=int(sys.argv[2]), packages=int(sys.argv[3]) if sys.argv[3:] else None)

@@ -2,8 +2,8 @@
 
 Each sandbox has its own, so what a box could do with one (nothing: it never sees the key) would end at that box. The
 key is made by the host daemon, which gives it to each broker that serves the box, so that one that is started again goes on
-with it; it lives in the memory of these two alone. After a restart of the daemon there is another one, and the box gets
-another bundle. Certificates begin a day ago, since clocks differ, and hold for a few days.
+with it, and to the keeper of the box, which keeps it for a host daemon that is started again; it lives in the memory of
+these alone. Certificates begin a day ago, since clocks differ, and hold for a few days.
 
 `ssl` takes certificates from files only: they go through a file in memory that nobody else can open.
 """
@@ -40,7 +40,7 @@ class Authority:
         """*saved*: what `saved` said of another one, to be the same. Raises ValueError if it is none."""
         self._clock = clock
         self._leaf_key = ec.generate_private_key(ec.SECP256R1())
-        self._leaves: OrderedDict[str, tuple[datetime, ssl.SSLContext]] = OrderedDict()
+        self._leaves: OrderedDict[tuple[str, bool], tuple[datetime, ssl.SSLContext]] = OrderedDict()
         if saved:
             key = serialization.load_pem_private_key(saved.encode(), None)
             if not isinstance(key, ec.EllipticCurvePrivateKey):
@@ -67,14 +67,15 @@ class Authority:
         """What programs of the box are to trust, as PEM: the roots of the host, and this."""
         return host_roots.rstrip() + b"\n" * bool(host_roots.strip()) + self.certificate
 
-    def context(self, destination: str | Address) -> ssl.SSLContext:
+    def context(self, destination: str | Address, *, speaks_http2: bool = True) -> ssl.SSLContext:
         """To answer as the destination. Raises OSError if there is no room for a file in memory."""
-        name, now = str(destination), self._clock()
+        name, now = (str(destination), speaks_http2), self._clock()
         found = self._leaves.get(name)
         if found is not None and now < found[0]:
             self._leaves.move_to_end(name)
             return found[1]
         context = self._make_context(destination, now)
+        context.set_alpn_protocols(["h2", "http/1.1"] if speaks_http2 else ["http/1.1"])
         self._leaves[name] = (now + LEAF_LIFE / 2, context)
         self._leaves.move_to_end(name)
         while len(self._leaves) > MOST_LEAVES:
@@ -83,7 +84,6 @@ class Authority:
 
     def _make_context(self, destination: str | Address, now: datetime) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.set_alpn_protocols(["http/1.1"])
         context.options |= ssl.OP_NO_TICKET
         context.num_tickets = 0
         secret = _write_key(self._leaf_key)

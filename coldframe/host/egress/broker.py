@@ -21,6 +21,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from ipaddress import IPv4Address, ip_address
+from typing import Protocol
 
 from coldframe.contract.policy import Label, Outcome
 from coldframe.host.egress.arrivals import Arrivals, original_destination
@@ -35,7 +36,6 @@ from coldframe.host.egress.carry import (
 )
 from coldframe.host.egress.contact import EgressContact, EgressRequest, Journal
 from coldframe.host.egress.denied_attempts import SUM_S, DeniedAttempts
-from coldframe.host.egress.dial import Resolve, Resolver, resolve_by_host
 from coldframe.host.egress.names import (
     IPV4_POOL,
     IPV6_POOL,
@@ -47,6 +47,8 @@ from coldframe.host.egress.names import (
     split_stream,
 )
 from coldframe.host.egress.passage import Denied, Interceptor, Passage
+from coldframe.host.egress.proxy import Proxies
+from coldframe.host.egress.resolver import Resolve, Resolver, Turns, resolve_by_host
 from coldframe.host.egress.turns import give_way, receive, send_all
 from coldframe.policy.addresses import Address
 from coldframe.policy.network import NetworkVerdict, Origin, judge_connection, judge_lookup, judge_request
@@ -59,6 +61,8 @@ browser opens some hundred."""
 MOST_INTERCEPTED = 256
 """Of these: TLS on both sides takes some hundred KiB of memory for each."""
 MOST_LONG_LOOK_UPS = 64
+MOST_VERDICTS = 1024
+"""About destinations, that are remembered of one box."""
 BATCH = 64
 """Look-ups of one socket before others have their turn."""
 LOOK_UP_S = 10.0
@@ -73,6 +77,20 @@ _PASSING = (
     *(errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTDOWN, errno.EHOSTUNREACH),
 )
 """Of one connection that was not accepted; the next one may be."""
+
+
+class Narrow(Protocol):
+    """What rules beside the section `network` make of a verdict: the same, or a stricter one."""
+
+    def __call__(
+        self,
+        verdict: NetworkVerdict,
+        origin: Origin,
+        destination: str | Address,
+        port: int,
+        scheme: Scheme,
+        request: tuple[str, Target] | None = None,
+    ) -> NetworkVerdict: ...
 
 
 class Broker:
@@ -90,27 +108,34 @@ class Broker:
     ) -> None:
         """*on_name* hears of each name that a box is given an address for, before the box does; see `open`."""
         self.rules = rules
+        self.narrow: Narrow | None = None
+        """Where there are rules of NETWORK_EGRESS."""
         self.journal = journal
         self.resolve = resolve
         self.clock = clock
         self.intercept = intercept
         self.on_name = on_name
         self.pipes = Pipes()
+        self.questions = Turns()
+        self.proxies = Proxies()
         self.most_connections = _most_connections()
         self._faults = 0
         self._boxes: dict[str, _BoxWay] = {}
         self._run = secrets.token_hex(6)
         self._numbers = itertools.count(1)
 
-    def open(self, origin: Origin, arrivals: Arrivals, *, names: Mapping[str, int] | None = None) -> None:
+    def open(
+        self, origin: Origin, arrivals: Arrivals, *, names: Mapping[str, int] | None = None, start: int = 0
+    ) -> None:
         """Serve a box. Its sockets belong to the broker then; those of an earlier call for the same box are closed.
 
-        *names*: what an earlier broker told of it. Programs remember addresses, and connections wait for them.
+        *names*: what an earlier broker told of it. Programs remember addresses, and connections wait for them. *start*: the
+        first place of the pool that was not given to a name that nobody knows any more.
 
         Raises OSError: it is not served then, and its sockets are closed.
         """
         self.shut(origin.sandbox_id)
-        way = _BoxWay(self, origin, arrivals, names)
+        way = _BoxWay(self, origin, arrivals, names, start)
         self._boxes[origin.sandbox_id] = way
         try:
             way.listen()
@@ -131,9 +156,9 @@ class Broker:
         if way is not None:
             await way.finished()
 
-    def use_rules(self, rules: NetworkRules) -> None:
+    def use_rules(self, rules: NetworkRules, narrow: Narrow | None = None) -> None:
         """From the next connection on; open ones that the rules forbid end."""
-        self.rules = rules
+        self.rules, self.narrow = rules, narrow
         for way in self._boxes.values():
             way.judge_again()
 
@@ -143,6 +168,11 @@ class Broker:
         if way is not None:
             way.origin = way.origin._replace(taint=taint)
             way.judge_again()
+
+    def withdraw_credential(self, name: str) -> None:
+        """It was taken back: requests with it that are under way end."""
+        for way in self._boxes.values():
+            way.withdraw_credential(name)
 
     async def close(self) -> None:
         """Break everything off, and wait until all of it is on record."""
@@ -171,20 +201,24 @@ class Broker:
 class _BoxWay:
     """What one box has: its sockets, its names, and its open connections."""
 
-    def __init__(self, broker: Broker, origin: Origin, arrivals: Arrivals, names: Mapping[str, int] | None) -> None:
+    def __init__(
+        self, broker: Broker, origin: Origin, arrivals: Arrivals, names: Mapping[str, int] | None, start: int
+    ) -> None:
         self.origin = origin
         self._broker = broker
         self._arrivals = arrivals
         self._loop = asyncio.get_running_loop()
-        self._pool = NamePool(names=names, on_new=self._tell_name)
+        self._pool = NamePool(names=names, start=start, on_new=self._tell_name)
         self._passages: set[Passage] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._intercepted = self._long_look_ups = 0
-        self._resolver = Resolver(lambda name: broker.resolve(name))
+        self._resolver = Resolver(lambda name: broker.resolve(name), broker.questions)
         self._denials = DeniedAttempts(broker.journal.end, self._loop.time)
-        self._journal = Journal(self._begin, self._request, self._end)
+        self._journal = Journal(self._begin, self._request, broker.journal.secret, self._end)
         self._begun: set[str] = set()
         self._summing: asyncio.TimerHandle | None = None
+        self._judged_by: tuple[NetworkRules | None, Origin] = (None, origin)
+        self._verdicts: dict[object, NetworkVerdict] = {}
         self._is_closed = False
         self._listens = asyncio.Event()
         """Cleared while nothing is taken from the box."""
@@ -197,16 +231,21 @@ class _BoxWay:
     def listen(self) -> None:
         self._listens.set()
         for one, serve in self._served.items():
-            self._loop.add_reader(one, serve, one)
+            self._loop.add_reader(one.fileno(), serve, one)
 
     def judge_again(self) -> None:
         for passage in tuple(self._passages):
             passage.judge_again()
 
+    def withdraw_credential(self, name: str) -> None:
+        for passage in tuple(self._passages):
+            if passage.is_using(name):
+                passage.end("its credential was revoked")
+
     def close(self) -> None:
         self._is_closed = True
         for one in self._arrivals.sockets():
-            self._loop.remove_reader(one)
+            self._loop.remove_reader(one.fileno())
         self._arrivals.close()
         for passage in tuple(self._passages):
             passage.end("the box has no way out any more")
@@ -233,13 +272,14 @@ class _BoxWay:
         except OSError as error:
             if error.errno in _NO_ROOM:
                 # Whoever connects waits; asked again at once, the loop would do nothing else.
-                self._loop.remove_reader(listener)
+                self._loop.remove_reader(listener.fileno())
                 self._loop.call_later(AGAIN_S, self._serve_again, listener)
             elif error.errno not in _PASSING:
                 self._give_up(listener, error)
             return
         try:
             connection.setblocking(False)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             break_if_dropped(connection)
             keep_alive(connection)
             bound_memory(connection)
@@ -250,11 +290,11 @@ class _BoxWay:
 
     def _serve_again(self, one: socket.socket) -> None:
         if not self._is_closed and self._listens.is_set() and one in self._served:
-            self._loop.add_reader(one, self._served[one], one)
+            self._loop.add_reader(one.fileno(), self._served[one], one)
 
     def _give_up(self, one: socket.socket, error: OSError) -> None:
         """This way out of the box is broken, as by who holds a copy of the socket. It stays the only one that is."""
-        self._loop.remove_reader(one)
+        self._loop.remove_reader(one.fileno())
         self._served.pop(one, None)
         self._broker.tell_fault(f"a socket of sandbox {self.origin.sandbox_id} is of no use any more", error)
 
@@ -287,6 +327,7 @@ class _BoxWay:
             journal=self._journal,
             pipes=self._broker.pipes,
             resolve=self._resolver,
+            proxies=self._broker.proxies,
             clock=self._broker.clock,
             intercept=self._intercept,
         )
@@ -306,12 +347,32 @@ class _BoxWay:
             self._intercepted -= 1
 
     def _judge(self, destination: str | Address, port: int, scheme: Scheme | None) -> NetworkVerdict:
-        return judge_connection(self._broker.rules, self.origin, destination, port, scheme)
+        verdict = self._recall(
+            (destination, port, scheme),
+            lambda: judge_connection(self._broker.rules, self.origin, destination, port, scheme),
+        )
+        narrow = self._broker.narrow
+        if narrow is None or scheme is None:  # it is judged again once its first bytes are seen
+            return verdict
+        return narrow(verdict, self.origin, destination, port, scheme)
+
+    def _recall(self, asked: object, judge: Callable[[], NetworkVerdict]) -> NetworkVerdict:
+        """The same question has the same answer as long as rules and box are the same; it is asked several times each."""
+        known = self._broker.rules, self.origin
+        if known[0] is not self._judged_by[0] or known[1] != self._judged_by[1] or len(self._verdicts) >= MOST_VERDICTS:
+            self._verdicts.clear()
+            self._judged_by = known
+        verdict = self._verdicts.get(asked)
+        if verdict is None:
+            verdict = self._verdicts[asked] = judge()
+        return verdict
 
     def _judge_request(
         self, destination: str | Address, port: int, scheme: Scheme, method: str, target: Target
     ) -> NetworkVerdict:
-        return judge_request(self._broker.rules, self.origin, destination, port, scheme, method, target)
+        verdict = judge_request(self._broker.rules, self.origin, destination, port, scheme, method, target)
+        narrow = self._broker.narrow
+        return verdict if narrow is None else narrow(verdict, self.origin, destination, port, scheme, (method, target))
 
     def _forget(self, passage: Passage, name: str | None) -> None:
         self._passages.discard(passage)
@@ -352,7 +413,8 @@ class _BoxWay:
         return found.reply
 
     def _is_known(self, name: str) -> bool:
-        return judge_lookup(self._broker.rules, self.origin, name).outcome is not Outcome.DENY
+        verdict = self._recall(name, lambda: judge_lookup(self._broker.rules, self.origin, name))
+        return verdict.outcome is not Outcome.DENY
 
     def _take_long_look_up(self, connection: socket.socket) -> None:
         if self._long_look_ups >= MOST_LONG_LOOK_UPS:
@@ -430,7 +492,7 @@ class _BoxWay:
         if self._denials.is_spent and self._listens.is_set() and not self._is_closed:
             self._listens.clear()
             for one in self._served:
-                self._loop.remove_reader(one)
+                self._loop.remove_reader(one.fileno())
             self._loop.call_later(REST_S, self._go_on)
 
     def _go_on(self) -> None:

@@ -18,6 +18,8 @@ from collections.abc import Callable
 
 CHUNK_BYTES = 1 << 20
 """Most that is taken at once. A pipe holds 64 KiB in 16 pieces, or more in larger ones."""
+FEW_BYTES = 16 * 1024
+"""After which it is not asked at once whether there are more."""
 TURNS = 16
 """Chunks of one direction before others have their turn."""
 MOST_IDLE_PIPES = 16
@@ -136,10 +138,12 @@ class Carrier:
 class _Direction:
     def __init__(self, source: socket.socket, sink: socket.socket, pipes: Pipes, on_end: Callable[[str], None]) -> None:
         self._loop = asyncio.get_running_loop()
-        self._source, self._sink = source, sink
+        self._source, self._sink = source.fileno(), sink.fileno()
+        self._end_sink = sink.shutdown
         self._pipes = pipes
         self._pipe: Pipe | None = None
         self._on_end = on_end
+        self._waits_for_sink = False
         self.passed_bytes = 0
         self.is_over = False
 
@@ -149,8 +153,10 @@ class _Direction:
     def stop(self) -> None:
         if not self.is_over:
             self.is_over = True
-            self._loop.remove_reader(self._source)
-            self._loop.remove_writer(self._sink)
+            if self._waits_for_sink:
+                self._loop.remove_writer(self._sink)
+            else:
+                self._loop.remove_reader(self._source)
         if self._pipe is not None:
             self._pipes.give(self._pipe)
             self._pipe = None
@@ -159,11 +165,15 @@ class _Direction:
         """Called when the source has something, while nothing waits for the sink."""
         try:
             for _ in range(TURNS):
-                if not self._fill():
+                came = self._fill()
+                if not came:
                     return
                 if not self._drain():
+                    self._waits_for_sink = True
                     self._loop.remove_reader(self._source)
                     self._loop.add_writer(self._sink, self._go_on)
+                    return
+                if came < FEW_BYTES:
                     return
         except OSError as error:
             self._break(error)
@@ -171,13 +181,14 @@ class _Direction:
     def _go_on(self) -> None:
         try:
             if self._drain():
+                self._waits_for_sink = False
                 self._loop.remove_writer(self._sink)
                 self._loop.add_reader(self._source, self._move)
         except OSError as error:
             self._break(error)
 
-    def _fill(self) -> bool:
-        """False if nothing is there now, or nothing will come any more."""
+    def _fill(self) -> int:
+        """How many bytes; 0 if nothing is there now, or nothing will come any more."""
         try:
             pipe = self._pipe = self._pipes.take()
         except OSError as error:
@@ -185,16 +196,15 @@ class _Direction:
                 raise
             self._loop.remove_reader(self._source)  # what has come waits in the kernel
             self._loop.call_later(AGAIN_S, self._read_again)
-            return False
+            return 0
         try:
-            pipe.held = os.splice(self._source.fileno(), pipe.write, CHUNK_BYTES, flags=_NOW)
+            pipe.held = os.splice(self._source, pipe.write, CHUNK_BYTES, flags=_NOW)
         except BlockingIOError:
             self._return_pipe()
-            return False
+            return 0
         if pipe.held == 0:
             self._finish()
-            return False
-        return True
+        return pipe.held
 
     def _read_again(self) -> None:
         if not self.is_over:
@@ -206,7 +216,7 @@ class _Direction:
         assert pipe is not None
         while pipe.held:
             try:
-                moved = os.splice(pipe.read, self._sink.fileno(), pipe.held, flags=_NOW)
+                moved = os.splice(pipe.read, self._sink, pipe.held, flags=_NOW)
             except BlockingIOError:
                 return False
             pipe.held -= moved
@@ -222,7 +232,7 @@ class _Direction:
     def _finish(self) -> None:
         self.stop()
         try:
-            self._sink.shutdown(socket.SHUT_WR)
+            self._end_sink(socket.SHUT_WR)
         except OSError as error:
             if error.errno != errno.ENOTCONN:  # gone already: its own direction tells how
                 self._on_end(error.strerror or "broken")

@@ -34,6 +34,8 @@ class EgressContact:
     label: Label = Label.PUBLIC
     """Of what comes from there."""
     dialled: str | None = None
+    via: str | None = None
+    """The proxy that was asked for `dialled`, or for the name where there is none."""
     sent_bytes: int = 0
     received_bytes: int = 0
     ended_at: datetime | None = None
@@ -44,6 +46,22 @@ class EgressContact:
     requests: list["EgressRequest"] = field(default_factory=list)
     times: int = 1
     """Of an attempt that was denied: for how many equal ones it stands, from `began_at` to `ended_at`."""
+
+
+@dataclass(frozen=True)
+class EgressPackage:
+    """What a registry's view handed over, as the answer to one request."""
+
+    kind: str
+    """`python` or `npm`."""
+    name: str
+    version: str = ""
+    """This, the file and its digest are empty for what tells of a package."""
+    file: str = ""
+    digest: str = ""
+    """`sha256:…`, as the registry published it; what was found where it publishes none."""
+    source: Literal["registry", "cache", "stale"] = "registry"
+    """`stale`: the registry could not be reached, and this is what it said before."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +80,34 @@ class EgressRequest:
     """Of what comes back."""
     status: int | None = None
     """That the server answered with; None before that, and if it never did."""
+    credential: str | None = None
+    """Name of the credential that was put into it."""
+    package: EgressPackage | None = None
+    """What was handed over for it, in the second of its lines."""
+
+
+@dataclass(frozen=True)
+class HandleUse:
+    """A stand-in for a secret that a request holds."""
+
+    handle: str
+    header: str
+    """Where: `name: value` with `{secret}` in place of the handle."""
+    is_verified: bool
+    """Whether nothing is sent before the server has proven by TLS who it is."""
+
+
+@dataclass(frozen=True)
+class SecretAnswer:
+    """What takes the place of a handle, or why nothing does."""
+
+    secret: str | None = field(default=None, repr=False)
+    """Never recorded, never logged."""
+    credential: str | None = None
+    """Its name, for the record."""
+    refusal: str | None = None
+    code: str | None = None
+    """Of the refusal, from the table of errors."""
 
 
 class JournalLost(Exception):
@@ -75,5 +121,7 @@ class Journal:
     begin: Callable[[EgressContact], Awaitable[None]]
     request: Callable[[EgressContact, EgressRequest], Awaitable[None]]
     """A request of a contact that has begun was decided. Once it returns, the session has the label of the answer."""
+    secret: Callable[[EgressContact, EgressRequest, HandleUse], Awaitable[SecretAnswer]]
+    """Before the request of a contact that has begun is decided: what takes the place of a handle in it."""
     end: Callable[[EgressContact], None]
     """The end of what has begun, or attempts that were denied, of which one may stand for several."""

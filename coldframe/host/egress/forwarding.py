@@ -7,19 +7,17 @@ the next request allow. Half an answer, or half a body, ends as a broken connect
 
 import asyncio
 import ssl
-from collections.abc import Callable
 from dataclasses import replace
-from ipaddress import ip_address
 from typing import NamedTuple
 
 from coldframe.host.egress.bodies import BodyInvalid, ChunkReader, chunk
 from coldframe.host.egress.dial import DialFailed
-from coldframe.host.egress.passage import Passage
+from coldframe.host.egress.handles import Swap
+from coldframe.host.egress.passage import Denied, Passage
 from coldframe.host.egress.requests import RequestHead, write_head
 from coldframe.host.egress.responses import Response, ResponseInvalid
 from coldframe.host.egress.streams import Stream, TlsStream
-from coldframe.policy.addresses import Address
-from coldframe.policy.network import NetworkVerdict, judge_dialled
+from coldframe.policy.network import NetworkVerdict
 from coldframe.policy.network_rules import Scheme
 
 HANDSHAKE_S = 10.0
@@ -27,16 +25,6 @@ HALF_ENDED_S = 60.0
 """How long the answer may take to a program that says nothing more and may be gone: without TLS the two look the same."""
 LEFT = "the program ended before the answer"
 _REPEATABLE = ("GET", "HEAD", "OPTIONS")
-
-Headers = tuple[tuple[bytes, bytes], ...]
-Inject = Callable[[str | Address, int, RequestHead], Headers]
-"""Headers that are added to a request that was let through, names in lower case; what the box sent as such is dropped,
-and, where there are any, also what it sent as `authorization`. Asked only where the server has proven by TLS who it is:
-never for plain HTTP, where anybody on the way would read them."""
-
-
-def inject_nothing(destination: str | Address, port: int, head: RequestHead) -> Headers:
-    return ()
 
 
 class ServerFailed(Exception):
@@ -60,19 +48,20 @@ class Asked(NamedTuple):
     verdict: NetworkVerdict
     place: int
     """In the record of the connection, unless it could not be kept."""
+    swap: Swap | None = None
+    """The secret that it is sent with, in place of a handle."""
 
 
 class Forwarding:
     """Of one connection of a box; its connection to the server is kept for the next request."""
 
-    def __init__(self, passage: Passage, client: Stream, trust: ssl.SSLContext, inject: Inject) -> None:
+    def __init__(self, passage: Passage, client: Stream, trust: ssl.SSLContext) -> None:
         self.rest = b""
         """What the box has sent behind the request that is served."""
         self.has_box_ended = False
         self._passage = passage
         self._client = client
         self._trust = trust
-        self._inject = inject
         self._box_left: str | None = None
         self._patience: asyncio.TimerHandle | None = None
         self._server: Stream | None = None
@@ -86,8 +75,7 @@ class Forwarding:
     def drop_server(self) -> None:
         server, self._server = self._server, None
         if server is not None:
-            self._passage.contact.sent_bytes += server.sent_bytes
-            self._passage.contact.received_bytes += server.received_bytes
+            self._passage.settle(server)
             server.close()
 
     async def pass_on(self, asked: Asked) -> bool:
@@ -105,9 +93,11 @@ class Forwarding:
 
     async def _try(self, asked: Asked, server: Stream) -> bool:
         head = asked.head
-        response = Response(head, is_old=asked.head.is_old, closes=asked.closes)
+        scrubber = None if asked.swap is None else asked.swap.scrubber()
+        response = Response(head, is_old=asked.head.is_old, closes=asked.closes, scrubber=scrubber)
+        sent = _head_of(asked, is_proven=isinstance(server, TlsStream))
         try:
-            await server.send(self._write_head(head, is_proven=isinstance(server, TlsStream)))
+            await server.send(sent)
         except OSError as error:
             raise ServerFailed(describe(error), again=True) from error
         upload = asyncio.create_task(self._send_body(head, server)) if head.length != 0 else None
@@ -127,15 +117,6 @@ class Forwarding:
         if not (is_sent and response.leaves_open) or server.is_cut:
             self.drop_server()
         return is_sent and not response.closes
-
-    def _write_head(self, head: RequestHead, *, is_proven: bool) -> bytes:
-        added: Headers = ()
-        if is_proven:
-            added = self._inject(self._passage.destination, self._passage.contact.port, head)
-        if added:
-            head = head._replace(headers=tuple(pair for pair in head.headers if pair[0] != b"authorization"))
-        # Whether the box's connection ends is not the server's business: another request may follow on this one.
-        return write_head(head._replace(closes=False), added=added)
 
     async def _pass_back(self, asked: Asked, server: Stream, response: Response) -> None:
         """Until the answer is over."""
@@ -237,9 +218,7 @@ class Forwarding:
         """A connection to it, and whether it was used before. Raises Denied, ServerFailed."""
         passage = self._passage
         if self._server is not None:
-            dialled = passage.contact.dialled
-            may_use = dialled is not None and judge_dialled(verdict, ip_address(dialled)) is None
-            if may_use and self._server.take_now() is None:
+            if passage.may_go_on(verdict) and self._server.take_now() is None:
                 return self._server, True
             self.drop_server()
         try:
@@ -248,8 +227,10 @@ class Forwarding:
             raise ServerFailed(str(failure)) from failure
         if passage.scheme is not Scheme.HTTPS:
             self._server = Stream(outer)
+            passage.count(self._server)
             return self._server, False
         server = self._server = TlsStream(outer, self._trust, server_name=str(passage.destination))
+        passage.count(server)
         try:
             async with asyncio.timeout(HANDSHAKE_S):
                 await server.shake_hands()
@@ -277,6 +258,16 @@ class Forwarding:
         for result in results:
             if isinstance(result, OSError):
                 raise result
+
+
+def _head_of(asked: Asked, *, is_proven: bool) -> bytes:
+    # Whether the box's connection ends is not the server's business: another request may follow on this one.
+    head = asked.head._replace(closes=False)
+    if asked.swap is not None:
+        if not is_proven:  # it would not have been given a secret
+            raise Denied("floor:credential", "a credential goes only where the server has proven by TLS who it is")
+        head = head._replace(headers=asked.swap.put_in(head.headers))
+    return write_head(head)
 
 
 async def _carry(source: Stream, sink: Stream, first: bytes) -> None:

@@ -5,48 +5,39 @@ this process, over TLS that is verified against the host's roots. Each request i
 byte of it goes out, also the second one of a connection, and what goes out is written anew from what was judged. One
 request at a time: what a program sends ahead waits.
 
-HTTP/1.1 is all that is offered. After an upgrade to a websocket that was judged as a request, the bytes pass as they are.
+Who prefers HTTP/2 gets it (`http2_session.py`). After an upgrade to a websocket that was judged as a request, the bytes pass as they are.
 """
 
 import asyncio
 import ssl
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime
 from http import HTTPStatus
+from typing import TYPE_CHECKING
 
-from coldframe.contract.policy import Label, Outcome
 from coldframe.host.egress.authority import Authority
-from coldframe.host.egress.contact import EgressRequest
+from coldframe.host.egress.docket import Docket, Entry, Refusal
 from coldframe.host.egress.forwarding import (
     LEFT,
     Asked,
     BoxLeft,
     Forwarding,
-    Inject,
     ServerFailed,
     describe,
-    inject_nothing,
 )
+from coldframe.host.egress.packages import PackageView
+from coldframe.host.egress.packages_reply import ProgramLeft, reply_package, write_refusal
 from coldframe.host.egress.passage import FIRST_BYTES_S, Denied, Passage
-from coldframe.host.egress.requests import HeadReader, RequestFault, RequestHead, RequestInvalid
+from coldframe.host.egress.requests import HeadReader, RequestHead, RequestInvalid
 from coldframe.host.egress.responses import refuse
 from coldframe.host.egress.streams import Stream, TlsStream
-from coldframe.policy.network import NetworkVerdict
 from coldframe.policy.network_rules import Scheme
+
+if TYPE_CHECKING:
+    from coldframe.host.egress.http2_connection import Held
 
 IDLE_S = 75.0
 """From the end of one request to the whole head of the next."""
-MOST_REQUESTS = 256
-"""Of one connection, and as many as its record can hold; then it ends in order, and the program opens another one."""
-MOST_PATH_CHARACTERS = 32 * 1024
-"""Of all requests of one connection together, since each is kept."""
-
-_STATUS_OF_FAULT = {
-    RequestFault.TOO_LARGE: HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
-    RequestFault.VERSION: HTTPStatus.HTTP_VERSION_NOT_SUPPORTED,
-    RequestFault.OVERRIDE: HTTPStatus.FORBIDDEN,
-}
 
 
 class Interception:
@@ -56,15 +47,15 @@ class Interception:
         self,
         *,
         trust: ssl.SSLContext | None = None,
-        inject: Inject = inject_nothing,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         """`trust`: how servers are verified; without it, against the roots of the host."""
         self.trust = trust or ssl.create_default_context()
-        self.trust.set_alpn_protocols(["http/1.1"])
-        self.inject = inject
+        self.packages: PackageView | None = None
+        """What answers where packages are asked for; without it they are denied."""
         self._clock = clock
         self._authorities: dict[str, Authority] = {}
+        self._held: dict[str, tuple[Held, Held]] = {}
 
     def authority(self, sandbox_id: str) -> Authority:
         """That of a sandbox, made when it is asked for first."""
@@ -79,9 +70,12 @@ class Interception:
     def forget(self, sandbox_id: str) -> None:
         """The sandbox is gone."""
         self._authorities.pop(sandbox_id, None)
+        self._held.pop(sandbox_id, None)
 
     async def __call__(self, passage: Passage, first: bytes) -> str:
         client = await self._meet(passage, first)
+        if isinstance(client, TlsStream) and client.protocol == "h2":
+            return await self._serve_streams(passage, client)
         session = _Session(passage, client, self)
         try:
             ended = await session.serve()
@@ -90,10 +84,25 @@ class Interception:
         finally:
             session.close()
 
+    async def _serve_streams(self, passage: Passage, client: TlsStream) -> str:
+        # With libraries that not every broker needs.
+        from coldframe.host.egress.http2_connection import Held
+        from coldframe.host.egress.http2_session import Http2Session
+
+        held = self._held.setdefault(passage.contact.sandbox_id, (Held(), Held()))
+        try:
+            ended = await Http2Session(passage, client, self.trust, held, idle_s=IDLE_S).serve()
+            await client.finish()
+            return ended
+        finally:
+            client.unwatch()
+
     async def _meet(self, passage: Passage, first: bytes) -> Stream:
         if passage.scheme is not Scheme.HTTPS:
             return Stream(passage.inner, first)
-        context = self.authority(passage.contact.sandbox_id).context(passage.destination)
+        context = self.authority(passage.contact.sandbox_id).context(
+            passage.destination, speaks_http2=not passage.is_to_registry
+        )
         client = TlsStream(passage.inner, context, first=first)
         try:
             async with asyncio.timeout(FIRST_BYTES_S):
@@ -107,23 +116,13 @@ class Interception:
         return client
 
 
-class _Refusal(Exception):
-    """The request is answered here."""
-
-    def __init__(self, status: HTTPStatus, code: str, rule_id: str, reason: str) -> None:
-        super().__init__(reason)
-        self.status = status
-        self.code = code
-        self.rule_id = rule_id
-
-
 class _Session:
     def __init__(self, passage: Passage, client: Stream, interception: Interception) -> None:
         self._passage = passage
         self._client = client
-        self._forwarding = Forwarding(passage, client, interception.trust, interception.inject)
-        self._path_characters = 0
-        self._has_passed = False
+        self._forwarding = Forwarding(passage, client, interception.trust)
+        self._docket = Docket(passage)
+        self._packages = interception.packages
 
     async def serve(self) -> str:
         """Until the connection is of no use any more. How it ended."""
@@ -132,14 +131,16 @@ class _Session:
             try:
                 found = await self._read_head()
             except RequestInvalid as fault:
-                await self._refuse_unread(fault)
+                refusal = await self._docket.refuse_unread(fault)
+                answer = (refusal.status, refusal.code, refusal.rule_id, str(refusal))
+                await self._client.send(refuse(*answer, closes=True))
                 break
             if found is None:
                 break
             ended = await self._serve_one(found)
         if ended not in ("", "closed"):
             return ended
-        return "denied" if self._passage.contact.requests and not self._has_passed else "closed"
+        return "denied" if self._docket.has_denied_all else "closed"
 
     def close(self) -> None:
         self._forwarding.close()
@@ -171,102 +172,56 @@ class _Session:
         passage = self._passage
         if head.upgrade and (head.method != "GET" or head.length != 0):
             head = head._replace(upgrade=False)
-        verdict = passage.judge_request(head.method, head.target, upgrades=head.upgrade)
-        wrong = self._find_refusal(head, verdict)
-        request = EgressRequest(
-            head.method,
-            head.target.path,
-            Outcome.DENY if wrong else verdict.outcome,
-            wrong.rule_id if wrong else verdict.rule_id,
-            passage.now(),
-            reason=str(wrong) if wrong else verdict.reason,
-            label=Label.PUBLIC if wrong else verdict.label,
-        )
-        self._path_characters += len(request.path)
-        asked = Asked(head, self._closes_after(head), verdict, len(passage.contact.requests))
-        passage.asked = None if wrong else (head.method, head.target, head.upgrade)
+        entry = self._docket.judge(head)
+        closes = head.closes or self._docket.is_full
+        passage.asked = {} if entry.refusal else {0: (head.method, head.target, head.upgrade)}
         try:
-            await self._record(request)
-            if wrong:
-                raise wrong
+            await self._docket.record(entry)
+            if entry.refusal is not None:
+                raise entry.refusal
+            if entry.verdict.by_registry:
+                may_follow = await self._reply_package(entry, head, closes=closes)
+                return "" if may_follow else "closed"
+            assert entry.place is not None
+            asked = Asked(head, closes, entry.verdict, entry.place, entry.swap)
             may_follow = await self._forwarding.pass_on(asked)
             return "" if may_follow else "closed"
-        except (_Refusal, Denied) as denial:
-            return await self._deny(asked, denial)
+        except (Refusal, Denied) as denial:
+            answer = self._docket.deny(entry, denial)
+            closes = closes or head.is_old or head.length != 0 or isinstance(denial, Denied)
+            await self._answer(head, answer, closes=closes)
+            return "closed" if closes else ""
         except ServerFailed as failure:
-            await self._client.send(self._refusal_of(asked, HTTPStatus.BAD_GATEWAY, "SERVER_FAILED", "", str(failure)))
+            await self._answer(head, Refusal(HTTPStatus.BAD_GATEWAY, "SERVER_FAILED", "", str(failure)))
             return str(failure)
         except BoxLeft as left:
             if str(left):
-                answer = (HTTPStatus.BAD_REQUEST, "REQUEST_INVALID", "network:request", str(left))
-                await self._client.send(self._refusal_of(asked, *answer))
+                refusal = Refusal(HTTPStatus.BAD_REQUEST, "REQUEST_INVALID", "network:request", str(left))
+                await self._answer(head, refusal)
             return str(left) or LEFT
         finally:
-            passage.asked = None
+            passage.asked = {}
             self._client.unwatch()
 
-    def _find_refusal(self, head: RequestHead, verdict: NetworkVerdict) -> _Refusal | None:
-        passage = self._passage
-        if not head.is_for(str(passage.destination), passage.contact.port):
-            reason = f"the request is for `{head.host}`, the connection is to `{passage.destination}`"
-            return _Refusal(HTTPStatus.MISDIRECTED_REQUEST, "DENIED_BY_RULE", "network:host", reason)
-        if head.method in ("GET", "HEAD") and head.length != 0:
-            # Some servers take it for another request, and a rule that allows to read allows to send nothing.
-            reason = f"{head.method} with a body is passed on nowhere"
-            return _Refusal(HTTPStatus.BAD_REQUEST, "REQUEST_INVALID", "network:body", reason)
-        if verdict.outcome is Outcome.ALLOW:
-            return None
-        asks = verdict.outcome is Outcome.ASK  # nobody can be asked yet
-        reason = f"a person has to decide: {verdict.reason}" if asks else verdict.reason
-        return _Refusal(HTTPStatus.FORBIDDEN, "DENIED_BY_RULE", verdict.rule_id, reason)
-
-    async def _record(self, request: EgressRequest) -> None:
-        """Raises Denied. Until something is let through, the connection is on record as denied."""
-        contact = self._passage.contact
-        if not self._has_passed:
-            contact.outcome, contact.rule_id, contact.reason = request.outcome, request.rule_id, request.reason
-        await self._passage.begin(
-            NetworkVerdict(contact.outcome, contact.rule_id, contact.reason, label=request.label),
-        )
-        await self._passage.tell(request)
-        self._has_passed = self._has_passed or request.outcome is Outcome.ALLOW
-
-    async def _refuse_unread(self, fault: RequestInvalid) -> None:
-        reason = f"{fault.fault}: {fault}"
-        request = EgressRequest("", "", Outcome.DENY, "network:request", self._passage.now(), reason=reason)
-        try:
-            await self._record(request)
-        except Denied as denial:
-            reason = f"{reason}; {denial}"
-        status = _STATUS_OF_FAULT.get(fault.fault, HTTPStatus.BAD_REQUEST)
-        await self._client.send(refuse(status, "REQUEST_INVALID", "network:request", reason, closes=True))
-
-    async def _deny(self, asked: Asked, denial: _Refusal | Denied) -> str:
-        status, code = HTTPStatus.FORBIDDEN, "DENIED_BY_RULE"
-        if isinstance(denial, _Refusal):
-            status, code = denial.status, denial.code
-        elif denial.rule_id == "network:journal":
-            status, code = HTTPStatus.SERVICE_UNAVAILABLE, "LEDGER_UNAVAILABLE"
-        requests = self._passage.contact.requests
-        if asked.place < len(requests):
-            requests[asked.place] = replace(
-                requests[asked.place], outcome=Outcome.DENY, rule_id=denial.rule_id, reason=str(denial)
+    async def _reply_package(self, entry: Entry, head: RequestHead, *, closes: bool) -> bool:
+        if self._packages is None:
+            raise Refusal(
+                HTTPStatus.FORBIDDEN, "DENIED_BY_RULE", "packages:cache", "there is no cache for packages here"
             )
-        self._show_denied(denial)
-        closes = asked.closes or asked.head.is_old or asked.head.length != 0 or isinstance(denial, Denied)
-        bodiless = asked.head.method == "HEAD"
-        await self._client.send(refuse(status, code, denial.rule_id, str(denial), closes=closes, bodiless=bodiless))
-        return "closed" if closes else ""
+        try:
+            return await reply_package(self._packages, self._passage, self._client, entry, head, closes=closes)
+        except ProgramLeft as left:
+            raise BoxLeft("") from left
 
-    def _show_denied(self, denial: _Refusal | Denied) -> None:
-        contact = self._passage.contact
-        if not any(one.outcome is Outcome.ALLOW for one in contact.requests):
-            self._has_passed = False
-            contact.outcome, contact.rule_id, contact.reason = Outcome.DENY, denial.rule_id, str(denial)
-
-    def _refusal_of(self, asked: Asked, status: HTTPStatus, code: str, rule_id: str, reason: str) -> bytes:
-        return refuse(status, code, rule_id, reason, closes=True, bodiless=asked.head.method == "HEAD")
-
-    def _closes_after(self, head: RequestHead) -> bool:
-        is_full = len(self._passage.contact.requests) + 1 >= MOST_REQUESTS
-        return head.closes or is_full or self._path_characters >= MOST_PATH_CHARACTERS
+    async def _answer(self, head: RequestHead, refusal: Refusal, *, closes: bool = True) -> None:
+        registry = None
+        if self._packages is not None:
+            passage = self._passage
+            registry = self._packages.find(
+                str(passage.destination), passage.contact.port, passage.scheme, head.target.path
+            )
+        if registry is not None:
+            await self._client.send(write_refusal(registry, refusal, head, closes=closes))
+            return
+        answer = (refusal.status, refusal.code, refusal.rule_id, str(refusal))
+        await self._client.send(refuse(*answer, closes=closes, bodiless=head.method == "HEAD"))

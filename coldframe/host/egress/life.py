@@ -23,9 +23,11 @@ from coldframe.host.egress import messages
 from coldframe.host.egress.arrivals import Arrivals
 from coldframe.host.egress.broker import MOST_CONNECTIONS
 from coldframe.host.egress.channel import BATCH, Channel, receive
-from coldframe.host.egress.contact import EgressContact, EgressRequest
+from coldframe.host.egress.contact import EgressContact, EgressRequest, HandleUse, SecretAnswer
 from coldframe.host.egress.lineage import Lineage, LineageLost
 from coldframe.host.egress.messages import (
+    Answered,
+    Asked,
     Begun,
     Carried,
     Command,
@@ -59,6 +61,9 @@ Reach = Callable[[EgressContact], Awaitable[None]]
 session: not before may the answer be read, and until then a box could send to where the new label may not go. Whatever it
 raises denies the contact."""
 
+Secrets = Callable[[EgressContact, EgressRequest, HandleUse], Awaitable[SecretAnswer]]
+"""Decides whether a secret takes the place of a handle. Whatever it raises is a refusal."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -66,6 +71,10 @@ _log = logging.getLogger(__name__)
 class Box:
     origin: Origin
     arrivals: Arrivals
+    start: int = 0
+    """The first place of the pool that may be given: those before may belong to names that an earlier daemon knew."""
+    on_place: Callable[[int], None] = lambda place: None
+    """Hears of each place that is given."""
     names: OrderedDict[str, int] = field(default_factory=OrderedDict)
     """Names and their places in the pool, the newest last: the same as the broker has, which tells what it forgets."""
     places: set[int] = field(default_factory=set)
@@ -87,6 +96,7 @@ class Box:
             raise MessageInvalid("an address that is not in the pool, or of another name")
         self.names[name] = named.place
         self.places.add(named.place)
+        self.on_place(named.place)
 
 
 class _Pending(NamedTuple):
@@ -101,8 +111,16 @@ class _Pending(NamedTuple):
 class Life:
     """One process of the broker, from its start to its end."""
 
-    def __init__(self, user: int, boxes: dict[str, Box], lineage: Lineage, reach: Reach | None) -> None:
-        """Raises OSError."""
+    def __init__(
+        self,
+        user: int,
+        boxes: dict[str, Box],
+        lineage: Lineage,
+        reach: Reach | None,
+        secrets: Secrets | None,
+        packages: int | None = None,
+    ) -> None:
+        """*packages*: descriptor of the directory where it keeps packages, which stays the caller's. Raises OSError."""
         self.leaving: dict[str, Box] = {}
         """Boxes that are being shut: it may still end what it began there."""
         self.is_over = asyncio.Event()
@@ -110,6 +128,8 @@ class Life:
         self._boxes = boxes
         self._lineage = lineage
         self._reach = reach
+        self._secrets = secrets
+        self._asking: set[asyncio.Task[None]] = set()
         self._begun: dict[str, EgressContact] = {}
         self._beginning: dict[str, _Pending] = {}
         self._answers: dict[int, asyncio.Future[str | None]] = {}
@@ -118,7 +138,7 @@ class Life:
         self._errors = _open_errors()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            self.process = _start(theirs, user, self._errors)
+            self.process = _start(theirs, user, self._errors, packages)
         except OSError:
             ours.close()
             os.close(self._errors)
@@ -180,6 +200,8 @@ class Life:
         for pending in self._beginning.values():
             pending.task.cancel()
             self._deny(pending, now)
+        for task in self._asking:
+            task.cancel()
         for contact in self._begun.values():
             self._close(replace(contact, ended="the broker ended", ended_at=now, is_partial=True))
         self._begun.clear()
@@ -190,7 +212,8 @@ class Life:
     async def end(self) -> None:
         """Wait until it is gone."""
         self.give_up("")
-        await asyncio.gather(*(pending.task for pending in self._beginning.values()), return_exceptions=True)
+        waiting = [*(pending.task for pending in self._beginning.values()), *self._asking]
+        await asyncio.gather(*waiting, return_exceptions=True)
         await asyncio.to_thread(self.process.wait)
         written = os.pread(self._errors, STDERR_BYTES, 0).rstrip(b"\0")
         os.close(self._errors)
@@ -231,6 +254,8 @@ class Life:
                 self._begin(contact)
             case Requested() as requested:
                 self._request(requested)
+            case Asked() as asked:
+                self._ask(asked)
             case Ended(contact):
                 self._end(contact)
             case Carried(counts):
@@ -271,10 +296,34 @@ class Life:
         request = requested.request
         self._put_on_record(requested.id, contact, lambda: self._lineage.request(contact, request), request)
 
+    def _ask(self, asked: Asked) -> None:
+        contact = self._begun.get(asked.contact_id)
+        if contact is None:
+            raise MessageInvalid("a secret is asked for by a contact that has not begun")
+        if len(self._asking) >= MOST_PENDING:
+            self._channel.send(
+                messages.write_command(Answered(asked.id, SecretAnswer(refusal="too much is asked at once")))
+            )
+            return
+        task = asyncio.get_running_loop().create_task(self._answer(asked, contact))
+        self._asking.add(task)
+        task.add_done_callback(self._asking.discard)
+
+    async def _answer(self, asked: Asked, contact: EgressContact) -> None:
+        try:
+            if self._secrets is None:
+                raise LineageLost("nobody here has any secrets")
+            async with asyncio.timeout(REACH_S):
+                answer = await self._secrets(contact, asked.request, asked.use)
+        except Exception as error:  # noqa: BLE001 - whatever it is: there is no secret
+            answer = SecretAnswer(refusal=f"{error}" or "there was no answer in time")
+        if not self.is_over.is_set():
+            self._channel.send(messages.write_command(Answered(asked.id, answer)))
+
     def _put_on_record(
         self, key: str, contact: EgressContact, record: Callable[[], None], request: EgressRequest | None = None
     ) -> None:
-        reached = contact if request is None else replace(contact, label=request.label)
+        reached = contact if request is None else replace(contact, label=request.label, requests=[request])
         if reached.label is Label.PUBLIC:
             self._record(key, record)
         elif len(self._beginning) >= MOST_PENDING:
@@ -377,11 +426,18 @@ def _open_errors() -> int:
     return file
 
 
-def _start(theirs: socket.socket, user: int, errors: int) -> "subprocess.Popen[bytes]":
+def _start(theirs: socket.socket, user: int, errors: int, packages: int | None) -> "subprocess.Popen[bytes]":
     program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "__main__.py")
     return subprocess.Popen(
-        [sys.executable, "-I", program, str(theirs.fileno()), str(user)],
-        pass_fds=[theirs.fileno()],
+        [
+            sys.executable,
+            "-I",
+            program,
+            str(theirs.fileno()),
+            str(user),
+            *([] if packages is None else [str(packages)]),
+        ],
+        pass_fds=[theirs.fileno(), *([] if packages is None else [packages])],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=errors,

@@ -33,6 +33,8 @@ MOST_SUMS = 1000
 """Kinds of attempts that are added up apart; all others together."""
 BATCH = 1000
 """Lines that are read at a time."""
+PAGE_BYTES = 1 << 20
+"""The same in bytes."""
 
 Event = Literal["begun", "request", "ended", "denied", "torn"]
 Kind = tuple[str, str, int, str]
@@ -89,6 +91,7 @@ class Page(NamedTuple):
 class _Record:
     """The file of a sandbox whose box lives."""
 
+    sandbox_id: str
     file: int
     size: int
     seq: int = 0
@@ -107,10 +110,20 @@ class _Record:
 class Lineage:
     """The records of one installation. Blocking, and quick: an append is one system call."""
 
-    def __init__(self, directory: str, *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+    def __init__(
+        self,
+        directory: str,
+        *,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        on_change: Callable[[str], None] = lambda sandbox_id: None,
+    ) -> None:
+        """*on_change* hears of each sandbox of which something was put on record."""
         self._directory = directory
         self._clock = clock
+        self._on_change = on_change
         self._records: dict[str, _Record] = {}
+        self._ends: dict[str, tuple[int, int]] = {}
+        """Of each sandbox: number of the last line that was read, and the place in the file behind it."""
         os.makedirs(directory, mode=0o700, exist_ok=True)
 
     def open(self, sandbox_id: str) -> bool:
@@ -119,7 +132,7 @@ class Lineage:
             return True
         file = os.open(self._path(sandbox_id, "jsonl"), os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
-            record = _Record(file, 0)
+            record = _Record(sandbox_id, file, 0)
             is_torn = self._recover(record, sandbox_id)
             self._records[sandbox_id] = record
             if is_torn:
@@ -198,30 +211,61 @@ class Lineage:
         return True
 
     def read(self, sandbox_id: str, after: int = 0, *, limit: int = BATCH) -> Page:
-        """Lines behind number *after*, and all sums. The box need not live; nothing is changed. Raises OSError."""
+        """Lines behind number *after*, and all sums. The box need not live. Raises OSError."""
         record = self._records.get(sandbox_id)
         if record is not None:
             self._write_sums(sandbox_id, record)
+        return self.read_file(sandbox_id, after, limit=limit)
+
+    def read_file(self, sandbox_id: str, after: int = 0, *, limit: int = BATCH) -> Page:
+        """The same without sums that were not written yet; from any thread. Raises OSError.
+
+        A page takes PAGE_BYTES at most, or one line. Whoever goes on where a page ended need not wait for all before it.
+        """
         lines: list[Line] = []
+        seen_bytes = 0
         is_torn = False
         sums = list(_read_sums(self._path(sandbox_id, "json")).values())
         path = self._path(sandbox_id, "jsonl")
         if not os.path.exists(path):
             return Page([], more=False, sums=sums, is_torn=False)
+        seq, place = self._ends.get(sandbox_id, (0, 0))
+        at = place if seq == after else 0
         with open(path, "rb") as source:
+            source.seek(at)
             for text in source:
                 if not text.endswith(b"\n"):
                     is_torn = True
                     break
                 head = _HEAD.match(text)
                 if head is None or int(head[1]) <= after:
+                    at += len(text)
                     continue
-                if len(lines) == limit:
+                if len(lines) >= limit or (lines and seen_bytes + len(text) > PAGE_BYTES):
+                    self._ends[sandbox_id] = lines[-1].seq, at
                     return Page(lines, more=True, sums=sums, is_torn=False)
+                at += len(text)
+                seen_bytes += len(text)
                 line = _read_line(text)
                 if line is not None:
                     lines.append(line)
+        if lines:
+            self._ends[sandbox_id] = lines[-1].seq, at
         return Page(lines, more=False, sums=sums, is_torn=is_torn)
+
+    def settle(self, sandbox_id: str) -> None:
+        """End on record what a crash has left open of a box that is no more. Raises OSError."""
+        if sandbox_id not in self._records and os.path.exists(self._path(sandbox_id, "jsonl")):
+            self.open(sandbox_id)
+            self.close(sandbox_id)
+
+    def forget(self, sandbox_id: str) -> None:
+        """Remove the record of a sandbox whose box is no more. Raises OSError."""
+        self.close(sandbox_id)
+        self._ends.pop(sandbox_id, None)
+        for suffix in ("jsonl", "json", "json.new"):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._path(sandbox_id, suffix))
 
     def flush(self) -> None:
         """Write the sums that have changed; to be called every few seconds. A crash loses what was counted since."""
@@ -273,6 +317,7 @@ class Lineage:
         known.times += times
         known.last_at = now
         record.has_new_sums = True
+        self._on_change(record.sandbox_id)
 
     def _append(self, record: _Record, event: Event, contact: EgressContact | None) -> int:
         """Bytes of the line. It is whole, or not there. Raises OSError."""
@@ -289,6 +334,7 @@ class Lineage:
             raise
         record.size += len(line)
         record.seq += 1
+        self._on_change(record.sandbox_id)
         return len(line)
 
     def _write_sums(self, sandbox_id: str, record: _Record) -> None:

@@ -18,9 +18,12 @@ from coldframe.contract.policy import Label
 from coldframe.host.egress import messages
 from coldframe.host.egress.arrivals import Arrivals, CaptureFailed
 from coldframe.host.egress.authority import Authority
-from coldframe.host.egress.life import Box, Life, Reach
+from coldframe.host.egress.life import Box, Life, Reach, Secrets
 from coldframe.host.egress.lineage import Lineage
 from coldframe.host.egress.messages import Keepsakes
+from coldframe.host.egress.packages_cache import open_cache
+from coldframe.host.egress.proxy import Proxies
+from coldframe.host.registries import RegistryCredential
 from coldframe.policy import labels
 from coldframe.policy.document import read_document
 from coldframe.policy.network import Origin
@@ -39,7 +42,8 @@ _log = logging.getLogger(__name__)
 class BrokerLink:
     """The broker of one machine: one process of it after the other.
 
-    *user* is whom it becomes if this process is root. Without *reach* nothing above PUBLIC is reached.
+    *user* is whom it becomes if this process is root; *proxies* are asked for what boxes reach. Without *reach* nothing above PUBLIC is reached, and without
+    *secrets* none is put anywhere.
     """
 
     def __init__(
@@ -47,17 +51,24 @@ class BrokerLink:
         lineage: Lineage,
         *,
         user: int | None = None,
+        proxies: Proxies | None = None,
         reach: Reach | None = None,
+        secrets: Secrets | None = None,
+        packages: str | None = None,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         if os.geteuid() == 0 and not user:
             raise InvalidArgument("the broker of root needs a user to become")
         self._lineage = lineage
         self._user = user or 0
+        self._proxies = proxies or Proxies()
         self._reach = reach
+        self._secrets = secrets
+        self._packages = packages
         self._pause = pause
-        self._text = ""
+        self._texts = messages.write_rules(messages.RuleTexts(""))
         self._registries: tuple[Registry, ...] = ()
+        self._credentials: tuple[RegistryCredential, ...] = ()
         self._boxes: dict[str, Box] = {}
         self._opening: dict[str, Box] = {}
         """What is not served yet. Taken away from here, it will not be."""
@@ -97,33 +108,62 @@ class BrokerLink:
 
     # -- what should be so ---------------------------------------------------------------------
 
-    async def use_rules(self, text: str, registries: Sequence[Registry] = ()) -> None:
-        """Judge by the section `network` in *text* from now on. Returns when the broker does, or there is none.
+    async def use_rules(
+        self,
+        text: str,
+        registries: Sequence[Registry] = (),
+        credentials: Sequence[RegistryCredential] = (),
+        *,
+        hooks: str = "",
+    ) -> None:
+        """Judge by the section `network` in *text* from now on, and by a rule file with rules of NETWORK_EGRESS alone.
+
+        Returns when the broker does, or there is none.
 
         Raises RulesInvalid, InvalidArgument, NameInvalid and TargetInvalid: nothing has changed then.
         """
-        if len(text.encode()) > messages.MAX_ATTACHED_BYTES:
-            raise InvalidArgument("the rules are too long")
         load_network(read_document(text) if text.strip() else None).for_registries(registries)
-        self._text, self._registries = text, tuple(registries)
+        texts = messages.write_rules(messages.RuleTexts(text, hooks))
+        if len(texts) > messages.MAX_ATTACHED_BYTES:
+            raise InvalidArgument("the rules are too long")
+        self._texts, self._registries, self._credentials = texts, tuple(registries), tuple(credentials)
         if self._life is not None:
             await self._tell_rules(self._life)
 
     def certificate_of(self, sandbox_id: str) -> bytes:
         """Of the sandbox's own authority, as PEM, for its programs to trust. The same from now on, until it is shut."""
-        return self._authority_of(sandbox_id).certificate
+        return self.authority_of(sandbox_id).certificate
 
-    async def open(self, origin: Origin, arrivals: Arrivals) -> None:
+    def authority_of(self, sandbox_id: str) -> Authority:
+        """The sandbox's own authority: the same from now on, until it is shut."""
+        if sandbox_id not in self._authorities:
+            self._authorities[sandbox_id] = Authority()
+        return self._authorities[sandbox_id]
+
+    async def open(
+        self,
+        origin: Origin,
+        arrivals: Arrivals,
+        *,
+        authority: str = "",
+        start: int = 0,
+        on_place: Callable[[int], None] = lambda place: None,
+    ) -> None:
         """Serve a box. Copies of its sockets are kept; the caller closes its own. Returns when it is served.
 
-        If it is shut meanwhile, or opened once more, it is not served.
+        If it is shut meanwhile, or opened once more, it is not served. Of a box that another process has served: its
+        *authority*, as `Authority.saved`, and *start*, the first place for a name that was not given yet. *on_place* hears
+        of each that is given.
 
         Raises:
             OSError: its record cannot be written, or there are no descriptors. It has no way out then.
+            ValueError: *authority* is none.
             CaptureFailed: the broker does not take its sockets. The same.
         """
         sandbox_id = origin.sandbox_id
-        box = self._opening[sandbox_id] = Box(origin, messages.duplicate(arrivals))
+        if authority:
+            self._authorities[sandbox_id] = Authority(authority)
+        box = self._opening[sandbox_id] = Box(origin, messages.duplicate(arrivals), start, on_place)
         told: Awaitable[str | None] | None = None
         try:
             async with self._turn_of(sandbox_id):
@@ -156,7 +196,7 @@ class BrokerLink:
     async def raise_taint(self, sandbox_id: str, taint: Label) -> None:
         """The session of the box is labelled *taint* at least. What may not go on is ended when this returns.
 
-        A new session, which starts lower, opens the box again.
+        A new session, which starts lower, is told by `renew`.
         """
         opening, box = self._opening.get(sandbox_id), self._boxes.get(sandbox_id)
         for one in (opening, box):
@@ -164,6 +204,22 @@ class BrokerLink:
                 one.origin = one.origin._replace(taint=labels.join(one.origin.taint, taint))
         if self._life is not None and box is not None:
             await self._life.tell(messages.RaiseTaint, sandbox_id=sandbox_id, taint=box.origin.taint)
+
+    async def withdraw_credential(self, name: str) -> None:
+        """It was taken back: what was sent with it, and is not answered whole, is broken off when this returns."""
+        if self._life is not None:
+            await self._life.tell(messages.WithdrawCredential, name=name)
+
+    def serves(self, sandbox_id: str) -> bool:
+        """Whether the box has a way out, once there is a broker."""
+        return sandbox_id in self._boxes
+
+    async def renew(self, sandbox_id: str, taint: Label) -> None:
+        """The box has a new session: what was open is ended, and it is served anew. Raises as `open` does."""
+        box = self._opening.get(sandbox_id) or self._boxes.get(sandbox_id)
+        if box is not None:
+            origin = box.origin._replace(taint=taint)
+            await self.open(origin, box.arrivals, start=box.start, on_place=box.on_place)
 
     def _turn_of(self, sandbox_id: str) -> asyncio.Lock:
         """One at a time opens or ends a box, and reads its record."""
@@ -190,11 +246,6 @@ class BrokerLink:
         if sandbox_id not in self._boxes and sandbox_id not in self._opening:
             self._lineage.close(sandbox_id)
 
-    def _authority_of(self, sandbox_id: str) -> Authority:
-        if sandbox_id not in self._authorities:
-            self._authorities[sandbox_id] = Authority()
-        return self._authorities[sandbox_id]
-
     # -- one broker after the other ------------------------------------------------------------
 
     async def _keep_alive(self) -> None:
@@ -217,9 +268,10 @@ class BrokerLink:
 
     async def _live(self) -> str:
         """From the start of a broker to its end; why it ended."""
-        life = self._life = Life(self._user, self._boxes, self._lineage, self._reach)
+        life = self._life = self._start()
         try:
-            told = [self._tell_rules(life), *(self._tell_box(life, box) for box in self._boxes.values())]
+            told = [] if self._proxies == Proxies() else [life.tell(messages.UseProxies, proxies=self._proxies)]
+            told += [self._tell_rules(life), *(self._tell_box(life, box) for box in self._boxes.values())]
             heard: asyncio.Future[Any] = asyncio.gather(*told)
             while not life.is_over.is_set():
                 with contextlib.suppress(TimeoutError):
@@ -234,13 +286,27 @@ class BrokerLink:
             await life.end()
         return life.reason or f"it ended with code {life.process.returncode}"
 
+    def _start(self) -> Life:
+        """Raises OSError."""
+        packages = None
+        if self._packages is not None:
+            try:
+                packages = open_cache(self._packages, self._user or None)
+            except OSError as error:
+                _log.error("no packages are handed over, `%s` cannot be used: %s", self._packages, error.strerror)
+        try:
+            return Life(self._user, self._boxes, self._lineage, self._reach, self._secrets, packages)
+        finally:
+            if packages is not None:
+                os.close(packages)
+
     def _tell_rules(self, life: Life) -> Awaitable[str | None]:
-        text = self._text.encode()
-        return life.tell(messages.UseRules, attached=text, registries=self._registries)
+        registries, credentials = self._registries, self._credentials
+        return life.tell(messages.UseRules, attached=self._texts, registries=registries, credentials=credentials)
 
     def _tell_box(self, life: Life, box: Box) -> Awaitable[str | None]:
         """Say it now; what is returned ends when it is served, or shut since it cannot be, with the reason."""
-        keepsakes = Keepsakes(dict(box.names), self._authority_of(box.origin.sandbox_id).saved)
+        keepsakes = Keepsakes(dict(box.names), box.start, self.authority_of(box.origin.sandbox_id).saved)
         attached = messages.write_keepsakes(keepsakes)
         told = life.tell(messages.OpenBox, attached=attached, arrivals=box.arrivals, may_fail=True, origin=box.origin)
         return asyncio.ensure_future(self._see_served(box, told))

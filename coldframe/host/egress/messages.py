@@ -13,7 +13,9 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from coldframe.contract.policy import Label, Outcome
 from coldframe.host.egress.arrivals import Arrivals
-from coldframe.host.egress.contact import EgressContact, EgressRequest
+from coldframe.host.egress.contact import EgressContact, EgressPackage, EgressRequest, HandleUse, SecretAnswer
+from coldframe.host.egress.proxy import Proxies
+from coldframe.host.registries import RegistryCredential
 from coldframe.policy.network import Origin
 from coldframe.policy.network_rules import Registry
 
@@ -34,9 +36,13 @@ _LONGEST = {
     "rule_id": 256,
     "reason": 1024,
     "dialled": 64,
+    "via": 300,
     "ended": 256,
 }
-_LONGEST_OF_REQUEST = {"method": 64, "path": 4096, "rule_id": 256, "reason": 1024}
+_LONGEST_OF_REQUEST = {"method": 64, "path": 4096, "rule_id": 256, "reason": 1024, "credential": 256}
+_LONGEST_OF_PACKAGE = dict.fromkeys(("kind", "name", "version", "file", "digest"), 300)
+"""As the names of files are checked; none is longer."""
+_LONGEST_OF_HANDLE = {"handle": 512, "header": 8192}
 _MOST_BYTES = 1 << 62
 
 
@@ -46,11 +52,21 @@ class MessageInvalid(Exception):
 
 @dataclass(frozen=True)
 class UseRules:
-    """The rules come along, as the text of the section `network`; none allow nothing."""
+    """The rules come along, as `RuleTexts`; none allow nothing."""
 
     number: int
     registries: tuple[Registry, ...]
+    credentials: tuple[RegistryCredential, ...] = ()
     kind: Literal["use-rules"] = "use-rules"
+
+
+@dataclass(frozen=True)
+class UseProxies:
+    """The way to the world leads through these."""
+
+    number: int
+    proxies: Proxies
+    kind: Literal["use-proxies"] = "use-proxies"
 
 
 @dataclass(frozen=True)
@@ -81,6 +97,15 @@ class RaiseTaint:
 
 
 @dataclass(frozen=True)
+class WithdrawCredential:
+    """It was taken back: what was sent with it, and is not answered whole, is broken off."""
+
+    number: int
+    name: str
+    kind: Literal["withdraw-credential"] = "withdraw-credential"
+
+
+@dataclass(frozen=True)
 class Ping:
     """Asks for nothing but the answer, which shows that its loop still turns."""
 
@@ -103,6 +128,15 @@ class Acknowledge:
     id: str
     refusal: str | None
     kind: Literal["acknowledge"] = "acknowledge"
+
+
+@dataclass(frozen=True)
+class Answered:
+    """The answer to `Asked`."""
+
+    id: str
+    answer: SecretAnswer
+    kind: Literal["answered"] = "answered"
 
 
 @dataclass(frozen=True)
@@ -130,6 +164,17 @@ class Requested:
     contact_id: str
     request: EgressRequest
     kind: Literal["requested"] = "requested"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """May a secret be put into this request? Waits for `Answered`."""
+
+    id: str
+    contact_id: str
+    request: EgressRequest
+    use: HandleUse
+    kind: Literal["asked"] = "asked"
 
 
 @dataclass(frozen=True)
@@ -167,22 +212,37 @@ class Fault:
 
 
 @dataclass(frozen=True)
+class RuleTexts:
+    """What the broker judges by."""
+
+    section: str
+    """The section `network`."""
+    hooks: str = ""
+    """A rule file with the rules of NETWORK_EGRESS alone; empty if there are none."""
+
+
+@dataclass(frozen=True)
 class Keepsakes:
     """What a sandbox brings to the next broker, beside its sockets."""
 
     names: dict[str, int]
     """Those it knows, with their places in the pool."""
+    start: int
+    """The first place of the pool that is given, if it knows none."""
     authority: str
     """With its key, so that the bundle in the box goes on being right; see `Authority.saved`."""
 
 
-Command = UseRules | OpenBox | ShutBox | RaiseTaint | Ping | Stop | Acknowledge
-Event = Done | Begun | Requested | Ended | Carried | Named | Fault
+Command = (
+    UseRules | UseProxies | OpenBox | ShutBox | RaiseTaint | WithdrawCredential | Ping | Stop | Acknowledge | Answered
+)
+Event = Done | Begun | Requested | Asked | Ended | Carried | Named | Fault
 
 _COMMANDS: TypeAdapter[Command] = TypeAdapter(Annotated[Command, Field(discriminator="kind")])
 _EVENTS: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="kind")])
 _CONTACTS: TypeAdapter[EgressContact] = TypeAdapter(EgressContact)
 _KEEPSAKES: TypeAdapter[Keepsakes] = TypeAdapter(Keepsakes)
+_RULES: TypeAdapter[RuleTexts] = TypeAdapter(RuleTexts)
 
 
 def write_command(command: Command) -> bytes:
@@ -190,6 +250,18 @@ def write_command(command: Command) -> bytes:
     if isinstance(command, Acknowledge) and command.refusal is not None:
         command = replace(command, refusal=command.refusal[: _LONGEST["reason"]])
     return _COMMANDS.dump_json(command)
+
+
+def write_rules(texts: RuleTexts) -> bytes:
+    return _RULES.dump_json(texts)
+
+
+def read_rules(text: bytes) -> RuleTexts:
+    """Raises MessageInvalid."""
+    try:
+        return _RULES.validate_json(text, strict=True)
+    except ValidationError as error:
+        raise MessageInvalid(_told(error)) from None
 
 
 def write_keepsakes(keepsakes: Keepsakes) -> bytes:
@@ -222,7 +294,7 @@ def write_event(event: Event) -> bytes:
             event = replace(event, contact=replace(event.contact, requests=kept))
             written = _EVENTS.dump_json(event)
         return written
-    if isinstance(event, Requested):
+    if isinstance(event, Requested | Asked):
         event = replace(event, request=_cut_request(event.request))
     if isinstance(event, Fault):
         event = replace(event, text=event.text[:4000])
@@ -239,9 +311,11 @@ def read_event(message: bytes) -> Event:
         raise MessageInvalid(_told(error)) from None
     if isinstance(event, Begun | Ended):
         _check(event.contact)
-    if isinstance(event, Requested):
+    if isinstance(event, Requested | Asked):
         _check_texts(event, {"id": 96, "contact_id": 64})
-        _check_texts(event.request, _LONGEST_OF_REQUEST)
+        _check_request(event.request)
+    if isinstance(event, Asked):
+        _check_texts(event.use, _LONGEST_OF_HANDLE)
     if isinstance(event, Carried):
         for _, sent_bytes, received_bytes in event.counts:
             _check_bytes(sent_bytes, received_bytes)
@@ -321,7 +395,7 @@ def duplicate(arrivals: Arrivals) -> Arrivals:
 def _check(contact: EgressContact) -> None:
     _check_texts(contact, _LONGEST)
     for request in contact.requests:
-        _check_texts(request, _LONGEST_OF_REQUEST)
+        _check_request(request)
     if not contact.id or not 0 <= contact.port <= 65535:
         raise MessageInvalid("a contact without id, or with a port that is none")
     if not 0 < contact.times < _MOST_BYTES or (contact.times > 1 and contact.outcome is Outcome.ALLOW):
@@ -334,7 +408,15 @@ def _check_bytes(*counts: int) -> None:
         raise MessageInvalid("a contact with a number of bytes that cannot be")
 
 
-def _check_texts(one: EgressContact | EgressRequest | Requested, longest: dict[str, int]) -> None:
+def _check_request(request: EgressRequest) -> None:
+    _check_texts(request, _LONGEST_OF_REQUEST)
+    if request.package is not None:
+        _check_texts(request.package, _LONGEST_OF_PACKAGE)
+
+
+def _check_texts(
+    one: EgressContact | EgressRequest | EgressPackage | HandleUse | Requested | Asked, longest: dict[str, int]
+) -> None:
     for name, most in longest.items():
         text = getattr(one, name)
         if isinstance(text, str) and len(text) > most:

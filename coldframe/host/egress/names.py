@@ -100,11 +100,13 @@ class NamePool:
         *,
         limit: int = MAX_NAMES,
         names: Mapping[str, int] | None = None,
+        start: int = 0,
         on_new: Callable[[str, int, str | None], None] = lambda name, place, forgotten: None,
     ) -> None:
         """*on_new* hears of a new name, its place, and the name that was forgotten for it, so that who listens has the same.
 
         *names*: what is known by that from an earlier pool of the box, in its order; as many of the last as there is room.
+        *start*: the first place that is given, if there are none.
         """
         if not 0 < limit <= POOL_SIZE // 2:
             raise ValueError(f"a pool has room for 1 to {POOL_SIZE // 2} names")
@@ -113,7 +115,7 @@ class NamePool:
         self._places: OrderedDict[str, int] = OrderedDict(list((names or {}).items())[-limit:])
         self._names: dict[int, str] = {place: name for name, place in self._places.items()}
         self._held: dict[str, int] = {}
-        self._next = (next(reversed(self._names)) + 1) % POOL_SIZE if self._names else 0
+        self._next = (next(reversed(self._names)) + 1) % POOL_SIZE if self._names else start % POOL_SIZE
 
     def __len__(self) -> int:
         return len(self._places)

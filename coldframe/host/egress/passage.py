@@ -12,14 +12,15 @@ import re
 import socket
 from collections.abc import Callable, Iterator
 from datetime import datetime
-from ipaddress import ip_address
 from typing import Protocol
 
 from coldframe.contract.policy import Outcome
 from coldframe.host.egress.carry import Carrier, Pipes, reset
-from coldframe.host.egress.contact import EgressContact, EgressRequest, Journal, JournalLost
-from coldframe.host.egress.dial import DialDenied, DialFailed, Resolve, dial
+from coldframe.host.egress.contact import EgressContact, EgressRequest, HandleUse, Journal, JournalLost, SecretAnswer
+from coldframe.host.egress.dial import DialDenied, DialFailed, dial
 from coldframe.host.egress.hello import Ech, Hello, HelloInvalid, HelloReader, SecondHelloReader, asks_again
+from coldframe.host.egress.proxy import Proxies, dial_by_proxy
+from coldframe.host.egress.resolver import Resolve
 from coldframe.host.egress.turns import receive, send_all
 from coldframe.policy import labels
 from coldframe.policy.addresses import Address
@@ -58,6 +59,16 @@ class Interceptor(Protocol):
         """Serve it, `first` being what was read of it already. How it ended; raises Denied, OSError."""
 
 
+class Counted(Protocol):
+    """A connection to a server, and what has passed there."""
+
+    @property
+    def sent_bytes(self) -> int: ...
+
+    @property
+    def received_bytes(self) -> int: ...
+
+
 class Passage:
     """Owns the connection of the box, and closes it."""
 
@@ -72,6 +83,7 @@ class Passage:
         journal: Journal,
         pipes: Pipes,
         resolve: Resolve,
+        proxies: Proxies,
         clock: Callable[[], datetime],
         intercept: Interceptor,
     ) -> None:
@@ -80,18 +92,23 @@ class Passage:
         self.inner = inner
         self.scheme = Scheme.TCP
         """What is spoken, once its first bytes were seen."""
-        self.asked: tuple[str, Target, bool] | None = None
-        """Method and target of the request that is being served, and whether it upgrades."""
+        self.asked: dict[int, tuple[str, Target, bool]] = {}
+        """Of the requests that are being served: method and target, and whether it upgrades."""
         self._judge = judge
         self._judge_request = judge_request
         self._journal = journal
         self._pipes = pipes
         self._resolve = resolve
+        self._proxies = proxies
         self._clock = clock
         self._intercept = intercept
         self._mode: Mode | None = None
         self._has_begun = False
+        self._beginning = asyncio.Lock()
+        self._asking_secrets = 0
         self._carrier: Carrier | None = None
+        self._servers: list[Counted] = []
+        self._dialled: set[Address] = set()
         self._broken = ""
         self._task: asyncio.Task[None] | None = None
 
@@ -147,27 +164,48 @@ class Passage:
                 verdict.rule_id,
                 f"it was let through as `{self._mode}`, and `{verdict.mode}` is wanted",
             )
-        if self.asked is not None:
-            method, target, upgrades = self.asked
+        if self._mode is not Mode.INTERCEPT:
+            return self._find_denial_of_use(verdict)
+        for method, target, upgrades in self.asked.values():
             verdict = self.judge_request(method, target, upgrades=upgrades)
-            if verdict.outcome is not Outcome.ALLOW:
-                return _decision(verdict)
+            denial = _decision(verdict) if verdict.outcome is not Outcome.ALLOW else self._find_denial_of_use(verdict)
+            if denial is not None:
+                return denial
+        return None
+
+    def _find_denial_of_use(self, verdict: NetworkVerdict) -> tuple[Outcome, str, str] | None:
+        """Of what is allowed, but otherwise than it goes on."""
         known = self.contact.label
-        if (self.asked is not None or self._mode in (Mode.RAW, Mode.SNI)) and verdict.label.rank > known.rank:
+        if self._mode is not None and verdict.label.rank > known.rank:
             reason = f"what comes from there was {known}, and is {verdict.label} now"
             return Outcome.DENY, verdict.rule_id, reason
-        if self.contact.dialled is not None and (self.asked is not None or self._mode is not Mode.INTERCEPT):
-            kind = judge_dialled(verdict, ip_address(self.contact.dialled))
+        for address in self._dialled:
+            kind = judge_dialled(verdict, address)
             if kind is not None:
-                return Outcome.DENY, "floor:address", f"{self.contact.dialled} is {kind}"
+                return Outcome.DENY, "floor:address", f"{address} is {kind}"
         return None
 
     def carried(self) -> tuple[int, int]:
-        """Bytes sent and received; where requests are read, those of connections to the server that have ended."""
+        """Bytes sent and received until now."""
         sent_bytes, received_bytes = self.contact.sent_bytes, self.contact.received_bytes
         if self._carrier is not None and self.contact.ended is None:
-            return sent_bytes + self._carrier.sent_bytes, received_bytes + self._carrier.received_bytes
+            sent_bytes, received_bytes = (
+                sent_bytes + self._carrier.sent_bytes,
+                received_bytes + self._carrier.received_bytes,
+            )
+        for one in self._servers:
+            sent_bytes, received_bytes = sent_bytes + one.sent_bytes, received_bytes + one.received_bytes
         return sent_bytes, received_bytes
+
+    def count(self, server: Counted) -> None:
+        """What passes there belongs to this connection, until `settle`."""
+        self._servers.append(server)
+
+    def settle(self, server: Counted) -> None:
+        """Nothing more passes there."""
+        self._servers.remove(server)
+        self.contact.sent_bytes += server.sent_bytes
+        self.contact.received_bytes += server.received_bytes
 
     def end(self, reason: str) -> None:
         """Break it off."""
@@ -190,7 +228,7 @@ class Passage:
         self.contact.scheme = self.scheme.value
         self.contact.mode = None if verdict.mode is None else verdict.mode.value
         if verdict.mode is Mode.INTERCEPT:
-            if hello is not None and hello.server_name is not None:
+            if hello is not None:
                 self._check_name(hello.server_name)
             self.contact.outcome, self.contact.rule_id, self.contact.reason = _decision(verdict)
             return await self._intercept(self, first)
@@ -209,6 +247,11 @@ class Passage:
         self._carrier = Carrier(self.inner, outer, self._pipes)
         self._carrier.start()
         return await self._carrier.ended
+
+    @property
+    def is_to_registry(self) -> bool:
+        """Whether packages may be asked for here."""
+        return self._judge(self.scheme).by_registry
 
     def judge_request(self, method: str, target: Target, *, upgrades: bool) -> NetworkVerdict:
         """*upgrades*: it asks to go on as a websocket, which has to be allowed too."""
@@ -240,8 +283,11 @@ class Passage:
 
     async def begin(self, verdict: NetworkVerdict) -> None:
         """Put it on record, once; nothing may be dialled before. Raises Denied."""
-        if self._has_begun:
-            return
+        async with self._beginning:
+            if not self._has_begun:
+                await self._begin(verdict)
+
+    async def _begin(self, verdict: NetworkVerdict) -> None:
         contact = self.contact
         contact.label = verdict.label
         contact.outcome, contact.rule_id, contact.reason = _decision(verdict)
@@ -260,19 +306,58 @@ class Passage:
         except JournalLost as loss:
             raise Denied("network:journal", f"the decision could not be recorded: {loss}") from loss
 
+    async def tell_outcome(self, place: int, request: EgressRequest) -> None:
+        """Put on record what came of the request at *place*. Raises Denied."""
+        self.contact.requests[place] = request
+        try:
+            await self._journal.request(self.contact, request)
+        except JournalLost as loss:
+            raise Denied("network:journal", f"what came of it could not be recorded: {loss}") from loss
+
+    async def ask_secret(self, request: EgressRequest, use: HandleUse) -> SecretAnswer:
+        """What takes the place of the handle in a request that is not on record yet. Raises Denied."""
+        self._asking_secrets += 1
+        try:
+            return await self._journal.secret(self.contact, request, use)
+        except JournalLost as loss:
+            raise Denied("network:journal", f"nobody could be asked for the secret: {loss}") from loss
+        finally:
+            self._asking_secrets -= 1
+
+    def is_using(self, credential: str) -> bool:
+        """Whether a request with it is under way, or may be: while one is asked for, nobody knows which it will be."""
+        used = any(request.credential == credential for request in self.contact.requests)
+        return self._asking_secrets > 0 or (used and bool(self.asked))
+
     def now(self) -> datetime:
         return self._clock()
 
-    async def open(self, verdict: NetworkVerdict) -> socket.socket:
-        """A connection to the destination. Raises Denied and DialFailed."""
+    async def open(self, verdict: NetworkVerdict, *, is_read: bool = False) -> socket.socket:
+        """A connection to the destination. *is_read*: somebody reads from the box meanwhile. Raises Denied and DialFailed."""
         assert self._has_begun
         try:
-            with self._watched():
-                outer, address = await dial(verdict, self.destination, self.contact.port, resolve=self._resolve)
+            with contextlib.nullcontext() if is_read else self._watched():
+                return await self._dial(verdict)
         except DialDenied as denial:
             raise Denied("floor:address", str(denial)) from denial
-        self.contact.dialled = str(address)
+
+    async def _dial(self, verdict: NetworkVerdict) -> socket.socket:
+        destination, port = self.destination, self.contact.port
+        address: Address | None
+        proxy = self._proxies.choose(destination, port, self.scheme)
+        if proxy is None:
+            outer, address = await dial(verdict, destination, port, resolve=self._resolve)
+        else:
+            self.contact.via = f"{proxy.host}:{proxy.port}"
+            outer, address = await dial_by_proxy(proxy, verdict, destination, port, resolve=self._resolve)
+        self.contact.dialled = None if address is None else str(address)
+        if address is not None:
+            self._dialled.add(address)
         return outer
+
+    def may_go_on(self, verdict: NetworkVerdict) -> bool:
+        """Whether connections to the destination that are open are such as this verdict allows."""
+        return all(judge_dialled(verdict, address) is None for address in self._dialled)
 
     # -- first bytes ---------------------------------------------------------------------------
 
@@ -361,11 +446,12 @@ class Passage:
     def _watched(self) -> Iterator[None]:
         """Break it off if the program leaves meanwhile, as far as that shows while it is not read from."""
         loop = asyncio.get_running_loop()
-        loop.add_reader(self.inner, self._look)
+        loop.add_reader(self.inner.fileno(), self._look)
         try:
             yield
         finally:
-            loop.remove_reader(self.inner)
+            if self.inner.fileno() >= 0:
+                loop.remove_reader(self.inner.fileno())
 
     def _look(self) -> None:
         try:
@@ -375,7 +461,7 @@ class Passage:
             return
         except OSError:
             has_left = True
-        asyncio.get_running_loop().remove_reader(self.inner)
+        asyncio.get_running_loop().remove_reader(self.inner.fileno())
         if has_left:
             self.end("the program left before it was connected")
 

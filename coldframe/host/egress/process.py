@@ -1,33 +1,40 @@
 """The broker as a process of its own: it reads what boxes and servers send, so it has as few rights as can be.
 
 As root it becomes an unprivileged user before it reads anything. Then: no capabilities, none to be gained, the system
-call filter of boxes in its strict form, no memory for others to look into, no core dump, no descriptor and no
-environment but what it was started with. It still sees the file system and the network of its user, so that one should
-have nothing there (`docs/network.md`). It takes commands from the host daemon alone, and ends with it: when the other
+call filter of boxes in its own form, no memory for others to look into, no core dump, no descriptor and no
+environment but what it was started with. It starts no program and no other process, signals nobody, opens no unix socket,
+and of files it opens only code and what the resolver of the host reads (Landlock); where the kernel cannot hold that, it
+says so first. It still has the network of its user (`docs/network.md`). It takes commands from the host daemon alone, and ends with it: when the other
 end of its socket closes, at once. What it wants on record goes up the same way; what begins waits for an answer, and
 without one it is denied.
 """
 
 import asyncio
+import gc
 import itertools
 import os
 import resource
 import signal
 import socket
-from collections.abc import Awaitable
+import ssl
+import sys
+from collections.abc import Awaitable, Sequence
+from functools import partial
 from typing import Any, NoReturn
 
 from coldframe.contract.errors import RulesInvalid
-from coldframe.host import confine, seccomp
+from coldframe.host import confine, landlock, seccomp
 from coldframe.host.egress import arrivals, messages
 from coldframe.host.egress.arrivals import Arrivals
 from coldframe.host.egress.authority import Authority
-from coldframe.host.egress.broker import Broker
+from coldframe.host.egress.broker import Broker, Narrow
 from coldframe.host.egress.channel import BATCH, Channel, receive
-from coldframe.host.egress.contact import EgressContact, EgressRequest, Journal, JournalLost
+from coldframe.host.egress.contact import EgressContact, EgressRequest, HandleUse, Journal, JournalLost, SecretAnswer
 from coldframe.host.egress.intercept import Interception
 from coldframe.host.egress.messages import (
     Acknowledge,
+    Answered,
+    Asked,
     Begun,
     Carried,
     Command,
@@ -43,8 +50,12 @@ from coldframe.host.egress.messages import (
     Requested,
     ShutBox,
     Stop,
+    UseProxies,
     UseRules,
+    WithdrawCredential,
 )
+from coldframe.host.egress.packages import PackageView
+from coldframe.host.egress.packages_cache import PackageCache
 from coldframe.policy.document import read_document
 from coldframe.policy.network_rules import NetworkRules
 from coldframe.policy.network_section import load_network
@@ -57,26 +68,38 @@ CARRIED_S = 3.0
 """How often the daemon is told what was carried, since it cannot ask a broker that was killed."""
 STAND_STILL_S = 60.0
 """How long everything waits; then the broker ends, and the daemon tells so."""
+_READABLE = (
+    *("/etc", "/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib"),
+    *("/usr/share/ca-certificates", "/usr/local/share/ca-certificates", "/dev/null", "/dev/urandom"),
+)
 
 
-def main(*, channel: int, user: int) -> NoReturn:
-    """Serve the daemon at descriptor *channel*. *user*: whom to become, if started as root."""
-    give_up_rights(channel, user)
-    asyncio.run(_serve(channel))
+def main(*, channel: int, user: int, packages: int | None = None) -> NoReturn:
+    """Serve the daemon at descriptor *channel*. *user*: whom to become, if started as root. *packages*: the directory
+    where packages are kept, the only one in which it may change files."""
+    gaps = give_up_rights(channel, user, [] if packages is None else [packages])
+    gc.freeze()  # what is here now stays, and need not be looked through again and again
+    asyncio.run(_serve(channel, gaps, packages))
     os._exit(0)
 
 
-def give_up_rights(channel: int, user: int) -> None:
-    """Raises ConfineError and OSError; nothing may be read then."""
+def give_up_rights(channel: int, user: int, changeable: Sequence[int] = ()) -> tuple[str, ...]:
+    """What the kernel does not hold of it. *changeable*: directories in which it may change files.
+
+    Raises ConfineError and OSError; nothing may be read then.
+    """
     os.environ.clear()
     os.umask(0o077)
     os.chdir("/")
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    if channel > 3:
-        confine.close_range(3, channel - 1)
-    confine.close_range(channel + 1)
+    first = 3
+    for kept in sorted({channel, *changeable}):
+        if kept > first:
+            confine.close_range(first, kept - 1)
+        first = kept + 1
+    confine.close_range(first)
     if os.geteuid() == 0:
         if user <= 0:
             raise confine.ConfineError("become an unprivileged user", "it is not said which one")
@@ -89,36 +112,53 @@ def give_up_rights(channel: int, user: int) -> None:
     confine.set_no_new_privs()
     confine.drop_held_capabilities()
     confine.set_not_dumpable()
-    seccomp.load_filter(seccomp.build_filter("strict"))
+    gaps = landlock.restrict(_readable(), changeable)
+    seccomp.load_filter(seccomp.build_filter("broker"))
+    return gaps
 
 
-async def _serve(number: int) -> None:
+def _readable() -> list[str]:
+    """What may be read later. Directories rather than files: those of the resolver are replaced while it runs."""
+    known = ssl.get_default_verify_paths()  # of which single roots are read when they are needed
+    roots = [os.path.dirname(known.openssl_cafile), os.path.dirname(known.openssl_capath)]
+    code = [os.path.dirname(os.__file__), os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))]
+    code += [path for path in sys.path if path.endswith("-packages")]
+    resolver = os.path.dirname(os.path.realpath("/etc/resolv.conf"))
+    return [*_READABLE, *roots, *code, resolver]
+
+
+async def _serve(number: int, gaps: Sequence[str], packages: int | None) -> None:
     loop = asyncio.get_running_loop()
     for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # for whole sessions; the daemon ends it
         loop.add_signal_handler(one, lambda: None)
-    await _Service(socket.socket(fileno=number)).serve()
+    await _Service(socket.socket(fileno=number), packages).serve(gaps)
 
 
 class _Service:
     """The broker with what the daemon wants of it."""
 
-    def __init__(self, end: socket.socket) -> None:
+    def __init__(self, end: socket.socket, packages: int | None) -> None:
         self._loop = asyncio.get_running_loop()
         self._loop.set_exception_handler(self._on_fault)
         self._channel = Channel(end)
         self._interception = Interception()
-        journal = Journal(self._begin, self._request, self._end)
+        journal = Journal(self._begin, self._request, self._ask_secret, self._end)
         self._broker = Broker(NetworkRules(), journal, on_name=self._on_name, intercept=self._interception)
+        if packages is not None:
+            self._interception.packages = self._open_packages(packages)
         self._carried: dict[str, tuple[int, int]] = {}
         """Of each contact on record: what the daemon was told last."""
         self._unanswered: dict[str, asyncio.Future[str | None]] = {}
+        self._unanswered_secrets: dict[str, asyncio.Future[SecretAnswer]] = {}
         self._requests = itertools.count(1)
         self._opening: tuple[OpenBox, Keepsakes] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopped = asyncio.Event()
 
-    async def serve(self) -> None:
+    async def serve(self, gaps: Sequence[str]) -> None:
         self._channel.listen(self._read)
+        for gap in gaps:
+            self._say(Fault(f"there is a wall less around it: {gap}"))
         self._tell_carried()
         await self._stopped.wait()
         self._channel.stand_still(STAND_STILL_S)
@@ -155,8 +195,15 @@ class _Service:
                 waiting = self._unanswered.pop(command.id, None)
                 if waiting is not None and not waiting.done():
                     waiting.set_result(command.refusal)
+            case Answered():
+                asking = self._unanswered_secrets.pop(command.id, None)
+                if asking is not None and not asking.done():
+                    asking.set_result(command.answer)
             case UseRules():
-                self._use_rules(command, messages.read_attached(files).decode())
+                self._use_rules(command, messages.read_rules(messages.read_attached(files)))
+            case UseProxies():
+                self._broker.proxies = command.proxies
+                self._say(Done(command.number))
             case OpenBox():
                 self._opening = command, messages.read_keepsakes(messages.read_attached(files))
             case ShutBox():
@@ -164,28 +211,47 @@ class _Service:
             case RaiseTaint():
                 self._broker.raise_taint(command.sandbox_id, command.taint)
                 self._say(Done(command.number))
+            case WithdrawCredential():
+                self._broker.withdraw_credential(command.name)
+                self._say(Done(command.number))
             case Ping():
                 self._say(Done(command.number))
             case Stop():
                 self._finish(command.number, self._stop())
 
-    def _use_rules(self, command: UseRules, text: str) -> None:
+    def _use_rules(self, command: UseRules, texts: messages.RuleTexts) -> None:
         """What cannot be read allows nothing: the daemon has read it already, so it is no mistake of an author."""
         failure = None
         try:
-            rules = load_network(read_document(text) if text.strip() else None)
+            rules = load_network(read_document(texts.section) if texts.section.strip() else None)
             rules = rules.for_registries(command.registries)
+            narrow = _load_hooks(texts.hooks) if texts.hooks else None
         except (RulesInvalid, ValueError) as error:
-            rules, failure = NetworkRules(), f"{error}"
-        self._broker.use_rules(rules)
+            rules, narrow, failure = NetworkRules(), None, f"{error}"
+        if self._interception.packages is not None:
+            self._interception.packages.use(command.registries, command.credentials)
+        self._broker.use_rules(rules, narrow)
         self._say(Done(command.number, failure))
+
+    def _open_packages(self, directory: int) -> PackageView | None:
+        try:
+            cache = PackageCache(directory)
+        except OSError as error:
+            self._say(Fault(f"no packages are handed over, the directory for them cannot be used: {error.strerror}"))
+            return None
+        return PackageView(
+            cache,
+            ssl.create_default_context,
+            lambda name: self._broker.resolve(name),
+            lambda: self._broker.proxies,
+        )
 
     def _open(self, opening: OpenBox, keepsakes: Keepsakes, came: Arrivals) -> str | None:
         """Why it cannot be served: that is the end of this box only."""
         sandbox_id = opening.origin.sandbox_id
         try:
             self._interception.adopt(sandbox_id, Authority(keepsakes.authority))
-            self._broker.open(opening.origin, came, names=keepsakes.names)
+            self._broker.open(opening.origin, came, names=keepsakes.names, start=keepsakes.start)
         except (OSError, ValueError) as error:
             self._broker.shut(sandbox_id)
             self._interception.forget(sandbox_id)
@@ -199,6 +265,8 @@ class _Service:
 
     async def _stop(self) -> None:
         await self._broker.close()
+        if self._interception.packages is not None:
+            self._interception.packages.close()
         self._stopped.set()
 
     def _finish(self, number: int, work: Awaitable[None]) -> None:
@@ -219,6 +287,19 @@ class _Service:
     async def _request(self, contact: EgressContact, request: EgressRequest) -> None:
         key = f"{contact.id}/{next(self._requests)}"
         await self._await_record(key, Requested(key, contact.id, request))
+
+    async def _ask_secret(self, contact: EgressContact, request: EgressRequest, use: HandleUse) -> SecretAnswer:
+        key = f"{contact.id}/{next(self._requests)}"
+        answer: asyncio.Future[SecretAnswer] = self._loop.create_future()
+        self._unanswered_secrets[key] = answer
+        self._say(Asked(key, contact.id, request, use))
+        try:
+            async with asyncio.timeout(ACKNOWLEDGE_S):
+                return await answer
+        except TimeoutError:
+            raise JournalLost(f"the host daemon did not answer within {ACKNOWLEDGE_S:.0f} s") from None
+        finally:
+            self._unanswered_secrets.pop(key, None)
 
     async def _await_record(self, key: str, event: Event) -> None:
         answer: asyncio.Future[str | None] = self._loop.create_future()
@@ -263,3 +344,11 @@ class _Service:
         self._channel.send(messages.write_event(event))
         if len(self._channel) > MOST_WAITING and not self._channel.stand_still(STAND_STILL_S):
             os._exit(1)
+
+
+def _load_hooks(text: str) -> Narrow:
+    """What rules of NETWORK_EGRESS say. Loaded where there are such rules: 10 MiB that most brokers do without."""
+    from coldframe.policy.egress import narrow
+    from coldframe.policy.rules import load_rules
+
+    return partial(narrow, load_rules(text))

@@ -10,6 +10,7 @@ h11 reads heads too, but heals some of these (folded lines, bare LF, a length sa
 """
 
 import re
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -28,7 +29,7 @@ _ODD_BYTES = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|(?<!\r)\n|\r(?!\n)")
 _FOLDED = re.compile(rb"\r\n[ \t]")
 _LENGTH = re.compile(rb"[0-9]{1,15}")
 _FRAMING = frozenset({b"host", b"content-length", b"transfer-encoding"})
-_HOP_BY_HOP = frozenset(
+HOP_BY_HOP = frozenset(
     {
         *(b"connection", b"keep-alive", b"proxy-connection", b"proxy-authorization", b"proxy-authenticate"),
         *(b"te", b"trailer", b"upgrade", b"http2-settings", b"expect"),
@@ -132,25 +133,16 @@ def read_head(data: bytes) -> RequestHead:
     if not first.endswith((b" HTTP/1.1", b" HTTP/1.0")):
         raise RequestInvalid(RequestFault.VERSION, "it is neither HTTP/1.1 nor HTTP/1.0")
     fields = [_read_field(line) for line in others]
-    for name, _ in fields:
-        plain = name.replace(b"_", b"-")
-        if plain in _OVERRIDES:
-            shown = name.decode("ascii")
-            raise RequestInvalid(RequestFault.OVERRIDE, f"header `{shown}` names another method, host or path")
-        if plain != name and plain in _FRAMING | _HOP_BY_HOP | {b"authorization", b"cookie"}:
-            raise RequestInvalid(RequestFault.MALFORMED, "some servers read `_` in the name of a header as `-`")
-    host, port = _read_host([value for name, value in fields if name == b"host"])
+    check_names(name for name, _ in fields)
+    host, port = read_host([value for name, value in fields if name == b"host"])
     length = _read_length(fields)
     request = _read_request(data)
     is_old = request.http_version == b"1.0"
     if is_old and length is None:
         raise RequestInvalid(RequestFault.FRAMING, "HTTP/1.0 has no chunks")
-    try:
-        target = read_target(request.target.decode("ascii"))
-    except (TargetInvalid, UnicodeDecodeError) as error:
-        raise RequestInvalid(RequestFault.TARGET, f"its target is refused: {error}") from None
+    target = read_path(request.target)
     options = _tokens(request, b"connection")
-    dropped = _FRAMING | _HOP_BY_HOP | options
+    dropped = _FRAMING | HOP_BY_HOP | options
     expectations = _tokens(request, b"expect")
     if not expectations <= {b"100-continue"}:
         raise RequestInvalid(RequestFault.MALFORMED, "it expects something that nobody does")
@@ -214,6 +206,32 @@ def _tokens(request: h11.Request, name: bytes) -> frozenset[bytes]:
     return frozenset(token.strip().lower() for token in values.split(b",") if token.strip())
 
 
+def check_names(names: Iterable[bytes]) -> None:
+    """Refuse what makes a server see another request. Names in lower case. Raises RequestInvalid."""
+    for name in names:
+        plain = name.replace(b"_", b"-")
+        if plain in _OVERRIDES:
+            shown = name.decode("ascii", "replace")
+            raise RequestInvalid(RequestFault.OVERRIDE, f"header `{shown}` names another method, host or path")
+        if plain != name and plain in _FRAMING | HOP_BY_HOP | {b"authorization", b"cookie"}:
+            raise RequestInvalid(RequestFault.MALFORMED, "some servers read `_` in the name of a header as `-`")
+
+
+def read_path(text: bytes) -> Target:
+    """The target of a request. Raises RequestInvalid."""
+    try:
+        return read_target(text.decode("ascii"))
+    except (TargetInvalid, UnicodeDecodeError) as error:
+        raise RequestInvalid(RequestFault.TARGET, f"its target is refused: {error}") from None
+
+
+def read_number(value: bytes) -> int:
+    """The length of a body. Raises RequestInvalid."""
+    if _LENGTH.fullmatch(value) is None:
+        raise RequestInvalid(RequestFault.FRAMING, "the length of the body is no number")
+    return int(value)
+
+
 def _read_length(fields: list[tuple[bytes, bytes]]) -> int | None:
     """What the fields say of the body: its length, or None for chunks."""
     said = [(name, value) for name, value in fields if name in (b"content-length", b"transfer-encoding")]
@@ -226,12 +244,11 @@ def _read_length(fields: list[tuple[bytes, bytes]]) -> int | None:
         if value.lower() != b"chunked":
             raise RequestInvalid(RequestFault.FRAMING, "the only encoding of a body that is passed on is `chunked`")
         return None
-    if _LENGTH.fullmatch(value) is None:
-        raise RequestInvalid(RequestFault.FRAMING, "the length of the body is no number")
-    return int(value)
+    return read_number(value)
 
 
-def _read_host(values: list[bytes]) -> tuple[str, int | None]:
+def read_host(values: list[bytes]) -> tuple[str, int | None]:
+    """Name or address, and port if it says one. Raises RequestInvalid."""
     if len(values) != 1:
         raise RequestInvalid(RequestFault.HOST, "not exactly one host")
     invalid = RequestInvalid(RequestFault.HOST, "what it names is no host")

@@ -10,9 +10,10 @@ from http import HTTPStatus
 import h11
 
 from coldframe.host.egress.bodies import chunk
+from coldframe.host.egress.handles import Scrubber, is_legible
 from coldframe.host.egress.requests import MAX_HEAD_BYTES, RequestHead
 
-_HOP_BY_HOP = frozenset(
+HOP_BY_HOP = frozenset(
     {
         *(b"connection", b"keep-alive", b"proxy-connection", b"proxy-authenticate", b"te", b"trailer"),
         *(b"transfer-encoding", b"upgrade", b"alt-svc"),
@@ -29,8 +30,8 @@ class ResponseInvalid(Exception):
 class Response:
     """Takes bytes of the server as they come, and gives those that go to the box."""
 
-    def __init__(self, head: RequestHead, *, is_old: bool, closes: bool) -> None:
-        """`is_old`: the box speaks HTTP/1.0; `closes`: its connection ends after this."""
+    def __init__(self, head: RequestHead, *, is_old: bool, closes: bool, scrubber: Scrubber | None = None) -> None:
+        """`is_old`: the box speaks HTTP/1.0; `closes`: its connection ends after this. All of it passes the *scrubber*."""
         self.status: int | None = None
         self.is_over = False
         self.closes = closes
@@ -39,6 +40,7 @@ class Response:
         """It is no HTTP any more, from `rest` on."""
         self.rest = b""
         self._is_old = is_old
+        self._scrubber = scrubber
         self._method = head.method
         self._in_chunks = False
         self._reader = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD_BYTES)
@@ -71,14 +73,20 @@ class Response:
                 return self._pass_interim(event)
             case h11.Response():
                 self.status = event.status_code
+                if self._scrubber is not None and not is_legible(list(event.headers)):
+                    raise ResponseInvalid("it is packed, so that nobody can see whether it shows the credential")
                 return self._write_head(event, self._frame(event))
             case h11.Data():
                 data = bytes(event.data)
-                return chunk(data) if self._in_chunks else data
+                return self._write_data(data if self._scrubber is None else self._scrubber.feed(data))
             case h11.EndOfMessage():
                 self.is_over = True
-                return chunk(b"") if self._in_chunks else b""
+                rest = b"" if self._scrubber is None else self._write_data(self._scrubber.finish())
+                return rest + (chunk(b"") if self._in_chunks else b"")
         raise ResponseInvalid("it ended without an answer")
+
+    def _write_data(self, data: bytes) -> bytes:
+        return chunk(data) if self._in_chunks and data else data
 
     def _pass_interim(self, event: h11.InformationalResponse) -> bytes:
         if event.status_code == HTTPStatus.SWITCHING_PROTOCOLS:
@@ -99,7 +107,7 @@ class Response:
         if self._method == "HEAD" or event.status_code in _BODILESS:
             if event.status_code != HTTPStatus.NO_CONTENT and not is_chunked:
                 framing = tuple(lengths)
-        elif lengths and not is_chunked:
+        elif lengths and not is_chunked and self._scrubber is None:
             framing = tuple(lengths)
         elif self._is_old:
             self.closes = True
@@ -119,17 +127,25 @@ class Response:
             if name == b"connection"
             for option in value.split(b",")
         }
-        dropped = _HOP_BY_HOP | options | {b"content-length"}
+        dropped = HOP_BY_HOP | options | {b"content-length"}
         kept = [(name, value) for name, value in event.headers if name not in dropped]
-        lines = [b"HTTP/1.1 %d %b" % (event.status_code, bytes(event.reason))]
+        reason = bytes(event.reason)
+        if self._scrubber is not None:
+            kept, reason = self._scrubber.scrub_headers(kept), self._scrubber.scrub(reason)
+        lines = [b"HTTP/1.1 %d %b" % (event.status_code, reason)]
         lines += [name + b": " + value for name, value in (*kept, *added)]
         return b"\r\n".join(lines) + b"\r\n\r\n"
 
 
-def refuse(status: HTTPStatus, code: str, rule_id: str, reason: str, *, closes: bool, bodiless: bool = False) -> bytes:
-    """An answer of our own, by which a program sees why. `code` is what to match on."""
+def explain(code: str, rule_id: str, reason: str) -> bytes:
+    """Why something is not passed on, for programs: `code` is what to match on."""
     error = {"code": code, "message": reason, "rule": rule_id, "by": "coldframe"}
-    body = json.dumps({"error": error}).encode() + b"\n"
+    return json.dumps({"error": error}).encode() + b"\n"
+
+
+def refuse(status: HTTPStatus, code: str, rule_id: str, reason: str, *, closes: bool, bodiless: bool = False) -> bytes:
+    """An answer of our own, by which a program sees why."""
+    body = explain(code, rule_id, reason)
     head = [
         f"HTTP/1.1 {status.value} {status.phrase}",
         "content-type: application/json",

@@ -51,12 +51,12 @@ class Stream:
         """Until `unwatch`, while nobody reads: call *on_end* once the other side has ended."""
         if not self._ahead:
             self._is_watched = True
-            self._loop.add_reader(self._connection, self._look, on_end)
+            self._loop.add_reader(self._connection.fileno(), self._look, on_end)
 
     def unwatch(self) -> None:
         if self._is_watched:
             self._is_watched = False
-            self._loop.remove_reader(self._connection)
+            self._loop.remove_reader(self._connection.fileno())
 
     def break_off(self) -> None:
         """Both sides see an end, also who is reading here now."""
@@ -122,14 +122,27 @@ class TlsStream(Stream):
     """One through TLS. `shake_hands` comes first."""
 
     def __init__(
-        self, connection: socket.socket, context: ssl.SSLContext, *, first: bytes = b"", server_name: str | None = None
+        self,
+        connection: socket.socket,
+        context: ssl.SSLContext,
+        *,
+        first: bytes = b"",
+        server_name: str | None = None,
+        protocols: tuple[str, ...] = ("http/1.1",),
     ) -> None:
-        """`server_name`: whom this is a client of; without it, this is the server."""
+        """`server_name`: whom this is a client of, which offers these *protocols*; without it, this is the server."""
         super().__init__(connection)
+        if server_name is not None:
+            context.set_alpn_protocols(list(protocols))  # what is made of it from here on has its own copy
         self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._in.write(first)
         self._tls = context.wrap_bio(self._in, self._out, server_side=server_name is None, server_hostname=server_name)
         self._sending = asyncio.Lock()
+
+    @property
+    def protocol(self) -> str | None:
+        """What both sides have agreed on."""
+        return self._tls.selected_alpn_protocol()
 
     async def shake_hands(self) -> None:
         """Raises ssl.SSLError, OSError."""
@@ -143,7 +156,12 @@ class TlsStream(Stream):
             except ssl.SSLError:
                 await self._flush()  # says why
                 raise
-        await self._flush()
+        if self._tls.server_side:
+            await self._flush()
+            self._connection.setsockopt(
+                socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1
+            )  # else who waits for it has to, 40 ms
+        # A client's last words go out together with what it asks.
 
     async def _read(self) -> bytes:
         while True:

@@ -43,7 +43,8 @@ LISTEN_MS = 50
 UID = GID = 1000
 HOSTNAME = "coldframe"
 NAMESERVER = "198.18.0.1"
-"""Nobody answers there: look-ups fail at once and are seen. The benchmark range is never routed."""
+"""Of the range for benchmarks, which is never routed. In a box without network nobody answers there: look-ups fail at once
+and are seen. In one with a way out the broker does."""
 PATH = f"{HOME}/.local/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin:{TOOLS}"
 
 ENVIRONMENT = {
@@ -135,6 +136,10 @@ class Plan(NamedTuple):
     """A directory that holds all of /etc (see `settings.py`); None to put it together from its parts."""
     mark: str = ""
     """Of the installation (see `strays.py`)."""
+    files: dict[str, str] = {}
+    """More files of the root, by their paths."""
+    covers: dict[str, str] = {}
+    """Files in place of settings of the host, as far as those are there."""
 
 
 class Entrance(NamedTuple):
@@ -172,8 +177,8 @@ def arguments(plan: Plan, *, info: int, word: int, first: int, data: dict[str, i
         line += ["--perms", "0755", "--dir", "/etc"]
         for path in HOST_SETTINGS:
             line += ["--ro-bind-try", path, path]
-        for path, number in data.items():
-            line += ["--perms", "0444", "--file", str(number), path]
+        for path in SETTINGS.keys() - plan.covers.keys():
+            line += ["--perms", "0444", "--file", str(data[path]), path]
     line += ["--proc", "/proc", "--dev", "/dev"]
     for path, size in memory_sizes(plan.memory_mib).items():
         line += ["--perms", "0755" if path == "/run" else "1777", "--size", str(size), "--tmpfs", path]
@@ -183,9 +188,22 @@ def arguments(plan: Plan, *, info: int, word: int, first: int, data: dict[str, i
     for name, path in plan.tools.items():
         line += ["--ro-bind", path, f"{TOOLS}/{name}"]
     line += ["--bind", plan.workspace, HOME, "--ro-bind", plan.history, f"{HOME}/.exec_history"]
-    # A file of the root itself and no mount, each of which would cost a tenth of a millisecond: / ends read-only.
+    # Files of the root itself and no mounts, each of which would cost a tenth of a millisecond: / ends read-only.
     line += ["--perms", "0111", "--file", str(first), FIRST]
+    for path in plan.files:
+        line += ["--perms", "0444", "--file", str(data[path]), path]
+    for path in _covered(plan):
+        line += ["--perms", "0444", "--ro-bind-data", str(data[path]), path]
     return [*line, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", HOME, FIRST, "infinity"]
+
+
+def _covered(plan: Plan) -> dict[str, str]:
+    """Where there is no file to be covered, none can be made: the settings are mounted read-only."""
+
+    def is_there(path: str) -> bool:
+        return path in SETTINGS or os.path.isfile((plan.settings or "/etc") + path.removeprefix("/etc"))
+
+    return {path: text for path, text in plan.covers.items() if is_there(path)}
 
 
 def marked_name(mark: str) -> str:
@@ -242,7 +260,7 @@ def build(plan: Plan, *, begun: Callable[[int, int], None], entrance: Entrance |
     info_read, info_write = os.pipe2(os.O_CLOEXEC)
     filter_read, word = os.pipe2(os.O_CLOEXEC)
     complaint = os.memfd_create("complaint", os.MFD_CLOEXEC)
-    made_up = SETTINGS if plan.settings is None else {}
+    made_up = {**(SETTINGS if plan.settings is None else {}), **plan.files, **_covered(plan)}
     data = {path: _data_file("setting", text.encode()) for path, text in made_up.items()}
     told, first = _file_with_end(_first_program())
     line = arguments(plan, info=info_write, word=filter_read, first=first, data=data)
@@ -288,7 +306,7 @@ def _stands(init: int, told: socket.socket) -> bool:
     closed.poll(LISTEN_MS)
     try:
         status = os.open(f"/proc/{init}/status", os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # the second, if it ends in the middle
         return False
     try:
         while time.monotonic() < deadline:

@@ -14,6 +14,7 @@ from coldframe.host import confine
 from coldframe.host.egress.life import Reach
 from coldframe.host.egress.lineage import Line, Lineage
 from coldframe.host.egress.link import BrokerLink
+from coldframe.host.egress.proxy import Proxies
 from coldframe.policy.network import Origin
 from tests.host import boxes
 from tests.host.egress.captured import Running
@@ -46,7 +47,13 @@ class Brokered:
         return await self.world.inside(function, files=INSIDE)
 
     def lines(self) -> list[Line]:
-        return self.lineage.read(ORIGIN.sandbox_id, limit=1_000_000).lines
+        lines: list[Line] = []
+        more = True
+        while more:
+            page = self.lineage.read(ORIGIN.sandbox_id, len(lines), limit=1_000_000)
+            lines += page.lines
+            more = page.more
+        return lines
 
     async def lines_until(self, event: str, count: int) -> list[Line]:
         """All lines, once so many are of this kind. What a box sees may be before what is on record."""
@@ -66,6 +73,7 @@ def with_link(
     rules: tuple[str, ...] = (PLAIN,),
     who: str = "root",
     reach: Callable[[list[Brokered]], Reach] | None = None,
+    proxies: Proxies | None = None,
 ) -> None:
     """*reach* is made for the world that it is to act on, which is in the list by the time that it is called."""
 
@@ -77,10 +85,10 @@ def with_link(
             gone.set()
             await restart.wait()
 
-        with tempfile.TemporaryDirectory(prefix="cf-lineage-", dir="/tmp") as folder, _names():
+        with tempfile.TemporaryDirectory(prefix="cf-lineage-", dir="/tmp") as folder, names_of_the_world():
             lineage = Lineage(folder)
             made: list[Brokered] = []
-            link = BrokerLink(lineage, user=boxes.NOBODY, reach=reach and reach(made), pause=pause)
+            link = BrokerLink(lineage, user=boxes.NOBODY, proxies=proxies, reach=reach and reach(made), pause=pause)
             made.append(Brokered(world, link, lineage, restart, gone))
             link.start()
             try:
@@ -97,7 +105,7 @@ def with_link(
 
 
 @contextmanager
-def _names() -> Iterator[None]:
+def names_of_the_world() -> Iterator[None]:
     """The names of the world for the resolver of the host: with a dot at their ends, as they are asked for."""
     with tempfile.NamedTemporaryFile("w", prefix="cf-hosts-", dir="/tmp") as file:
         file.write("127.0.0.1 localhost\n")

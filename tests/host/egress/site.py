@@ -1,6 +1,8 @@
 """A web server of the small world that keeps connections, and answers in all the ways in which servers do."""
 
 import asyncio
+import base64
+import gzip
 import json
 import socket
 import struct
@@ -11,12 +13,19 @@ PIECE = bytes(range(256)) * 256
 """64 KiB, of which the large answers are made."""
 
 
+CANARY = "canary-7Qm2/secret+value"
+"""The secret that opens what is guarded here."""
+REFS = b"0123456789012345678901234567890123456789\trefs/heads/main\n"
+
+
 class Site:
     """What all of its connections share."""
 
     def __init__(self) -> None:
         self.seen: list[str] = []
         """First lines of requests, in their order."""
+        self.carried: list[str] = []
+        """Of each request that held the secret: method, host and path."""
         self._connections = 0
         self._go_on = asyncio.Event()
 
@@ -37,13 +46,29 @@ class Site:
         asked = {name: values[0] for name, values in parse_qs(query).items()}
         if path != "/v1/seen":
             self.seen.append(first)
+        said = headers.get("authorization", "")
+        basic = base64.b64encode(f"git:{CANARY}".encode()).decode()
+        if CANARY in head or basic in head:
+            self.carried.append(f"{method} {headers.get('host')} {path}")
 
         def send(status: str, body: bytes = b"", *more: str) -> None:
             length = f"Content-Length: {len(body)}"
             head = "\r\n".join([f"HTTP/1.1 {status}", length, *more])
             writer.write(head.encode() + b"\r\n\r\n" + (b"" if method == "HEAD" else body))
 
+        if path.startswith("/v1/guarded/"):
+            if said not in (f"Bearer {CANARY}", f"Basic {basic}"):
+                send("401 Unauthorized", b"who are you", 'WWW-Authenticate: Basic realm="guarded"')
+            elif path == "/v1/guarded/away":
+                send("302 Found", b"", f"Location: https://other.example.com:8443/v1/what?{said}")
+            elif path.endswith("/info/refs"):
+                send("200 OK", REFS, "Content-Type: text/plain")
+            else:
+                send("200 OK", json.dumps({"welcome": said}).encode())
+            return headers.get("connection") != "close"
         match path:
+            case "/v1/carried":
+                send("200 OK", json.dumps(self.carried).encode())
             case "/v1/seen":
                 send("200 OK", json.dumps(self.seen).encode())
             case "/v1/what":
@@ -94,6 +119,17 @@ class Site:
                     writer.write(data)
                     await writer.drain()
                 return False
+            case "/v1/account":  # says what it was sent, as many do
+                more = [f"X-Said: {said}", f"Location: https://other.example.com/?{said}"]
+                send("200 OK" if said else "401 Unauthorized", said.encode(), *more)
+            case "/v1/slowly":  # the same, cut in the middle
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(said))
+                for start in range(0, len(said), 3):
+                    writer.write(said[start : start + 3].encode())
+                    await writer.drain()
+                    await asyncio.sleep(0)
+            case "/v1/packed":
+                send("200 OK", gzip.compress(json.dumps(headers).encode()), "Content-Encoding: gzip")
             case "/v1/nothing":
                 writer.write(b"HTTP/1.1 204 No Content\r\n\r\n")
             case "/v1/same":

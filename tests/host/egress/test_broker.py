@@ -12,9 +12,19 @@ from dataclasses import replace
 from functools import partial
 from ipaddress import ip_address
 
+import pytest
+
 from coldframe.contract.policy import Label, Outcome, Role
+from coldframe.host.egress import resolver
 from coldframe.host.egress.broker import Broker
-from coldframe.host.egress.contact import EgressContact, EgressRequest, Journal, JournalLost
+from coldframe.host.egress.contact import (
+    EgressContact,
+    EgressRequest,
+    HandleUse,
+    Journal,
+    JournalLost,
+    SecretAnswer,
+)
 from coldframe.policy.addresses import Address
 from coldframe.policy.document import read_document
 from coldframe.policy.network import Origin
@@ -57,11 +67,14 @@ class Log:
                 raise JournalLost("the disk is full")
             self.requests.append(one)
 
+        async def secret(contact: EgressContact, one: EgressRequest, use: HandleUse) -> SecretAnswer:
+            return SecretAnswer(refusal="nobody here has any secrets")
+
         def end(contact: EgressContact) -> None:
             self.ended.append(contact)
             self._told.set()
 
-        return Journal(begin, request, end)
+        return Journal(begin, request, secret, end)
 
     async def of(self, count: int) -> list[EgressContact]:
         """The contacts that have ended, once there are so many. Who is denied may try the other family as well."""
@@ -257,8 +270,9 @@ def test_a_name_that_resolves_to_an_inner_address_is_denied_whatever_rule_names_
     with_broker(steps)
 
 
-def test_the_address_of_a_name_is_judged_when_it_is_dialled_and_not_before() -> None:
+def test_the_address_of_a_name_is_judged_when_it_is_dialled_and_not_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """It resolves to something else each time; what was judged is what is dialled."""
+    monkeypatch.setattr(resolver, "KEEP_S", 0)
 
     async def steps(world: World, broker: Broker, log: Log) -> None:
         answer: list[str] = []

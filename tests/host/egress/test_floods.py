@@ -236,8 +236,8 @@ def test_a_box_that_cannot_be_listened_to_is_not_served_and_the_others_are(monke
         loop = asyncio.get_running_loop()
         real = loop.add_reader
 
-        def refuse(one: socket.socket, *more: Any) -> None:
-            if one is came.look_ups[-1]:
+        def refuse(one: int, *more: Any) -> None:
+            if one == came.look_ups[-1].fileno():
                 raise OSError(errno.ENOSPC, "no room to watch it")
             real(one, *more)
 

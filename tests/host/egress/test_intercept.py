@@ -18,13 +18,10 @@ import pytest
 
 from coldframe.contract.policy import Label, Outcome
 from coldframe.host.egress import broker as broker_of_boxes
-from coldframe.host.egress import denied_attempts, intercept
+from coldframe.host.egress import denied_attempts, docket
 from coldframe.host.egress.broker import Broker
 from coldframe.host.egress.contact import EgressContact
-from coldframe.host.egress.forwarding import Inject, inject_nothing
 from coldframe.host.egress.intercept import Interception
-from coldframe.host.egress.requests import RequestHead
-from coldframe.policy.addresses import Address
 from tests.host.egress.site import PIECE
 from tests.host.egress.test_broker import ORIGIN, Log, code_of, network
 from tests.host.egress.world import INNER, OTHER, RESOLVER, SITE, SSH, World, in_world
@@ -66,13 +63,11 @@ class Scene(NamedTuple):
 
 
 def with_interception(
-    steps: Callable[[Scene], Any], *rules: str, who: str = "root", inject: Inject = inject_nothing
+    steps: Callable[[Scene], Any], *rules: str, who: str = "root", log_of: Callable[[], Log] = Log
 ) -> None:
     async def whole(world: World) -> None:
-        log = Log()
-        interception = Interception(
-            trust=ssl.create_default_context(cafile=world.certificates.authority), inject=inject
-        )
+        log = log_of()
+        interception = Interception(trust=ssl.create_default_context(cafile=world.certificates.authority))
         broker = Broker(network(*(rules or RULES)), log.journal(), resolve=world.resolve, intercept=interception)
         broker.open(ORIGIN, world.box.arrivals)
         try:
@@ -174,7 +169,7 @@ def test_a_server_that_ends_its_connection_between_two_requests_is_asked_on_anot
 
 
 def test_a_long_connection_ends_in_order_before_its_record_grows_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(intercept, "MOST_REQUESTS", 3)
+    monkeypatch.setattr(docket, "MOST_REQUESTS", 3)
 
     async def steps(scene: Scene) -> None:
         def several() -> list[str | None]:
@@ -362,6 +357,38 @@ def test_a_websocket_that_was_judged_passes_as_bytes_both_ways() -> None:
     with_interception(steps)
 
 
+def test_what_a_websocket_has_carried_is_known_while_it_is_open() -> None:
+    async def steps(scene: Scene) -> None:
+        told, tell = os.pipe()
+        leave, let = os.pipe()
+
+        def hold() -> None:
+            with socket.create_connection((SITE, 8443), timeout=30) as plain:
+                with ssl.create_default_context().wrap_socket(plain, server_hostname=SITE) as client:
+                    client.sendall(
+                        f"GET /v1/socket HTTP/1.1\r\nHost: {SITE}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+                        f"Sec-WebSocket-Key: eA==\r\nSec-WebSocket-Version: 13\r\n\r\n{'x' * 5000}".encode()
+                    )
+                    heard = b""
+                    while not heard.endswith(b"x" * 5000):
+                        heard += client.recv(1000)
+                    os.write(tell, b"x")
+                    os.read(leave, 1)
+
+        holding = scene.world.box.start(hold, files=scene.files())
+        await asyncio.to_thread(os.read, told, 1)
+        ((_, sent_bytes, received_bytes),) = scene.broker.carried()
+        assert 5000 < sent_bytes < 10_000 and 5000 < received_bytes < 10_000
+        os.write(let, b"x")
+        await asyncio.to_thread(holding.result)
+        contact = await scene.contact()
+        assert contact.sent_bytes >= sent_bytes and contact.received_bytes >= received_bytes
+        for end in (told, tell, leave, let):
+            os.close(end)
+
+    with_interception(steps)
+
+
 def peak_kib() -> int:
     with open("/proc/self/status") as file:
         return int(next(line.split()[1] for line in file if line.startswith("VmHWM")))
@@ -540,25 +567,23 @@ def test_an_upgrade_to_http_2_is_not_asked_for() -> None:
     with_interception(steps)
 
 
-def test_a_handshake_for_another_name_goes_nowhere_and_one_without_is_judged_by_its_requests() -> None:
+def test_a_handshake_for_another_name_or_for_none_goes_nowhere() -> None:
     async def steps(scene: Scene) -> None:
         def other() -> str | None:
             with socket.create_connection((SITE, 8443), timeout=30) as plain:
                 context = ssl.create_default_context()
                 return code_of(lambda: context.wrap_socket(plain, server_hostname=OTHER))
 
-        def nameless() -> bytes:
+        def nameless() -> str | None:
             with socket.create_connection((SITE, 8443), timeout=30) as plain:
                 context = ssl.create_default_context()
                 context.check_hostname = False
-                with context.wrap_socket(plain) as client:
-                    client.sendall(request())
-                    return client.recv(12)
+                return code_of(lambda: context.wrap_socket(plain))
 
-        assert await scene.inside(other) == "ECONNRESET"
-        contact = await scene.contact()
-        assert (contact.rule_id, contact.dialled, scene.log.begun) == ("network:sni", None, [])
-        assert await scene.inside(nameless) == b"HTTP/1.1 200"
+        for handshake in (other, nameless):
+            assert await scene.inside(handshake) == "ECONNRESET"
+            contact = await scene.contact()
+            assert (contact.rule_id, contact.dialled, scene.log.begun) == ("network:sni", None, [])
 
     with_interception(steps)
 
@@ -813,30 +838,6 @@ def test_a_connection_that_nobody_looks_into_ends_when_a_rule_wants_to_see_reque
         os.close(writing)
 
     with_interception(steps, rule)
-
-
-def test_a_credential_takes_the_place_of_what_the_box_sent_as_one() -> None:
-    def inject(destination: str | Address, port: int, head: RequestHead) -> tuple[tuple[bytes, bytes], ...]:
-        assert (destination, port) == (SITE, 8443)
-        return ((b"x-key", b"real"),) if head.target.path == "/v1/what" else ()
-
-    async def steps(scene: Scene) -> None:
-        def both() -> tuple[dict[str, str], dict[str, str]]:
-            client = connect()
-            sent = {"Authorization": "Bearer handle", "X-Key": "mine"}
-            what = json.loads(ask(client, "GET", "/v1/what", headers=sent)[1])
-            store = json.loads(ask(client, "POST", "/v1/store", body=b"x", headers=sent)[1])
-            return what["headers"], store["headers"]
-
-        def plainly() -> dict[str, str]:
-            return json.loads(ask(connect(port=8080), "GET", "/v1/what")[1])["headers"]  # type: ignore[no-any-return]
-
-        assert "x-key" not in await scene.inside(plainly)  # where anybody could read it
-        what, store = await scene.inside(both)
-        assert what["x-key"] == "real" and "authorization" not in what
-        assert (store["x-key"], store["authorization"]) == ("mine", "Bearer handle")
-
-    with_interception(steps, inject=inject)
 
 
 # -- other programs --------------------------------------------------------------------------------

@@ -283,3 +283,58 @@ def test_nothing_is_left_open(tmp_path: Path) -> None:
     kept.open("sb-1")
     kept.close_all()
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_pages_are_bounded_in_bytes_and_go_on_where_the_last_one_ended(
+    kept: Lineage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lineage_file, "PAGE_BYTES", 2000)
+    for number in range(1, 21):
+        kept.begin(begun(number))
+    seen: list[int] = []
+    pages = 0
+    while True:
+        page = kept.read("sb-1", seen[-1] if seen else 0)
+        seen += [line.seq for line in page.lines]
+        pages += 1
+        if not page.more:
+            break
+    assert seen == list(range(1, 21))
+    assert pages > 3
+    kept.begin(begun(21))
+    assert [line.seq for line in kept.read("sb-1", 20).lines] == [21]
+    assert [line.seq for line in kept.read("sb-1", 3, limit=2).lines] == [4, 5]  # and back again
+
+
+def test_who_listens_hears_of_all_that_is_put_on_record(tmp_path: Path) -> None:
+    heard: list[str] = []
+    kept = Lineage(str(tmp_path), clock=lambda: NOW, on_change=heard.append)
+    kept.open("sb-1")
+    assert heard == []
+    kept.begin(begun())
+    kept.end(ended())
+    assert heard == ["sb-1"] * 2
+    for _ in range(lineage_file.WRITTEN_EACH + 1):
+        kept.end(denied())
+    assert len(heard) == 2 + lineage_file.WRITTEN_EACH + 1
+
+
+def test_what_a_crash_left_open_of_a_box_that_is_no_more_is_ended_once(tmp_path: Path) -> None:
+    opened(tmp_path).begin(begun())
+    kept = Lineage(str(tmp_path), clock=lambda: NOW)
+    kept.settle("sb-1")
+    kept.settle("sb-1")
+    kept.settle("sb-2")
+    assert events(kept.read("sb-1").lines) == ["begun", "ended"]
+    assert sorted(os.listdir(tmp_path)) == ["sb-1.jsonl"]
+
+
+def test_a_record_that_is_forgotten_is_gone(kept: Lineage, tmp_path: Path) -> None:
+    for _ in range(lineage_file.WRITTEN_EACH + 1):
+        kept.end(denied())
+    kept.flush()
+    assert len(os.listdir(tmp_path)) == 2
+    kept.forget("sb-1")
+    kept.forget("sb-1")
+    assert os.listdir(tmp_path) == []
+    assert kept.read("sb-1").lines == []

@@ -22,11 +22,22 @@ from coldframe.host.egress import link as link_file
 from coldframe.host.egress import messages
 from coldframe.host.egress.arrivals import Arrivals, CaptureFailed
 from coldframe.host.egress.channel import receive
-from coldframe.host.egress.contact import EgressContact, EgressRequest
-from coldframe.host.egress.life import Reach
+from coldframe.host.egress.contact import EgressContact, EgressRequest, HandleUse, SecretAnswer
+from coldframe.host.egress.life import Reach, Secrets
 from coldframe.host.egress.lineage import Lineage
 from coldframe.host.egress.link import BrokerLink
-from coldframe.host.egress.messages import Acknowledge, Begun, Carried, Done, Ended, Event, Named, Requested
+from coldframe.host.egress.messages import (
+    Acknowledge,
+    Answered,
+    Asked,
+    Begun,
+    Carried,
+    Done,
+    Ended,
+    Event,
+    Named,
+    Requested,
+)
 from tests.host import boxes
 from tests.host.egress import world as world_file
 from tests.host.egress.brokered import (
@@ -115,7 +126,7 @@ def test_as_root_it_is_not_started_without_a_user_to_become() -> None:
     with ours, theirs:
         ours.send(messages.write_command(messages.Stop(1)))
         errors = life_file._open_errors()
-        process = life_file._start(theirs, 0, errors)
+        process = life_file._start(theirs, 0, errors, None)
         assert process.wait(30) != 0
         assert b"become an unprivileged user" in os.pread(errors, life_file.STDERR_BYTES, 0)
         os.close(errors)
@@ -537,7 +548,7 @@ class Talk(NamedTuple):
             if message.startswith(b'{"mechanism"'):
                 continue
             command = messages.read_command(message)
-            if not isinstance(command, Acknowledge):
+            if not isinstance(command, Acknowledge | Answered):
                 self.say(Done(command.number))
             if isinstance(command, messages.Ping):
                 continue
@@ -563,11 +574,15 @@ class Slow(Lineage):
 
 
 def with_talk(
-    steps: Callable[[Talk], Awaitable[None]], monkeypatch: pytest.MonkeyPatch, *, reach: Reach | None = None
+    steps: Callable[[Talk], Awaitable[None]],
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    reach: Reach | None = None,
+    secrets: Secrets | None = None,
 ) -> None:
     ends: list[socket.socket] = []
 
-    def start(theirs: socket.socket, user: int, errors: int) -> "subprocess.Popen[bytes]":
+    def start(theirs: socket.socket, user: int, errors: int, packages: int | None) -> "subprocess.Popen[bytes]":
         ends.append(theirs.dup())
         ends[-1].settimeout(30)
         return subprocess.Popen(["/bin/sleep", "1000"])
@@ -581,7 +596,7 @@ def with_talk(
 
         with tempfile.TemporaryDirectory() as folder:
             lineage = Slow(folder)
-            link = BrokerLink(lineage, user=boxes.NOBODY, reach=reach, pause=pause)
+            link = BrokerLink(lineage, user=boxes.NOBODY, reach=reach, secrets=secrets, pause=pause)
             await link.open(ORIGIN, NOTHING)
             link.start()
             await until(lambda: ends)
@@ -609,6 +624,7 @@ def ended(**changes: object) -> EgressContact:
 
 
 REQUEST = EgressRequest("GET", "/", Outcome.ALLOW, "r", datetime.now(UTC))
+USE = HandleUse("cfh_1", "authorization: Bearer {secret}", is_verified=True)
 
 
 @pytest.mark.parametrize(
@@ -626,6 +642,10 @@ REQUEST = EgressRequest("GET", "/", Outcome.ALLOW, "r", datetime.now(UTC))
         pytest.param([Begun(contact(sent_bytes=-1))], id="negative bytes"),
         pytest.param([Begun(contact(sandbox_id="../sb-1"))], id="path for an id"),
         pytest.param([Requested("c-1/1", "c-1", REQUEST)], id="request of nothing"),
+        pytest.param([Asked("c-1/1", "c-1", REQUEST, USE)], id="secret for nothing"),
+        pytest.param(
+            [Begun(contact()), Asked("c-1/1", "c-1", REQUEST, replace(USE, handle="x" * 600))], id="long handle"
+        ),
         pytest.param([Named("sb-2", "a.example.com", 1)], id="name of another box"),
         pytest.param([Named("sb-1", "a b.example.com", 1)], id="no name"),
         pytest.param([Named("sb-1", "a.example.com", 1 << 20)], id="no address of the pool"),
@@ -714,6 +734,36 @@ def test_what_waits_for_its_label_when_the_broker_ends_is_denied_on_record(
             assert (request.outcome, request.rule_id) == (Outcome.DENY, "network:journal")
 
     with_talk(steps, monkeypatch, reach=reach)
+
+
+def test_a_secret_is_asked_for_and_what_fails_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def secrets(_: EgressContact, request: EgressRequest, use: HandleUse) -> SecretAnswer:
+        if request.path != "/":
+            raise PermissionError("not this one")
+        assert use == USE
+        return SecretAnswer("s3cret", "crm")
+
+    async def steps(talk: Talk) -> None:
+        talk.say(Begun(contact()))
+        assert await talk.hear() == Acknowledge("c-1", None)
+        talk.say(Asked("c-1/1", "c-1", REQUEST, USE))
+        assert await talk.hear() == Answered("c-1/1", SecretAnswer("s3cret", "crm"))
+        assert "s3cret" not in repr(SecretAnswer("s3cret", "crm"))
+        talk.say(Asked("c-1/2", "c-1", replace(REQUEST, path="/other"), USE))
+        assert await talk.hear() == Answered("c-1/2", SecretAnswer(refusal="not this one"))
+
+    with_talk(steps, monkeypatch, secrets=secrets)
+
+
+def test_without_somebody_who_has_secrets_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def steps(talk: Talk) -> None:
+        talk.say(Begun(contact()))
+        await talk.hear()
+        talk.say(Asked("c-1/1", "c-1", REQUEST, USE))
+        answer = await talk.hear()
+        assert isinstance(answer, Answered) and answer.answer.secret is None and answer.answer.refusal
+
+    with_talk(steps, monkeypatch)
 
 
 def test_what_a_broker_had_carried_when_it_ended_is_on_record_as_a_part(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,11 @@ from coldframe.host import confine
 from coldframe.policy.addresses import Address
 from tests.host import boxes
 from tests.host.egress.captured import OWN, Namespace, namespace
+from tests.host.egress.connect_proxy import ConnectProxy
+from tests.host.egress.http2_site import Http2Site
+from tests.host.egress.registries import PackageSite
 from tests.host.egress.site import Site
+from tests.host.egress.wire import bring_up, make_wire
 from tests.host.forked import in_child
 
 T = TypeVar("T")
@@ -43,6 +47,8 @@ ADDRESSES = {
     INNER: ["169.254.169.254", "10.9.9.9", "127.0.0.1", "93.184.216.1"],
 }
 """What names resolve to. The last one of `INNER` is the broker's own."""
+HIDDEN = "hidden.example.com"
+"""Which only the proxy of this world can resolve."""
 BANNER = b"SSH-2.0-a server that speaks first\r\n"
 RESOLVER = {"/etc/resolv.conf": f"nameserver {OWN}\n"}
 
@@ -72,89 +78,55 @@ class World(NamedTuple):
         return await asyncio.to_thread(running.result)
 
 
-def in_world(who: str, steps: Callable[[World], Awaitable[None]]) -> None:
+def in_world(who: str, steps: Callable[[World], Awaitable[None]], *, patience_s: float | None = None) -> None:
     """Run *steps* in a process that has the wire; whatever it started is gone afterwards."""
 
     def whole() -> None:
         if who == "ordinary":
             boxes.become_ordinary()
-        _leave_network()
+        leave_network()
         with (
             tempfile.TemporaryDirectory(prefix="cf-world-", dir="/tmp") as folder,
             namespace(who) as box,
         ):
             os.chmod(folder, 0o755)
             certificates = make_certificates(folder)
-            stop = _start_far_side(certificates)
+            stop = start_far_side(certificates)
             try:
-                asyncio.run(_within_patience(steps(World(box, certificates))))
+                asyncio.run(_within_patience(steps(World(box, certificates)), patience_s or _PATIENCE_S))
             finally:
                 stop()
 
     in_child(whole)
 
 
-async def _within_patience(work: Awaitable[None]) -> None:
-    async with asyncio.timeout(_PATIENCE_S):
+async def _within_patience(work: Awaitable[None], patience_s: float) -> None:
+    async with asyncio.timeout(patience_s):
         await work
 
 
-def _leave_network() -> None:
+def leave_network() -> None:
     if os.geteuid() == 0:
         confine.unshare("net")
         return
     uid, gid = os.getuid(), os.getgid()
     ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)  # else /proc/self is still root's
     confine.unshare("user", "net")
-    for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
+    # By another number: who is not mapped here, root for one, is shown as 65534, which is no other than `nobody`.
+    for name, text in (("setgroups", "deny"), ("uid_map", f"1000 {uid} 1"), ("gid_map", f"1000 {gid} 1")):
         with open(f"/proc/self/{name}", "w") as file:
             file.write(text)
 
 
 # -- the wire --------------------------------------------------------------------------------------
 
-NEAR, FAR = "93.184.216.1", "93.184.216.2"
-_NEW_LINK, _NEW_ADDRESS, _NEW_ROUTE = 16, 20, 24
-_CREATE = 0x1 | 0x4 | 0x400
-_NAME, _LINK_INFO, _NET_NS_PID, _KIND, _DATA, _PEER = 3, 18, 19, 1, 2, 1
-
-
-def _attribute(kind: int, data: bytes) -> bytes:
-    return struct.pack("=HH", 4 + len(data), kind) + data + b"\0" * (-len(data) % 4)
-
-
-def _netlink(kind: int, body: bytes) -> None:
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as asking:
-        asking.send(struct.pack("=IHHII", 16 + len(body), kind, _CREATE, 1, 0) + body)
-        (code,) = struct.unpack_from("=i", asking.recv(4096), 16)
-        if code:
-            raise OSError(-code, os.strerror(-code))
-
-
-def _make_wire(near_pid: int) -> None:
-    """In the far namespace: one end here, the other one where *near_pid* is."""
-    link = struct.pack("=BxHiII", 0, 0, 0, 0, 0)
-    peer = link + _attribute(_NAME, b"near\0") + _attribute(_NET_NS_PID, struct.pack("=I", near_pid))
-    info = _attribute(_KIND, b"veth\0") + _attribute(_DATA, _attribute(_PEER, peer))
-    _netlink(_NEW_LINK, link + _attribute(_NAME, b"far\0") + _attribute(_LINK_INFO, info))
-
-
-def _bring_up(name: str, addresses: dict[str, int], gateway: str | None = None) -> None:
-    index = socket.if_nametoindex(name)
-    _netlink(_NEW_LINK, struct.pack("=BxHiII", 0, 0, index, 1, 1))
-    for address, bits in addresses.items():
-        binary = socket.inet_aton(address)
-        head = struct.pack("=BBBBI", socket.AF_INET, bits, 0, 0, index)
-        _netlink(_NEW_ADDRESS, head + _attribute(2, binary) + _attribute(1, binary))
-    if gateway is not None:
-        head = struct.pack("=BBBBBBBBI", socket.AF_INET, 0, 0, 0, 254, 4, 0, 1, 0)
-        _netlink(_NEW_ROUTE, head + _attribute(5, socket.inet_aton(gateway)))
+NEAR, FAR, PROXY_PORT = "93.184.216.1", "93.184.216.2", 3128
 
 
 # -- what is there ---------------------------------------------------------------------------------
 
 
-def _start_far_side(certificates: Certificates) -> Callable[[], None]:
+def start_far_side(certificates: Certificates) -> Callable[[], None]:
     """Servers in a process of their own; returns what ends it."""
     near_pid = os.getpid()
     ready, tell = os.pipe()
@@ -163,9 +135,9 @@ def _start_far_side(certificates: Certificates) -> Callable[[], None]:
         try:
             os.close(ready)
             confine.unshare("net")
-            _make_wire(near_pid)
-            _bring_up("lo", dict.fromkeys((text for name in (SITE, OTHER, SSH) for text in ADDRESSES[name]), 32))
-            _bring_up("far", {FAR: 24}, NEAR)
+            make_wire(near_pid)
+            bring_up("lo", dict.fromkeys((text for name in (SITE, OTHER, SSH) for text in ADDRESSES[name]), 32))
+            bring_up("far", {FAR: 24}, NEAR)
             asyncio.run(_serve(certificates, lambda: os.write(tell, b"ready")))
         except BaseException:
             os.write(tell, traceback.format_exc().encode()[-4000:])
@@ -182,14 +154,16 @@ def _start_far_side(certificates: Certificates) -> Callable[[], None]:
         if told != b"ready":
             stop()
             raise AssertionError((told + pipe.read()).decode())
-    _bring_up("lo", {})
-    _bring_up("near", {NEAR: 24}, FAR)
+    bring_up("lo", {})
+    bring_up("near", {NEAR: 24}, FAR)
     return stop
 
 
 async def _serve(certificates: Certificates, tell: Callable[[], object]) -> None:
-    def secured(curve: str | None = None) -> ssl.SSLContext:
+    def secured(curve: str | None = None, protocol: str | None = None) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        if protocol is not None:
+            context.set_alpn_protocols([protocol])
         context.load_cert_chain(certificates.chain)
         if curve is not None:
             context.set_ecdh_curve(curve)
@@ -202,9 +176,12 @@ async def _serve(certificates: Certificates, tell: Callable[[], object]) -> None
     site = Site()
     await asyncio.start_server(site.serve, None, 8080, family=socket.AF_INET)
     await asyncio.start_server(site.serve, None, 8443, family=socket.AF_INET, ssl=secured())
+    await PackageSite().listen(secured)
+    await asyncio.start_server(Http2Site().serve, None, 9443, family=socket.AF_INET, ssl=secured(protocol="h2"))
     await asyncio.start_server(_speak_first, None, 22, family=socket.AF_INET)
     await asyncio.start_server(_echo, None, 9000, family=socket.AF_INET, limit=1 << 20)
     await asyncio.start_server(_break, None, 9001, family=socket.AF_INET)
+    await asyncio.start_server(ConnectProxy().serve, None, PROXY_PORT, family=socket.AF_INET)
     tell()
     await asyncio.Event().wait()
 
@@ -255,7 +232,7 @@ def make_certificates(folder: str) -> Certificates:
     root = builder(issuer, authority_key.public_key())
     root = root.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
     leaf = builder(x509.Name([]), key.public_key()).add_extension(
-        x509.SubjectAlternativeName([x509.DNSName(name) for name in (SITE, OTHER)]), critical=True
+        x509.SubjectAlternativeName([x509.DNSName(name) for name in (SITE, OTHER, HIDDEN)]), critical=True
     )
     signed_root, signed = (one.sign(authority_key, hashes.SHA256()) for one in (root, leaf))
     pem = serialization.Encoding.PEM

@@ -1,0 +1,163 @@
+"""`coldframe network`: whom sandboxes reached, and tried to reach."""
+
+import re
+import sys
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from coldframe.cli import cache
+from coldframe.cli.output import Chosen, plain, printable, show_json, show_table
+from coldframe.cli.packages import packages
+
+if TYPE_CHECKING:
+    from coldframe.client.sync import SyncSandbox
+    from coldframe.contract.network import DeniedSum, LoggedContact
+
+app = typer.Typer(help="See whom sandboxes reached and tried to reach.", no_args_is_help=True)
+app.add_typer(cache.app, name="cache")
+app.command()(packages)
+PAGE = 1000
+_AGO = re.compile(r"([0-9]{1,6})([smhdw])")
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+Host = Annotated[str | None, typer.Option(help="Only this name or address, or *.NAME for all names below it.")]
+Since = Annotated[str | None, typer.Option(help="From then on: a time, or how long ago, as 90m, 12h, 7d.")]
+Denied = Annotated[bool, typer.Option("--denied", help="Only what was denied.")]
+
+
+@app.command()
+def log(
+    sandbox: Annotated[str, typer.Argument(metavar="SANDBOX", help="Id of the sandbox, also of one that has ended.")],
+    *,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the sandbox has ended.")] = False,
+    denied: Denied = False,
+    host: Host = None,
+    command: Annotated[str | None, typer.Option(help="Only contacts of this command.")] = None,
+    after: Annotated[int, typer.Option(help="Only contacts after this number.")] = 0,
+    limit: Annotated[int | None, typer.Option(help="At most so many; all without it.")] = None,
+) -> None:
+    """List the contacts of a sandbox, allowed and denied, in the order in which they came on record."""
+    from coldframe.cli.connection import connect
+
+    outcome: Literal["deny"] | None = "deny" if denied else None
+    with connect() as client:
+        found = client.sandboxes.get(sandbox)
+        if follow:
+            _follow(found, outcome, host, command)
+            return
+        contacts: list[LoggedContact] = []
+        sums: tuple[DeniedSum, ...] = ()
+        while limit is None or len(contacts) < limit:
+            size = PAGE if limit is None else min(PAGE, limit - len(contacts))
+            page = found.network_log(after=after, limit=size, outcome=outcome, host=host, command_id=command)
+            contacts += page.contacts
+            sums = page.denied_sums
+            if page.next_after is None:
+                break
+            after = page.next_after
+    if Chosen.as_json:
+        show_json({"contacts": plain(contacts), "denied_sums": plain(sums)})
+        return
+    _show(contacts)
+    for one in sums:
+        where = f"{one.wanted} port {one.port}" if one.wanted else "others"
+        sys.stdout.write(
+            printable(f"and {one.times} more of {where}, denied by {one.rule_id or 'several rules'}") + "\n"
+        )
+
+
+@app.command()
+def search(
+    *,
+    host: Host = None,
+    since: Since = None,
+    denied: Denied = False,
+    agent: Annotated[str | None, typer.Option(help="Only this agent.")] = None,
+    after: Annotated[int, typer.Option(help="Only contacts after this number.")] = 0,
+    limit: Annotated[int, typer.Option(help="At most so many.")] = 100,
+) -> None:
+    """List contacts of all sandboxes."""
+    from coldframe.cli.connection import connect
+
+    with connect() as client:
+        page = client.network.search(
+            host=host,
+            since=moment(since),
+            outcome="deny" if denied else None,
+            agent_id=agent,
+            after=after,
+            limit=min(limit, PAGE),
+        )
+    _show(list(page.contacts), with_sandbox=True)
+
+
+@app.command()
+def sandboxes(
+    host: Annotated[str, typer.Argument(metavar="HOST", help="A name, an address, or *.NAME.")],
+    *,
+    since: Since = None,
+    denied: Denied = False,
+    limit: Annotated[int, typer.Option(help="At most so many.")] = 100,
+) -> None:
+    """List the sandboxes that reached HOST or tried to, whoever was there last first."""
+    from coldframe.cli.connection import connect
+
+    with connect() as client:
+        found = client.network.sandboxes(
+            host=host, since=moment(since), outcome="deny" if denied else None, limit=min(limit, PAGE)
+        )
+    rows = [(r.sandbox_id, r.agent_id or "(background)", r.allowed, r.denied, r.first_at, r.last_at) for r in found]
+    show_table(found, ("sandbox", "agent", "allowed", "denied", "first", "last"), rows, empty="no sandboxes")
+
+
+def moment(text: str | None) -> str | None:
+    """A time as the server takes it. Raises InvalidArgument."""
+    from datetime import UTC, datetime, timedelta
+
+    from coldframe.contract.errors import InvalidArgument
+
+    if text is None:
+        return None
+    if ago := _AGO.fullmatch(text):
+        return (datetime.now(UTC) - timedelta(seconds=int(ago[1]) * _SECONDS[ago[2]])).isoformat()
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidArgument(
+            f"`{text}` is no time", hint="give one as 2026-05-04T12:00Z, or how long ago, as 7d", argument="since"
+        ) from None
+    return at.astimezone().isoformat()
+
+
+def _follow(sandbox: "SyncSandbox", outcome: Literal["deny"] | None, host: str | None, command: str | None) -> None:
+    for one in sandbox.follow_network(outcome=outcome, host=host, command_id=command):
+        text = (
+            one.model_dump_json() if Chosen.as_json else printable("  ".join(str(cell) for cell in _row(one) if cell))
+        )
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
+
+
+def _show(contacts: "list[LoggedContact]", *, with_sandbox: bool = False) -> None:
+    first = ("sandbox",) if with_sandbox else ()
+    columns = (*first, "began", "verdict", "where", "port", "how", "sent", "received", "ended", "rule", "command")
+    rows = [(*((one.sandbox_id,) if with_sandbox else ()), *_row(one)) for one in contacts]
+    show_table(contacts, columns, rows, empty="no contacts")
+
+
+def _row(one: "LoggedContact") -> tuple[object, ...]:
+    contact = one.contact
+    requests = ", ".join(f"{r.method} {r.path}" for r in contact.requests[:3])
+    more = f" and {len(contact.requests) - 3} more" if len(contact.requests) > 3 else ""
+    return (
+        contact.began_at.isoformat(timespec="milliseconds"),
+        contact.outcome.value,
+        contact.name or contact.address,
+        contact.port,
+        requests + more or contact.scheme or contact.protocol,
+        contact.sent_bytes,
+        contact.received_bytes,
+        contact.ended or "open",
+        contact.rule_id,
+        contact.command_id or "",
+    )

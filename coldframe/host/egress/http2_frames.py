@@ -1,0 +1,97 @@
+"""Cuts a stream of HTTP/2 into whole frames before anything reads them: counts those that carry nothing, takes ends out.
+
+Somebody who sends nothing but pings, settings, priorities or pieces of headers makes the other side work for nothing. Each
+such frame costs patience, which comes back with what is carried and with time. And a GOAWAY is not for `h2`, which takes
+it for the end of all streams: it is the end of new ones.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+MAX_FRAME_BYTES = 64 * 1024
+"""That the other side may send at once; larger ones save processor time, and each connection may hold one."""
+MOST_PATIENCE = 1000.0
+PATIENCE_PER_S = 20.0
+GOAWAY_NO_ERROR, GOAWAY_CALM_DOWN = 0, 11
+
+_HEAD_BYTES = 9
+_DATA, _HEADERS, _GOAWAY = 0, 1, 7
+_END_STREAM = 1
+
+
+class Http2Invalid(OSError):
+    """The other side does not speak HTTP/2 as it has to, or too much of it."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(0, reason)
+
+
+class Goaway(NamedTuple):
+    """No stream above this one was looked at, and no other one should be begun."""
+
+    last_stream: int
+    code: int
+
+
+class FrameCutter:
+    """Of one direction of a connection."""
+
+    __slots__ = ("_at", "_buffer", "_is_preface", "patience")
+
+    def __init__(self, *, has_preface: bool, now: float) -> None:
+        self._buffer = bytearray()
+        self._is_preface = has_preface
+        self._at = now
+        self.patience = MOST_PATIENCE
+
+    def feed(self, data: bytes, now: float) -> Iterator[bytes | Goaway]:
+        """Whole frames, several together where they follow one another. Raises Http2Invalid."""
+        self.patience = min(MOST_PATIENCE, self.patience + (now - self._at) * PATIENCE_PER_S)
+        self._at = now
+        self._buffer += data
+        buffer, place, start = self._buffer, 0, 0
+        if self._is_preface:
+            if not PREFACE.startswith(bytes(buffer[: len(PREFACE)])):
+                raise Http2Invalid("it does not begin as HTTP/2 does")
+            if len(buffer) < len(PREFACE):
+                return
+            self._is_preface = False
+            place = len(PREFACE)
+        while len(buffer) - place >= _HEAD_BYTES:
+            length = int.from_bytes(buffer[place : place + 3], "big")
+            if length > MAX_FRAME_BYTES:
+                raise Http2Invalid("a frame is longer than it may be")
+            end = place + _HEAD_BYTES + length
+            if len(buffer) < end:
+                break
+            kind = buffer[place + 3]
+            self._weigh(kind, length, buffer[place + 4])
+            if kind == _GOAWAY:
+                if place > start:
+                    yield bytes(buffer[start:place])
+                if length < 8:
+                    raise Http2Invalid("an end is too short")
+                last = int.from_bytes(buffer[place + 9 : place + 13], "big") & 0x7FFFFFFF
+                yield Goaway(last, int.from_bytes(buffer[place + 13 : place + 17], "big"))
+                start = end
+            place = end
+        whole = bytes(buffer[start:place])
+        del buffer[:place]
+        if whole:
+            yield whole
+
+    def earn(self, patience: float) -> None:
+        self.patience = min(MOST_PATIENCE, self.patience + patience)
+
+    def _weigh(self, kind: int, length: int, flags: int) -> None:
+        if kind == _HEADERS or (kind == _DATA and (length or flags & _END_STREAM)):
+            self.earn(1)
+            return
+        self.patience -= 1
+        if self.patience < 0:
+            raise Http2Invalid("it sends too many frames that carry nothing")
+
+
+def write_goaway(last_stream: int, code: int) -> bytes:
+    return b"\x00\x00\x08\x07\x00" + bytes(4) + last_stream.to_bytes(4, "big") + code.to_bytes(4, "big")

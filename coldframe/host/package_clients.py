@@ -1,0 +1,45 @@
+"""How the package clients in a box are told of the registries: as little as can be, and so that what a project or its
+author sets goes first.
+
+A registry that a client uses by itself needs no setting. The files say what would be asked of a registry besides packages,
+and only be refused: whether there is a newer client, advisories, funding.
+"""
+
+from coldframe.host.outfit import Outfit
+from coldframe.host.registries import RegistrySettings
+
+FOLDER = "/opt/coldframe"
+PIP_FILE, NPM_FILE = f"{FOLDER}/pip.conf", f"{FOLDER}/npmrc"
+
+
+def dress(outfit: Outfit, settings: RegistrySettings, *, install_scripts: bool = True) -> Outfit:
+    """The same with all of that. Without *install_scripts* clients are set to install only what needs none."""
+    return outfit._replace(
+        files={**outfit.files, **client_files(settings, install_scripts=install_scripts)},
+        environment={**outfit.environment, **client_environment(settings)},
+    )
+
+
+def client_files(settings: RegistrySettings, *, install_scripts: bool = True) -> dict[str, str]:
+    """Files of the box by their paths; no credential is in them."""
+    pip = ["[global]", "disable-pip-version-check = 1"]
+    if settings.python:
+        first, *others = settings.python
+        pip.append(f"index-url = {first.address}")
+        pip += ["extra-index-url =", *(f"    {one.address}" for one in others)] if others else []
+    npm = ["audit=false", "fund=false", "update-notifier=false"]
+    if not install_scripts:
+        pip.append("only-binary = :all:")
+        npm.append("ignore-scripts=true")
+    if settings.npm is not None:
+        npm.append(f"registry={settings.npm.address}")
+    npm += [f"{scope}:registry={registry.address}" for scope, registry in settings.npm_scopes]
+    return {PIP_FILE: "\n".join([*pip, ""]), NPM_FILE: "\n".join([*npm, ""])}
+
+
+def client_environment(settings: RegistrySettings) -> dict[str, str]:
+    """Variables of every command. pip and npm take both files for what is weakest; Deno knows its variable alone."""
+    environment = {"PIP_CONFIG_FILE": PIP_FILE, "NPM_CONFIG_GLOBALCONFIG": NPM_FILE, "DENO_NO_UPDATE_CHECK": "1"}
+    if settings.npm is not None and not settings.is_npm_usual:  # for npm it is stronger than a project's own file
+        environment["NPM_CONFIG_REGISTRY"] = settings.npm.address
+    return environment

@@ -1,0 +1,559 @@
+"""Held here: control answers what waits in the host or refuses it, tells boxes every label before it matters, and misses none
+of their contacts."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coldframe.contract.caller import Caller
+from coldframe.contract.errors import DeniedByRule, GrantMissing, HostUnreachable, InvalidArgument, RulesInvalid
+from coldframe.contract.network import DeniedSum, LoggedContact, NetworkQuestion
+from coldframe.contract.policy import Label, Outcome, Role
+from coldframe.contract.sandbox import SandboxInfo, SandboxSpec
+from coldframe.control.contacts import Wanted
+from coldframe.control.network import LAST_WORD
+from tests.control.bench import AGENT, OTHER, OWNER, VIEWER, Bench, opened, until
+from tests.fakes.network import contact
+
+MEMBER = Caller(token_id="tok_member", role=Role.MEMBER, surface="rest")
+
+RULES = """version: 1
+rules:
+  - id: secrets-are-confidential
+    hook: PRE_TOOL_CALL
+    when: {tool: [read_file, write_file], path: {glob: "secrets/*"}}
+    label: CONFIDENTIAL
+network:
+  profiles:
+    crm:
+      rules:
+        - {id: crm, to: api.example.com, label: CONFIDENTIAL}
+  use:
+    "agent:ada": crm
+    "agent:bob": open
+"""
+
+
+def question(info: SandboxInfo, label: Label = Label.CONFIDENTIAL, **facts: Any) -> NetworkQuestion:
+    usual: dict[str, Any] = {"question_id": "q1", "kind": "reach", "label": label, "contact": contact(label=label)}
+    return NetworkQuestion(sandbox_id=info.sandbox_id, **{**usual, **facts})
+
+
+async def logged(bench: Bench, info: SandboxInfo, **wanted: Any) -> list[LoggedContact]:
+    return list((await bench.control.network.log(OWNER, info.sandbox_id, Wanted(**wanted))).contacts)
+
+
+async def listened(bench: Bench) -> None:
+    """Until the host is listened to, and was told all that it has to know because of that."""
+    starts = bench.starts
+    await until(lambda: bench.host.has_reader and len(bench.host.rules) >= 2 * starts)
+
+
+# -- which network a sandbox gets ----------------------------------------------------------------------------------
+
+
+def test_a_sandbox_gets_the_network_that_the_rules_give_and_says_so(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path, RULES) as bench:
+            given, asked, without, refused = (
+                await bench.sandbox(),
+                await bench.sandbox(network="packages"),
+                await bench.sandbox("eve"),
+                await bench.sandbox(network="none"),
+            )
+            assert [one.network for one in (given, asked, without, refused)] == [
+                ("crm",),
+                ("packages", "crm"),
+                None,
+                None,
+            ]
+            access = bench.host.access[asked.sandbox_id]
+            assert access is not None
+            assert (access.asked, access.role, access.taint) == ("packages", Role.OWNER, Label.PUBLIC)
+            assert [bench.host.access[one.sandbox_id] for one in (without, refused)] == [None, None]
+            assert bench.entries(kinds=["sandbox.created"])[1].body["network"] == ["packages", "crm"]
+            await bench.restart()
+            assert bench.control.sandboxes.get(OWNER, asked.sandbox_id).network == ("packages", "crm")
+
+    asyncio.run(scenario())
+
+
+def test_a_profile_that_is_unknown_or_not_given_is_refused_and_nothing_is_left(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path, RULES) as bench:
+            with pytest.raises(InvalidArgument) as unknown:
+                await bench.sandbox(network="crmm")
+            assert unknown.value.facts["profiles"] == ["none", "packages", "open", "crm"]
+            with pytest.raises(DeniedByRule):
+                await bench.control.sandboxes.create(MEMBER, SandboxSpec(agent_id="eve", network="open"))
+            assert bench.control.sandboxes.list(OWNER) == []
+            assert bench.host.access == {}
+
+    asyncio.run(scenario())
+
+
+def test_an_owner_needs_no_rule_to_choose_a_profile_and_is_held_to_one_that_is_there(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path, RULES) as bench:
+            chosen, held = await bench.sandbox("eve", network="open"), await bench.sandbox(network="open")
+            assert chosen.network == ("open",)
+            assert held.network == ("open", "crm")
+
+    asyncio.run(scenario())
+
+
+def test_what_a_sandbox_may_reach_follows_the_rules_but_one_made_without_network_stays_without(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path, RULES) as bench:
+            given, without = await bench.sandbox(), await bench.sandbox("eve")
+            text = RULES.replace('"agent:ada": crm', '"*": open')
+            await bench.control.rulebook.load(text, caller=OWNER)
+            assert bench.control.sandboxes.get(OWNER, given.sandbox_id).network == ("open",)
+            assert bench.control.sandboxes.get(OWNER, without.sandbox_id).network is None
+            await bench.control.rulebook.load("version: 1\n", caller=OWNER)
+            assert bench.control.sandboxes.get(OWNER, given.sandbox_id).network == ("none",)
+
+    asyncio.run(scenario())
+
+
+# -- rules -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_host_has_the_rules_in_force_after_start_and_after_each_load(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path, RULES) as bench:
+            assert bench.host.rules[-1] == RULES
+            await bench.control.rulebook.load("version: 1\n", caller=OWNER)
+            assert bench.host.rules[-1] == "version: 1\n"
+            told = len(bench.host.rules)
+            bench.host.break_off()
+            await until(lambda: len(bench.host.rules) > told)
+            assert bench.host.rules[-1] == "version: 1\n"
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("failure", [RulesInvalid("no", line=1), HostUnreachable("gone")])
+def test_a_set_that_the_host_does_not_take_is_not_in_force(tmp_path: Path, failure: Exception) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            before = bench.control.rulebook.current
+            bench.host.failure = failure
+            with pytest.raises(type(failure)):
+                await bench.control.rulebook.load(RULES, caller=OWNER)
+            assert bench.control.rulebook.current is before
+            bench.host.failure = None
+            assert bench.kinds().count("policy.changed") == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_set_that_could_not_be_recorded_is_taken_back_from_the_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            rulebook = bench.control.rulebook
+            before = rulebook.text
+
+            def fail(*_: object, **__: object) -> None:
+                raise OSError("full")
+
+            with monkeypatch.context() as patch:
+                patch.setattr(rulebook, "_take", fail)
+                with pytest.raises(OSError, match="full"):
+                    await rulebook.load(RULES, caller=OWNER)
+            await until(lambda: bench.host.rules[-1] == before)
+            assert RULES in bench.host.rules
+
+    asyncio.run(scenario())
+
+
+# -- labels ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.req("T1.84")
+def test_reaching_a_destination_labels_session_and_workspace_and_all_boxes_on_it_before_it_is_answered(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path, RULES) as bench:
+            await listened(bench)
+            info, beside, other = await bench.sandbox(), await bench.sandbox(), await bench.sandbox("bob")
+            answer = await bench.host.ask(question(info))
+            assert answer.refusal is None
+            assert bench.host.taints == {info.sandbox_id: Label.CONFIDENTIAL, beside.sandbox_id: Label.CONFIDENTIAL}
+            assert bench.control.sessions.get(info.session_id).taint is Label.CONFIDENTIAL
+            assert bench.control.agents.get("ada").workspace_label is Label.CONFIDENTIAL
+            assert bench.control.sandboxes.find(other.sandbox_id).workspace_label is Label.PUBLIC
+            # whoever comes later sees the same files
+            later = await bench.sandbox()
+            access = bench.host.access[later.sandbox_id]
+            assert access is not None
+            assert access.taint is Label.CONFIDENTIAL
+            assert (await bench.call(beside, "list_directory")).taint is Label.CONFIDENTIAL
+
+    asyncio.run(scenario())
+
+
+def test_a_label_that_cannot_be_told_or_recorded_refuses_the_question(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path, RULES) as bench:
+            info = await bench.sandbox()
+            await listened(bench)
+            bench.host.failure = HostUnreachable("gone")
+            assert (await bench.host.ask(question(info))).code == "HOST_UNREACHABLE"
+            bench.host.failure = None
+            unknown = question(info).model_copy(update={"sandbox_id": "sbx_nobody"})
+            assert (await bench.host.ask(unknown)).refusal is not None
+            assert (await bench.host.ask(question(info, kind="secret", handle="h"))).refusal is not None
+            await bench.control.sandboxes.terminate(OWNER, info.sandbox_id)
+            assert (await bench.host.ask(question(info))).code == "WRONG_STATE"
+
+    asyncio.run(scenario())
+
+
+def test_a_box_knows_the_label_of_what_a_tool_gives_before_it_is_given(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path, RULES) as bench:
+            await listened(bench)
+            info = await bench.sandbox()
+            await bench.call(info, "write_file", path="secrets/key", content="x")
+            assert bench.host.taints[info.sandbox_id] is Label.CONFIDENTIAL
+            told = list(bench.host.told)
+            await bench.call(info, "read_file", path="secrets/key")
+            assert bench.host.told == told
+
+    asyncio.run(scenario())
+
+
+def test_nothing_runs_where_a_box_cannot_be_told_its_label(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path, RULES) as bench:
+            info = await bench.sandbox()
+            bench.host.failure = HostUnreachable("gone")
+            with pytest.raises(HostUnreachable):
+                await bench.call(info, "write_file", path="secrets/key", content="x")
+            assert not (tmp_path / "workspace" / "ada" / "secrets").exists()
+            assert [entry.kind for entry in bench.calls()] == ["call.started", "call.interrupted"]
+            bench.host.failure = None
+            await bench.call(info, "write_file", path="secrets/key", content="x")
+
+    asyncio.run(scenario())
+
+
+def test_a_reset_renews_the_session_of_the_box_at_the_label_of_its_files(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path, RULES) as bench:
+            info = await bench.sandbox()
+            await listened(bench)
+            await bench.host.ask(question(info))
+            with pytest.raises(GrantMissing):
+                await bench.control.taints.reset(info.session_id, caller=AGENT)
+            new = await bench.control.taints.reset(info.session_id, caller=OWNER)
+            assert new.taint is Label.PUBLIC
+            assert bench.host.told[-1] == ("renew", info.sandbox_id, Label.CONFIDENTIAL)
+            bench.control.agents.set_label("ada", Label.PUBLIC, caller=OWNER, reason="looked at")
+            await bench.control.taints.reset(new.session_id, caller=OWNER)
+            assert bench.host.told[-1] == ("renew", info.sandbox_id, Label.PUBLIC)
+            await bench.host.ask(question(info, Label.INTERNAL))
+            assert bench.host.taints[info.sandbox_id] is Label.INTERNAL
+
+    asyncio.run(scenario())
+
+
+def test_labels_are_told_again_when_server_or_host_come_back(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path, RULES) as bench:
+            info = await bench.sandbox()
+            await listened(bench)
+            await bench.host.ask(question(info))
+            public = await bench.sandbox("bob")
+            bench.host.break_off()
+            await until(lambda: len(bench.host.taints) == 2)
+            assert bench.host.taints == {info.sandbox_id: Label.CONFIDENTIAL, public.sandbox_id: Label.PUBLIC}
+            bench.host.taints.clear()
+            await bench.restart()
+            assert bench.host.taints[info.sandbox_id] is Label.CONFIDENTIAL
+            # labels before rules: until there are rules nothing is allowed
+            await listened(bench)
+            assert (await bench.host.ask(question(info))).refusal is None
+
+    asyncio.run(scenario())
+
+
+# -- records -----------------------------------------------------------------------------------------------------------
+
+
+def test_each_step_of_a_contact_is_in_the_ledger_and_the_log_has_it_once(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path, RULES) as bench:
+            info = await bench.sandbox()
+            await listened(bench)
+            begun = contact()
+            bench.host.put(info.sandbox_id, "begun", begun)
+            await until(lambda: "network.contact" in bench.kinds())
+            done = begun.model_copy(
+                update={"sent_bytes": 10, "received_bytes": 20, "ended": "closed", "ended_at": datetime.now(UTC)}
+            )
+            bench.host.put(info.sandbox_id, "ended", done)
+            refused = contact("c2", outcome=Outcome.DENY, rule_id="network:default", dialled=None, name="evil.example")
+            bench.host.put(info.sandbox_id, "denied", refused)
+            found = await logged(bench, info)
+            assert [(one.contact.contact_id, one.contact.received_bytes) for one in found] == [("c1", 20), ("c2", 0)]
+            assert [one.session_id for one in found] == [info.session_id] * 2
+            entries = [entry for entry in bench.entries() if entry.kind.startswith("network.")]
+            assert [(one.kind, one.body["event"], one.subject) for one in entries] == [
+                ("network.contact", "begun", "c1"),
+                ("network.contact", "ended", "c1"),
+                ("network.denied", "denied", "c2"),
+            ]
+            assert [one.contact.name for one in await logged(bench, info, outcome=Outcome.DENY)] == ["evil.example"]
+            assert [one.contact.name for one in await logged(bench, info, host="*.example.com")] == ["api.example.com"]
+            assert [one.contact.name for one in await logged(bench, info, host="93.184.215.14")] == ["api.example.com"]
+            assert await logged(bench, info, host="example.com") == []
+
+    asyncio.run(scenario())
+
+
+def test_requests_gather_in_their_contact_whether_any_was_allowed_or_not(tmp_path: Path) -> None:
+    from coldframe.contract.network import NetworkRequest
+
+    def request(path: str, outcome: Outcome, status: int | None = None) -> NetworkRequest:
+        return NetworkRequest(
+            method="GET", path=path, outcome=outcome, rule_id="api", status=status, at=datetime.now(UTC)
+        )
+
+    async def scenario() -> None:
+        async with opened(tmp_path, RULES) as bench:
+            info = await bench.sandbox()
+            silent = contact(outcome=Outcome.DENY, mode="intercept", dialled=None)
+            put = bench.host.put
+            denied = silent.model_copy(update={"requests": (request("/no", Outcome.DENY),)})
+            put(info.sandbox_id, "request", denied)
+            assert [one.contact.outcome for one in await logged(bench, info)] == [Outcome.DENY]
+            begun = silent.model_copy(update={"outcome": Outcome.ALLOW})
+            put(info.sandbox_id, "begun", begun)
+            put(info.sandbox_id, "request", begun.model_copy(update={"requests": (request("/yes", Outcome.ALLOW),)}))
+            (found,) = await logged(bench, info)
+            assert [one.path for one in found.contact.requests] == ["/no", "/yes"]
+            assert found.contact.outcome is Outcome.ALLOW
+            whole = (request("/no", Outcome.DENY), request("/yes", Outcome.ALLOW, 200))
+            put(info.sandbox_id, "ended", begun.model_copy(update={"requests": whole, "ended": "closed"}))
+            (found,) = await logged(bench, info)
+            assert [one.status for one in found.contact.requests] == [None, 200]
+            assert bench.kinds(kinds=["network.contact", "network.denied"]) == [
+                "network.denied",
+                *["network.contact"] * 3,
+            ]
+
+    asyncio.run(scenario())
+
+
+def test_after_a_crash_nothing_is_missing_and_nothing_is_there_twice(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path, RULES) as bench:
+            info = await bench.sandbox()
+            for number in range(150):
+                bench.host.put(info.sandbox_id, "begun", contact(f"c{number}"), quiet=True)
+            assert len(await logged(bench, info)) == 100
+            for number in range(150):
+                bench.host.put(info.sandbox_id, "ended", contact(f"c{number}", ended="closed"), quiet=True)
+            bench.kill()
+            await bench.start()
+            await until(lambda: bench.kinds().count("network.contact") == 300)
+            page = await bench.control.network.log(OWNER, info.sandbox_id, Wanted(), limit=1000)
+            assert [one.contact.contact_id for one in page.contacts] == [f"c{number}" for number in range(150)]
+            assert {one.contact.ended for one in page.contacts} == {"closed"}
+            assert page.next_after is None
+
+    asyncio.run(scenario())
+
+
+def test_a_gap_in_the_record_of_the_host_is_told(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path, RULES) as bench:
+            info = await bench.sandbox()
+            bench.host.put(info.sandbox_id, "begun", contact("c1"), quiet=True)
+            bench.host.put(info.sandbox_id, "torn", None, quiet=True)
+            bench.host.put(info.sandbox_id, "begun", contact("c2"), quiet=True)
+            del bench.host.records[info.sandbox_id][0]
+            assert [one.contact.contact_id for one in await logged(bench, info)] == ["c2"]
+            first, second = bench.entries(kinds=["network.missing"])
+            assert (first.body["first"], first.body["last"]) == (1, 1)
+            assert "torn_at" in second.body
+
+    asyncio.run(scenario())
+
+
+def test_a_contact_belongs_to_the_one_command_that_ran_and_else_to_none(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path, RULES) as bench:
+            info = await bench.sandbox()
+            early = bench.clock()
+            first = await bench.call(info, "run_command", command="true", background=True)
+            during = bench.clock()
+            await until(lambda: "call.ended" in bench.kinds())
+            # as the clock of the bench is not that of the commands, the times of their ends lie far behind
+            bench.host.put(info.sandbox_id, "begun", contact("c0", began_at=early), quiet=True)
+            bench.host.put(info.sandbox_id, "begun", contact("c1", began_at=during), quiet=True)
+            found = await logged(bench, info)
+            assert [one.contact.command_id for one in found] == [None, first.value["command_id"]]
+            await bench.call(info, "run_command", command="true")
+            bench.host.put(info.sandbox_id, "begun", contact("c2", began_at=bench.clock()), quiet=True)
+            assert (await logged(bench, info))[-1].contact.command_id is None
+            only = await logged(bench, info, command_id=first.value["command_id"])
+            assert [one.contact.contact_id for one in only] == ["c1"]
+
+    asyncio.run(scenario())
+
+
+def test_a_record_is_removed_from_the_host_once_it_is_whole_and_the_log_stays(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path, RULES) as bench:
+            info = await bench.sandbox()
+            await listened(bench)
+            now = datetime.now(UTC)
+            sums = DeniedSum(
+                protocol="tcp", wanted="x.example", port=443, rule_id="r", times=7, first_at=now, last_at=now
+            )
+            bench.host.sums[info.sandbox_id] = (sums,)
+            bench.host.put(info.sandbox_id, "begun", contact())
+            assert (await bench.control.network.log(OWNER, info.sandbox_id, Wanted())).denied_sums == (sums,)
+            await bench.control.sandboxes.terminate(OWNER, info.sandbox_id)
+            await logged(bench, info)
+            assert bench.host.forgotten == []
+            bench.host.put(info.sandbox_id, "ended", contact(ended="the box ended"))
+            await until(lambda: bench.host.forgotten == [info.sandbox_id])
+            reads = bench.host.reads
+            page = await bench.control.network.log(OWNER, info.sandbox_id, Wanted())
+            assert [one.contact.ended for one in page.contacts] == ["the box ended"]
+            assert page.denied_sums == (sums,)
+            assert bench.host.reads == reads
+            assert bench.entries(kinds=["network.denied_sums"])[0].body["sums"][0]["times"] == 7
+
+    asyncio.run(scenario())
+
+
+def test_a_record_that_could_not_be_removed_is_removed_at_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path, RULES) as bench:
+            info = await bench.sandbox()
+            await listened(bench)
+
+            async def fail(_: str) -> None:
+                raise HostUnreachable("gone")
+
+            with monkeypatch.context() as patch:
+                patch.setattr(bench.host, "forget_network_records", fail)
+                await bench.control.sandboxes.terminate(OWNER, info.sandbox_id)
+                with pytest.raises(HostUnreachable):
+                    await bench.control.network.catch_up(info.sandbox_id)
+            await bench.restart()
+            await until(lambda: bench.host.forgotten == [info.sandbox_id])
+
+    asyncio.run(scenario())
+
+
+def test_an_end_that_nobody_tells_is_told_as_that(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path, RULES) as bench:
+            info = await bench.sandbox()
+            bench.host.put(info.sandbox_id, "begun", contact(), quiet=True)
+            await bench.control.sandboxes.terminate(OWNER, info.sandbox_id)
+            (found,) = await logged(bench, info)
+            assert found.contact.ended is None
+            bench.pass_time(LAST_WORD)
+            (found,) = await logged(bench, info)
+            assert (found.contact.ended, found.contact.is_partial) == ("its end is not known", True)
+            assert bench.entries(kinds=["network.missing"])[0].body["ends_of"] == ["c1"]
+            assert bench.host.forgotten == [info.sandbox_id]
+
+    asyncio.run(scenario())
+
+
+def test_following_gives_each_contact_in_its_newest_form_and_ends_with_the_sandbox(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path, RULES) as bench:
+            info = await bench.sandbox()
+            await listened(bench)
+            bench.host.put(info.sandbox_id, "begun", contact("c1"))
+            heard: list[tuple[str, str | None]] = []
+
+            async def follow() -> None:
+                async for one in await bench.control.network.follow(OWNER, info.sandbox_id, Wanted()):
+                    heard.append((one.contact.contact_id, one.contact.ended))
+
+            following = asyncio.ensure_future(follow())
+            await until(lambda: heard == [("c1", None)])
+            bench.host.put(info.sandbox_id, "ended", contact("c1", ended="closed"))
+            await until(lambda: heard[1:] == [("c1", "closed")])
+            await bench.control.sandboxes.terminate(OWNER, info.sandbox_id)
+            await following
+            assert len(heard) == 2
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.req("T4.71")
+def test_which_sandboxes_reached_something_is_answered_over_all_of_them(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path, RULES) as bench:
+            ada, bob = await bench.sandbox(), await bench.sandbox("bob")
+            long_ago, lately = datetime.now(UTC) - timedelta(days=9), datetime.now(UTC) - timedelta(days=2)
+            bench.host.put(ada.sandbox_id, "begun", contact("c1", began_at=long_ago), quiet=True)
+            bench.host.put(bob.sandbox_id, "begun", contact("c1", began_at=lately), quiet=True)
+            denied = contact("c2", began_at=lately, outcome=Outcome.DENY, dialled=None)
+            bench.host.put(bob.sandbox_id, "denied", denied, quiet=True)
+            for one in (ada, bob):
+                await logged(bench, one)
+            network = bench.control.network
+            week = Wanted(host="API.example.com", since=datetime.now(UTC) - timedelta(days=7))
+            (found,) = network.reached_by(VIEWER, week)
+            assert (found.sandbox_id, found.agent_id, found.allowed, found.denied) == (bob.sandbox_id, "bob", 1, 1)
+            ever = network.reached_by(VIEWER, Wanted(host="*.example.com"))
+            assert [one.sandbox_id for one in ever] == [bob.sandbox_id, ada.sandbox_id]
+            first = network.search(VIEWER, Wanted(), limit=2)
+            rest = network.search(VIEWER, Wanted(), after=first.next_after or 0, limit=2)
+            assert [one.contact.contact_id for one in (*first.contacts, *rest.contacts)] == ["c1", "c1", "c2"]
+            assert rest.next_after is None
+            with pytest.raises(GrantMissing):
+                network.search(AGENT, Wanted())
+
+    asyncio.run(scenario())
+
+
+def test_an_agent_sees_its_own_log_only_and_takes_the_label_of_what_it_reads(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path, RULES) as bench:
+            info = await bench.sandbox()
+            await listened(bench)
+            await bench.host.ask(question(info))
+            bench.host.put(info.sandbox_id, "begun", contact())
+            await logged(bench, info)
+            new = await bench.control.taints.reset(info.session_id, caller=OWNER)
+            bench.control.agents.set_label("ada", Label.PUBLIC, caller=OWNER, reason="looked at")
+            assert len((await bench.control.network.log(AGENT, info.sandbox_id, Wanted())).contacts) == 1
+            assert bench.control.sessions.get(new.session_id).taint is Label.CONFIDENTIAL
+            with pytest.raises(Exception, match="no sandbox"):
+                await bench.control.network.log(OTHER, info.sandbox_id, Wanted())
+
+    asyncio.run(scenario())
+
+
+def test_a_sandbox_that_cannot_be_made_leaves_no_network(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path, RULES) as bench:
+            bench.host.unreachable = HostUnreachable("gone")
+            with pytest.raises(HostUnreachable):
+                await bench.control.sandboxes.create(OWNER, SandboxSpec(agent_id="bob"))
+            bench.host.unreachable = None
+            assert bench.control.store.read("SELECT * FROM networks") == []
+            assert bench.control.sandboxes.networked == {}
+
+    asyncio.run(scenario())

@@ -1,0 +1,302 @@
+"""What registries say of packages is read strictly, and told to clients so that all files are had from one place."""
+
+import base64
+import contextlib
+import hashlib
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coldframe.host.egress import packages_npm, packages_python
+from coldframe.host.egress.packages_cache import Digest
+from coldframe.host.egress.packages_fetch import Page, RegistryFailed, read_page
+from coldframe.host.egress.packages_listing import Listing, ListingInvalid, Wanted, read_listing, write_listing
+from coldframe.policy.network_rules import Scheme
+
+ONE, TWO = "1" * 64, "2" * 64
+PAGE = "https://mirror.example.com/simple/a-b/"
+DEMO = Wanted("a-b")
+
+
+def python(*files: dict[str, Any], kind: str = packages_python.JSON_TYPE) -> Listing:
+    told = {"meta": {"api-version": "1.0"}, "name": "a-b", "files": files}
+    return packages_python.read_answer(json.dumps(told).encode(), kind, PAGE, DEMO)
+
+
+def wheel(**more: Any) -> dict[str, Any]:
+    return {"filename": "a_b-1.0-py3-none-any.whl", "url": "../../files/x.whl", "hashes": {"sha256": ONE}, **more}
+
+
+# -- paths -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "wanted"),
+    [
+        ("/a-b/", Wanted("a-b")),
+        ("/A_.b", Wanted("a-b")),
+        ("/a-b/a_b-1.0%2Blocal-py3-none-any.whl", Wanted("a-b", "a_b-1.0+local-py3-none-any.whl")),
+        ("/", None),
+        ("/-a/", None),
+        ("/a/b/c", None),
+        ("/a%2Fb/", None),
+        ("/a/.hidden", None),
+        ("/" + "a" * 101 + "/", None),
+        ("/a/x%20y", None),
+    ],
+)
+def test_paths_of_a_simple_index_are_projects_and_files(path: str, wanted: Wanted | None) -> None:
+    assert packages_python.read_path(path) == wanted
+
+
+@pytest.mark.parametrize(
+    ("path", "wanted"),
+    [
+        ("/left", Wanted("left")),
+        ("/@a/b", Wanted("@a/b")),
+        ("/@a%2Fb", Wanted("@a/b")),
+        ("/left/1.2.3-beta.1+x", Wanted("left", version="1.2.3-beta.1+x")),
+        ("/@a/b/-/b-1.0.0.tgz", Wanted("@a/b", "b-1.0.0.tgz")),
+        ("/@a/b/-/@a/b-1.0.0.tgz", Wanted("@a/b", "b-1.0.0.tgz")),
+        ("/", None),
+        ("/-/ping", None),
+        ("/-/v1/search", None),
+        ("/@a", None),
+        ("/left/-/left.zip", None),
+        ("/left/1.0/x", None),
+        ("/.left", None),
+    ],
+)
+def test_paths_of_npm_are_packages_versions_and_archives(path: str, wanted: Wanted | None) -> None:
+    assert packages_npm.read_path(path) == wanted
+
+
+@pytest.mark.parametrize(
+    ("file", "version"),
+    [
+        ("a_b-1.0-py3-none-any.whl", "1.0"),
+        ("a_b-1.0-1-py3-none-any.whl", "1.0"),
+        ("a_b-1.0-py3-none-any.whl.metadata", "1.0"),
+        ("a-b-2.0rc1.tar.gz", "2.0rc1"),
+        ("A.B-2.0.zip", "2.0"),
+        ("other-2.0.zip", ""),
+    ],
+)
+def test_the_version_is_read_from_the_name_of_a_file(file: str, version: str) -> None:
+    assert packages_python.version_of(file, "a-b") == version
+
+
+# -- Python ----------------------------------------------------------------------------------------
+
+
+def test_files_of_python_are_offered_beside_the_listing_with_their_digests() -> None:
+    listing = python(wheel(**{"requires-python": ">=3", "yanked": "why", "size": 7, "core-metadata": {"sha256": TWO}}))
+    file = listing.files["a_b-1.0-py3-none-any.whl"]
+    assert (file.url, file.version) == ("https://mirror.example.com/files/x.whl", "1.0")
+    assert listing.files["a_b-1.0-py3-none-any.whl.metadata"].digest == Digest("sha256", TWO)
+    told = packages_python.tell(listing, DEMO, packages_python.JSON_TYPE)
+    assert told is not None
+    (entry,) = json.loads(told[1])["files"]
+    assert entry["url"] == "a_b-1.0-py3-none-any.whl" and entry["hashes"] == {"sha256": ONE}
+    assert (entry["requires-python"], entry["yanked"], entry["size"]) == (">=3", "why", 7)
+    assert entry["core-metadata"] == {"sha256": TWO} and "dist-info-metadata" not in entry
+    told = packages_python.tell(listing, DEMO, "text/html")
+    assert told is not None and told[0].startswith("text/html")
+    page = packages_python.read_answer(told[1], "text/html", PAGE, DEMO)
+    assert page.files["a_b-1.0-py3-none-any.whl"].hashes == {"sha256": ONE}
+    assert page.files["a_b-1.0-py3-none-any.whl.metadata"].hashes == {"sha256": TWO}
+
+
+def test_metadata_without_a_digest_is_not_offered() -> None:
+    assert list(python(wheel(**{"core-metadata": True})).files) == ["a_b-1.0-py3-none-any.whl"]
+
+
+def test_html_is_told_so_that_nothing_of_the_registry_becomes_markup() -> None:
+    listing = python(wheel(**{"yanked": '"><script>', "requires-python": '">'}))
+    told = packages_python.tell(listing, DEMO, "text/html")
+    assert told is not None and b"<script>" not in told[1] and b'"">' not in told[1]
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "a b.whl", "", ".whl", "x" * 300, "a_b-1.0.whl.metadata"])
+def test_files_with_odd_names_are_left_out(name: str) -> None:
+    assert python({**wheel(), "filename": name}).files == {}
+
+
+@pytest.mark.parametrize(
+    ("data", "kind"),
+    [
+        (b"{", packages_python.JSON_TYPE),
+        (b"[]", packages_python.JSON_TYPE),
+        (b'{"files": [{}]}', packages_python.JSON_TYPE),
+        (b'{"files": [{"filename": 1, "url": ""}]}', packages_python.JSON_TYPE),
+        (b"[" * 100_000, packages_python.JSON_TYPE),
+        (b"<html>", "application/octet-stream"),
+    ],
+)
+def test_what_is_no_listing_of_python_is_refused(data: bytes, kind: str) -> None:
+    with pytest.raises(ListingInvalid):
+        packages_python.read_answer(data, kind, PAGE, DEMO)
+
+
+# -- npm -------------------------------------------------------------------------------------------
+
+
+def npm(tarball: str, version: str = "1.0.0", **dist: Any) -> Listing:
+    told = {
+        "name": "@a/b",
+        "dist-tags": {"latest": version},
+        "versions": {version: {"dist": {"tarball": tarball, **dist}}},
+    }
+    page, address = "https://mirror.example.com/npm/@a%2Fb", "https://mirror.example.com/npm/"
+    return packages_npm.read_answer(json.dumps(told).encode(), page, Wanted("@a/b"), address)
+
+
+def test_archives_are_offered_below_the_registry_wherever_they_are() -> None:
+    integrity = "sha512-" + base64.b64encode(hashlib.sha512(b"x").digest()).decode()
+    listing = npm(
+        "https://files.example.net/blobs/b-1.0.0.tgz?token=1", integrity=f"md5-xx {integrity}", shasum="A" * 40
+    )
+    file = listing.files["b-1.0.0.tgz"]
+    assert file.url == "https://files.example.net/blobs/b-1.0.0.tgz?token=1" and file.version == "1.0.0"
+    assert file.digest == Digest("sha512", hashlib.sha512(b"x").hexdigest()) and file.hashes["sha1"] == "a" * 40
+    told = json.loads(listing.body)
+    assert told["versions"]["1.0.0"]["dist"]["tarball"] == "https://mirror.example.com/npm/@a/b/-/b-1.0.0.tgz"
+    assert list(npm("https://mirror.example.com/download/@a/b/1.0.0/abcdef").files) == ["b-1.0.0.tgz"]
+    one = packages_npm.tell(listing, Wanted("@a/b", version="latest"), "")
+    assert one is not None and json.loads(one[1])["dist"]["integrity"] == f"md5-xx {integrity}"
+    assert packages_npm.tell(listing, Wanted("@a/b", version="2.0.0"), "") is None
+
+
+@pytest.mark.parametrize(
+    "data", [b"{", b"[]", b'{"name": "c", "versions": {}}', b'{"name": "@a/b", "versions": {"1": 2}}']
+)
+def test_what_is_no_package_of_npm_is_refused(data: bytes) -> None:
+    with pytest.raises(ListingInvalid):
+        packages_npm.read_answer(data, PAGE, Wanted("@a/b"), PAGE)
+
+
+def test_versions_with_odd_names_are_left_out_and_two_never_share_a_file() -> None:
+    dist = {"dist": {"tarball": "https://x.example.net/a-1.0.0.tgz"}}
+    told = {"name": "@a/b", "versions": dict.fromkeys(("1.0.0", "1.0.0-x" * 100, "\ud800", "../1", "1.0"), dist)}
+    listing = packages_npm.read_answer(json.dumps(told).encode(), PAGE, Wanted("@a/b"), PAGE)
+    assert {name: file.version for name, file in listing.files.items()} == {"a-1.0.0.tgz": "1.0.0", "b-1.0.tgz": "1.0"}
+    assert json.loads(listing.body)["versions"].keys() == {"1.0.0", "1.0"}
+
+
+# -- anything at all -------------------------------------------------------------------------------
+
+texts = st.one_of(
+    st.text(max_size=8),
+    st.sampled_from(
+        ["a_b-1.0-py3-none-any.whl", "https://x.example.net/b-1.0.0.tgz", "1.0.0", "@a/b", ONE, "\ud800", "//["]
+    ),
+)
+KEYS = (
+    "files filename url hashes sha256 yanked core-metadata size requires-python name versions 1.0.0 dist tarball integrity "
+    "shasum dist-tags latest meta"
+)
+keys = st.sampled_from(KEYS.split())
+values = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), texts),
+    lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(keys, inner, max_size=6)),
+    max_leaves=20,
+)
+
+
+@settings(deadline=None)
+@given(values, values)
+def test_whatever_a_registry_says_is_read_or_refused_and_then_told(value: object, inner: object) -> None:
+    data = json.dumps(value).encode()
+    shaped = [
+        {"files": [value, {"filename": "a_b-1.0-py3-none-any.whl", "url": "x", "hashes": inner, "yanked": value}]},
+        {"files": [{"filename": value, "url": inner, "core-metadata": value, "requires-python": inner}]},
+    ]
+    for each in (data, *(json.dumps(one).encode() for one in shaped)):
+        with contextlib.suppress(ListingInvalid):
+            listing = packages_python.read_answer(each, packages_python.JSON_TYPE, PAGE, DEMO)
+            assert all(name.isascii() and len(file.version) <= 250 for name, file in listing.files.items())
+            for accept in ("", packages_python.JSON_TYPE):
+                assert packages_python.tell(read_listing(write_listing(listing)), DEMO, accept) is not None
+    wanted = Wanted("@a/b")
+    packuments = [
+        {"name": "@a/b", "versions": {"1.0.0": value, "2.0.0": {"dist": inner}}, "dist-tags": inner},
+        {"name": "@a/b", "versions": {"1.0.0": {"dist": {"tarball": value, "integrity": inner, "shasum": value}}}},
+        {"name": "@a/b", "versions": inner},
+    ]
+    for each in (data, *(json.dumps(one).encode() for one in packuments)):
+        with contextlib.suppress(ListingInvalid):
+            listing = packages_npm.read_answer(each, PAGE, wanted, PAGE)
+            for one in (wanted, wanted._replace(version="latest"), wanted._replace(version="1.0.0")):
+                packages_npm.tell(read_listing(write_listing(listing)), one, "")
+
+
+@settings(deadline=None)
+@given(st.text(alphabet=st.sampled_from("<>a= \"'#/&;\n\0hrefdatyan-"), max_size=200))
+def test_any_page_is_read_as_a_listing(text: str) -> None:
+    page = f"<a href={text}>x</a><base href='{text}'>{text}"
+    with contextlib.suppress(ListingInvalid):
+        listing = packages_python.read_answer(page.encode(), "text/html", PAGE, DEMO)
+        assert packages_python.tell(listing, DEMO, "") is not None
+
+
+@settings(deadline=None)
+@given(st.text(max_size=60))
+def test_any_path_is_a_package_or_nothing(path: str) -> None:
+    for module in (packages_python, packages_npm):
+        wanted = module.read_path("/" + path)
+        assert wanted is None or wanted.package.isascii()
+
+
+# -- what was said first ---------------------------------------------------------------------------
+
+
+def test_the_digest_that_was_told_first_holds_in_what_clients_are_told() -> None:
+    first = python(wheel())
+    later = python(wheel(hashes={"sha256": TWO})).after(first)
+    assert later.hashes_of("a_b-1.0-py3-none-any.whl") == {"sha256": ONE}
+    assert later.after(first).after(later).hashes_of("a_b-1.0-py3-none-any.whl") == {"sha256": ONE}
+    told = packages_python.tell(later, DEMO, packages_python.JSON_TYPE)
+    assert told is not None and json.loads(told[1])["files"][0]["hashes"] == {"sha256": ONE}
+    changed = npm("https://x.example.net/b-1.0.0.tgz", integrity="sha256-" + base64.b64encode(bytes(32)).decode())
+    before = npm("https://x.example.net/b-1.0.0.tgz", integrity="sha256-" + base64.b64encode(bytes([1] * 32)).decode())
+    told = packages_npm.tell(changed.after(before), Wanted("@a/b"), "")
+    assert told is not None and base64.b64encode(bytes([1] * 32)) in told[1]
+
+
+def test_a_pinned_digest_and_all_else_of_a_listing_are_kept() -> None:
+    listing = python(wheel(hashes={})).pin("a_b-1.0-py3-none-any.whl", Digest("sha256", ONE))
+    assert read_listing(write_listing(listing)) == listing
+    assert python(wheel(hashes={})).after(listing).hashes_of("a_b-1.0-py3-none-any.whl") == {"sha256": ONE}
+    for data in (b"", b"{}\n", b"[]\nx", write_listing(listing)[:20]):
+        with pytest.raises(ListingInvalid):
+            read_listing(data)
+
+
+# -- addresses -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "http://files.example.com/x",
+        "https://user:secret@files.example.com/x",
+        "https://127.0.0.1/x",
+        "https://[::1]/x",
+        "https://localhost/x",
+        "file:///etc/passwd",
+        "ftp://files.example.com/x",
+        "https://files.example.com:99999/x",
+    ],
+)
+def test_an_address_that_a_registry_tells_is_a_name_by_tls_without_a_credential(text: str) -> None:
+    with pytest.raises(RegistryFailed):
+        read_page(text, Page(Scheme.HTTPS, "mirror.example.com", 443, "/simple/"))
+
+
+def test_an_address_is_sent_without_anything_that_ends_a_line() -> None:
+    page = read_page("/a b\r\nX: y?q=\u00e4 \n", Page(Scheme.HTTP, "mirror.example.com", 8080, "/simple/"))
+    assert page.target.isascii() and not set(page.target) & set(" \r\n")
+    assert page.text.startswith("http://mirror.example.com:8080/a")

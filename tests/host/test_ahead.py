@@ -1,0 +1,156 @@
+"""A keeper is forked ahead of need and builds the next box; whatever becomes of it meanwhile, boxes are built and nothing stays."""
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from coldframe.contract.errors import IsolationUnavailable
+from coldframe.host.builder import Builder
+from coldframe.host.cgroups import BoxGroups
+from coldframe.host.machine import Machine
+from coldframe.host.workspaces import HISTORY
+from tests.host.machines import as_root_and_ordinary, needs_bubblewrap, new_box, on_a_machine, run, until
+from tests.host.test_machine import made, nothing_is_left
+
+pytestmark = needs_bubblewrap
+
+
+def keeper_of(machine: Machine, name: str) -> int:
+    mark = machine._marks.read(name)
+    assert mark is not None
+    return mark.pid
+
+
+async def waiting(builder: Builder) -> int:
+    """The keeper that waits, once there is one."""
+
+    async def there() -> bool:
+        return bool(builder._ahead)
+
+    await until(there, "a keeper waits")
+    return builder._ahead[0].pid
+
+
+@as_root_and_ordinary
+def test_the_keeper_that_waits_builds_the_next_box_and_another_waits_then(who: str) -> None:
+    async def steps(machine: Machine) -> None:
+        await machine.prepare()
+        seen = []
+        for name in ("one", "two"):
+            seen.append(await waiting(machine._builder))
+            box = await new_box(machine, name, agent=name)
+            assert keeper_of(machine, name) == seen[-1]
+            assert (await run(box, f"echo {name} > file; cat file")).stdout == f"{name}\n"
+        assert await waiting(machine._builder) not in seen
+
+    on_a_machine(steps, who=who)
+
+
+@as_root_and_ordinary
+def test_boxes_that_are_built_while_nobody_waits_have_keepers_of_their_own(who: str) -> None:
+    async def steps(machine: Machine) -> None:
+        await machine.prepare()
+        names = ["one", "two", "three"]
+        boxes = await asyncio.gather(*(new_box(machine, name, agent=name) for name in names))
+        assert len({keeper_of(machine, name) for name in names}) == 3
+        for name, box in zip(names, boxes, strict=True):
+            assert (await run(box, f"echo {name}")).stdout == f"{name}\n"
+
+    on_a_machine(steps, who=who)
+
+
+@as_root_and_ordinary
+def test_a_keeper_that_is_killed_while_it_waits_is_not_missed(who: str) -> None:
+    async def steps(machine: Machine) -> None:
+        await machine.prepare()
+        pid = await waiting(machine._builder)
+        os.kill(pid, signal.SIGKILL)
+
+        async def gone() -> bool:
+            return not os.path.exists(f"/proc/{pid}")
+
+        await until(gone, "it is gone")
+        assert (await run(await new_box(machine), "echo built")).stdout == "built\n"
+        assert keeper_of(machine, "box") != pid
+
+    on_a_machine(steps, who=who)
+
+
+@as_root_and_ordinary
+def test_a_keeper_that_waits_ends_with_the_machine_that_it_waits_for(who: str) -> None:
+    async def steps(machine: Machine) -> None:
+        await machine.prepare()
+        pid = await waiting(machine._builder)
+        machine._builder._ahead[0].answer.close()  # as `kill -9` of the daemon does
+
+        async def gone() -> bool:
+            return not os.path.exists(f"/proc/{pid}")
+
+        await until(gone, "it is gone")
+
+    on_a_machine(steps, who=who)
+
+
+def test_a_sweep_spares_the_groups_of_the_keeper_that_waits_and_of_its_box_and_removes_those_of_an_earlier_one() -> (
+    None
+):
+    async def steps(machine: Machine) -> None:
+        left = BoxGroups(machine._controllers, machine.installation, "ahead-of-a-daemon-before")
+        left.create_ahead()
+        await machine.prepare()
+        pid = await waiting(machine._builder)
+        await machine.sweep(keep_boxes=set(), keep_sessions=set())
+        assert not any(os.path.exists(path) for path in left.paths.values())
+        assert await waiting(machine._builder) == pid
+        box = await new_box(machine)
+        assert keeper_of(machine, "box") == pid
+        for _ in range(2):  # the second no longer knows what was built before the first
+            await machine.sweep(keep_boxes={"box"}, keep_sessions=set())
+            assert (await run(box, "echo alive")).stdout == "alive\n"
+        later = await waiting(machine._builder)
+        await machine.end_box("box")
+        await machine._endings.finish()
+        assert {path.name for path in made(machine)["groups"]} <= machine._builder.group_names
+        assert Path(f"/proc/{later}").exists()
+
+    on_a_machine(steps)
+
+
+@as_root_and_ordinary
+def test_nothing_is_left_of_a_box_that_the_keeper_that_waited_could_not_build(who: str) -> None:
+    async def steps(machine: Machine) -> None:
+        await machine.prepare()
+        await waiting(machine._builder)
+        machine._builder._is_prepared = False  # nobody waits afterwards
+        await machine.create_workspace("agent")
+        os.unlink(os.path.join(machine.workspaces.of_agent("agent"), HISTORY))
+        with pytest.raises(IsolationUnavailable, match="exec_history"):
+            await new_box(machine)
+        await nothing_is_left(machine)
+
+    on_a_machine(steps, who=who)
+
+
+def test_who_is_endangered_is_let_out_of_the_groups_after_a_while() -> None:
+    async def steps(machine: Machine) -> None:
+        builder = machine._builder
+        let_out = []
+
+        class Endangered(BoxGroups):
+            def let_out(self) -> None:
+                let_out.append(self.name)
+
+        await new_box(machine)
+        builder._endangered.append(Endangered(machine._controllers, machine.installation, "named"))
+        await new_box(machine, "other")
+
+        async def done() -> bool:
+            return "named" in let_out
+
+        await until(done, "it is let out")
+        assert not builder._endangered
+
+    on_a_machine(steps)

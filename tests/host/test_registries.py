@@ -1,0 +1,153 @@
+"""Registries and credentials are those of the host's own clients, wherever they stand, and none of a box's choice."""
+
+import base64
+from pathlib import Path
+
+import pytest
+
+from coldframe.host.package_clients import client_environment, client_files
+from coldframe.host.registries import RegistrySettings, read_registry_settings
+from coldframe.policy.network_rules import PackageKind, Registry, Scheme
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A host without any settings, whose pip and npm use one registry each by themselves."""
+    texts = {
+        "usr/lib/python3/dist-packages/pip/_internal/models/index.py": (
+            'PyPI = PackageIndex("https://index.example.com/", file_storage_domain="files.example.com")\n'
+            'TestPyPI = PackageIndex(\n    "https://test.example.com/"\n)\n'
+        ),
+        "npm/node_modules/@npmcli/config/lib/definitions/definitions.js": (
+            "  registry: new Definition('registry', {\n    default: 'https://npm.example.com/',\n    type: url,\n"
+        ),
+        "npm/bin/npm": "#!/bin/sh\n",
+        "home/user/.keep": "",
+    }
+    for path, text in texts.items():
+        write(tmp_path, path, text)
+    (tmp_path / "npm/bin/npm").chmod(0o755)
+    return tmp_path
+
+
+def write(root: Path, path: str, text: str) -> None:
+    (root / path).parent.mkdir(parents=True, exist_ok=True)
+    (root / path).write_text(text)
+
+
+def read(root: Path, **environment: str) -> RegistrySettings:
+    given = {"PATH": f"{root}/npm/bin", **environment}
+    return read_registry_settings(given, f"{root}/home/user", root=str(root))
+
+
+def credential(settings: RegistrySettings, registry: Registry) -> str | None:
+    return {one.registry: one.authorization for one in settings.credentials}.get(registry)
+
+
+def basic(text: str) -> str:
+    return "Basic " + base64.b64encode(text.encode()).decode()
+
+
+def test_without_settings_clients_use_their_own_registries(root: Path) -> None:
+    settings = read(root)
+    assert settings.npm == Registry("npm.example.com", kind=PackageKind.NPM) and settings.is_npm_usual
+    assert settings.python[0].path == "/simple/" and settings.python[0].kind is PackageKind.PYTHON
+    assert settings.credentials == () and set(settings.all) == {*settings.python, settings.npm}
+
+
+@pytest.mark.parametrize(
+    "path", ["etc/pip.conf", "etc/xdg/pip/pip.conf", "home/user/.pip/pip.conf", "home/user/.config/pip/pip.conf"]
+)
+def test_the_index_stands_in_any_of_the_files_of_pip(root: Path, path: str) -> None:
+    text = "[global]\nindex-url = https://me:p%40ss@mirror.example.com:8081/api/pypi/simple\n"
+    write(root, path, text + "extra-index-url =\n    https://more.example.com/simple/\n    file:///opt/simple\n")
+    first, more = read(root, XDG_CONFIG_DIRS="/etc/xdg").python
+    assert first == Registry("mirror.example.com", 8081, "/api/pypi/simple", Scheme.HTTPS, PackageKind.PYTHON)
+    assert more.name == "more.example.com"
+    settings = read(root, XDG_CONFIG_DIRS="/etc/xdg")
+    assert credential(settings, first) == basic("me:p@ss") and "p@ss" not in repr(settings)
+    assert settings.left_out == ("file:///opt/simple: it is not on the network",)
+
+
+def test_the_environment_of_the_daemon_goes_before_its_files(root: Path) -> None:
+    write(root, "etc/pip.conf", "[global]\nindex-url = https://file.example.com/simple\n")
+    write(root, "home/user/.npmrc", "registry=https://file.example.com/npm/\n")
+    settings = read(
+        root, PIP_INDEX_URL="http://pip.example.com:3141/root/", NPM_CONFIG_REGISTRY="https://deno.example.com"
+    )
+    assert [one.address for one in settings.all] == ["http://pip.example.com:3141/root/", "https://deno.example.com/"]
+    assert not settings.is_npm_usual
+    assert read(root, PIP_CONFIG_FILE="/dev/null").python[0].name != "file.example.com"
+    assert read(root, PIP_NO_INDEX="1").python == ()
+
+
+def test_a_credential_of_pip_may_stand_in_netrc(root: Path) -> None:
+    write(root, "home/user/.netrc", "machine mirror.example.com login me password secret\n")
+    settings = read(root, PIP_INDEX_URL="https://mirror.example.com/simple/")
+    assert credential(settings, settings.python[0]) == basic("me:secret")
+
+
+def test_npm_has_scopes_and_credentials_for_parts_of_an_address(root: Path) -> None:
+    lines = [
+        "; a comment",
+        "registry=https://mirror.example.com/api/npm/",
+        "@corp:registry=https://corp.example.com/npm",
+        "@other:registry = https://other.example.com/",
+        "//mirror.example.com/api/:_authToken=${NPM_TOKEN}",
+        "//corp.example.com/npm/:username=me",
+        f"//corp.example.com/npm/:_password={base64.b64encode(b'secret').decode()}",
+        "//other.example.com/else/:_authToken=not-for-this",
+        "always-auth=true",
+    ]
+    write(root, "home/user/.npmrc", "\n".join(lines))
+    settings = read(root, NPM_TOKEN="of-the-host")
+    scopes = dict(settings.npm_scopes)
+    assert settings.npm is not None and scopes.keys() == {"@corp", "@other"}
+    assert credential(settings, settings.npm) == "Bearer of-the-host"
+    assert credential(settings, scopes["@corp"]) == basic("me:secret")
+    assert credential(settings, scopes["@other"]) is None
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "https://10.0.0.5/simple",
+        "http://localhost:3141/simple",
+        "https://[fd00::1]/simple",
+        "https://mirror.example.com/simple?token=1",
+        "https://mirror.example.com/a/../b",
+        "nonsense",
+        "https://mirror.example.com:port/",
+    ],
+)
+def test_what_no_box_can_be_given_is_left_out_and_told(root: Path, address: str) -> None:
+    settings = read(root, PIP_INDEX_URL=address)
+    assert settings.python == () and len(settings.left_out) == 1
+
+
+def test_files_that_cannot_be_read_are_passed_over(root: Path) -> None:
+    write(root, "etc/pip.conf", "no section\n")
+    write(root, "home/user/.npmrc", "\0\n=\nregistry\n")
+    (root / "home/user/.netrc").mkdir()
+    settings = read(root)
+    assert settings.npm is not None and settings.left_out[0].endswith("pip.conf cannot be read")
+
+
+def test_the_clients_of_a_box_are_told_of_registries_without_credentials(root: Path) -> None:
+    lines = "registry=https://me:secret@mirror.example.com/npm\n@corp:registry=https://corp.example.com/npm\n"
+    write(root, "home/user/.npmrc", lines)
+    settings = read(
+        root, PIP_INDEX_URL="https://me:secret@a.example.com/s", PIP_EXTRA_INDEX_URL="https://b.example.com/s"
+    )
+    text = "".join(client_files(settings).values())
+    assert "secret" not in text + repr(client_environment(settings))
+    for line in (
+        "index-url = https://a.example.com/s/",
+        "    https://b.example.com/s/",
+        "registry=https://mirror.example.com/npm/",
+        "@corp:registry=https://corp.example.com/npm/",
+    ):
+        assert line in text.splitlines()
+    assert client_environment(settings)["NPM_CONFIG_REGISTRY"] == "https://mirror.example.com/npm/"
+    (root / "home/user/.npmrc").unlink()
+    assert "NPM_CONFIG_REGISTRY" not in client_environment(read(root))
