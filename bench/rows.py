@@ -293,7 +293,7 @@ LONE = (
             Figure("E1fi", "intercept failed", "the same in mode `intercept`", "", (most(0),)),
             Figure("E1l", "record", "share of writing the record in one GET", "%", (most(5),)),
         ),
-        {"rounds": 12, "gets": 40, "bulk_mib": 256, "at_once": 200},
+        {"rounds": 10, "gets": 30, "bulk_mib": 128, "at_once": 200},
         {"rounds": 2, "gets": 8, "bulk_mib": 16, "at_once": 50},
     ),
 )

@@ -84,6 +84,7 @@ def reachable(**environment: str) -> Iterator[Reachable]:
             try:
                 yield Reachable(installation, room)
             finally:
+                os.write(end, b".")  # not its end alone: a child forked meanwhile may hold it too
                 os.close(end)
                 left = answers.read()
             assert not left, f"the installation left behind:\n{left.decode()}"

@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import shlex
+import signal
 import socket
 import ssl
 import statistics
@@ -29,6 +30,8 @@ from tests.installation import Installation
 from tests.reachable import alone
 
 PORT = 8443
+PATIENCE_S = 120.0
+"""Of one answer."""
 RULES = f"""version: 1
 network:
   profiles:
@@ -103,6 +106,7 @@ def figures(rounds: int, gets: int, bulk_mib: int, at_once: int, peers: str) -> 
 def _measure(
     installation: Installation, rounds: int, gets: int, bulk_mib: int, at_once: int, peers: str
 ) -> dict[str, float]:
+    signal.alarm(0)  # the patience of tests, which this is none of
     with open("/etc/hosts", "a", encoding="ascii") as names:  # that of the room; peers ask without a dot at the end
         names.write(f"{ADDRESSES[SITE][0]} {SITE}\n")
     with (
@@ -138,7 +142,9 @@ def _measure(
 
 
 def _direct(what: str, count: int) -> list[float]:
-    return _read(subprocess.run(_command(what, count, ADDRESSES[SITE][0]), capture_output=True, text=True))
+    return _read(
+        subprocess.run(_command(what, count, ADDRESSES[SITE][0]), capture_output=True, text=True, timeout=PATIENCE_S)
+    )
 
 
 def _inside(sandbox: SyncSandbox) -> Way:
@@ -156,7 +162,7 @@ def _command(what: str, count: int, place: str) -> list[str]:
 
 
 def _read(done: "subprocess.CompletedProcess[str]") -> list[float]:
-    if done.returncode != 0:
+    if done.returncode != 0 or not done.stdout.strip():
         raise RuntimeError(done.stderr[-500:])
     return list(map(float, json.loads(done.stdout.strip().splitlines()[-1])))
 
@@ -173,7 +179,7 @@ def _peers(folder: str, work: str) -> Iterator[tuple[str, Way]]:
             "filesystem": {"denyRead": [], "allowWrite": [work], "denyWrite": []},
         }, file)  # fmt: skip
     programs: Mapping[str, list[str]] = {
-        "srt-python": [os.path.join(folder, "srt-python", "bin", "srt")],
+        "srt-python": [os.path.join(folder, "srt-python", "bin", "python"), "-m", "sandbox_runtime.cli"],
         "srt-npm": [os.path.join(folder, "srt-npm", "node_modules", ".bin", "srt")],
     }
     for name, program in programs.items():
@@ -183,11 +189,15 @@ def _peers(folder: str, work: str) -> Iterator[tuple[str, Way]]:
 
         def ask(what: str, count: int, program: list[str] = program) -> list[float]:
             line = shlex.join(_command(what, count, SITE))
-            return _read(subprocess.run([*program, "--settings", settings, "-c", line], capture_output=True, text=True))
+            return _read(
+                subprocess.run(
+                    [*program, "--settings", settings, "-c", line], capture_output=True, text=True, timeout=PATIENCE_S
+                )
+            )
 
         try:
             ask("get", 1)
-        except (RuntimeError, ValueError, IndexError) as error:
+        except (OSError, RuntimeError, ValueError, subprocess.TimeoutExpired) as error:
             sys.stderr.write(f"{name}: {error}\n")
             continue
         yield name, ask

@@ -213,7 +213,8 @@ def _conditions(wanted: Wanted) -> tuple[list[str], list[Any]]:
 
     for name in ("sandbox_id", "agent_id", "command_id"):
         if (value := getattr(wanted, name)) is not None:
-            want(f"{name} = ?", value)
+            # A command has few contacts, a sandbox many: with `+` the index of the latter is left.
+            want(f"{'+' if wanted.command_id is not None and name != 'command_id' else ''}{name} = ?", value)
     if wanted.outcome is not None:
         want("outcome = ?", wanted.outcome.value)
     if wanted.host is not None:

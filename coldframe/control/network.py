@@ -55,7 +55,7 @@ AGAIN_LONGEST_S = 5.0
 LAST_WORD = timedelta(minutes=1)
 """How long after the end of a sandbox the ends of its contacts may come; then they are not known to anybody."""
 MOST_IN_PAGE = 1000
-MOST_IN_RESULT = 10_000
+MOST_IN_RESULT = 1000
 """Contacts of one command that are looked at for its result; the log has all."""
 
 Decide = Callable[[NetworkQuestion, SandboxInfo], Awaitable[NetworkAnswer]]

@@ -86,7 +86,9 @@ class Networked:
     def _spawn_daemon(self) -> int:
         read, write = os.pipe()
         program = (
-            "import asyncio, os\nfrom coldframe.host.daemon import serve\n"
+            "import asyncio, os, signal\nfrom coldframe.host.daemon import serve\n"
+            # what a shell starts in the background ignores it, and so would this
+            "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
             f"asyncio.run(serve({self.folder!r}, ready=lambda: os.write({write}, b'.')))"
         )
         environment = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "PYTHONPATH": str(CHECKOUT)}

@@ -153,6 +153,8 @@ OPERATIONS: dict[str, tuple[str, str, object]] = {
     "label.set": ("PUT", "/v1/agents/AGENT/label", {"label": "PUBLIC", "reason": "table"}),
     "ledger.read": ("GET", "/v1/ledger/entries?limit=1", None),
     "ledger.verify": ("GET", "/v1/ledger/verify", None),
+    "network.read": ("GET", "/v1/sandboxes/SANDBOX/network", None),
+    "network.search": ("GET", "/v1/network", None),
     "policy.load": ("PUT", "/v1/policy", b"RULES"),
     "policy.read": ("GET", "/v1/policy", None),
     "receipt.read": ("GET", "/v1/receipts/RECEIPT", None),

@@ -133,7 +133,7 @@ def test_the_contract_is_there_before_the_first_command_and_the_same_everywhere(
     for undefined in (
         {"template": "none"},
         {"isolation": "none"},
-        {"network": "open"},
+        {"network": "bridge"},
         {"limits": {"pids": None}},
         {"extra": 1},
     ):

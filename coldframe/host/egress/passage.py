@@ -274,7 +274,10 @@ class Passage:
         if hello is None:
             raise Denied("network:sni", "it speaks no TLS, and a rule wants to see a name")
         if hello.ech is not Ech.ABSENT:
-            raise Denied("network:sni", "an encrypted hello may ask for another name than it shows")
+            raise Denied(
+                "network:sni",
+                "an encrypted hello may ask for another name than it shows: turn it off in the client, or use `intercept`",
+            )
         self._check_name(hello.server_name)
 
     def _check_name(self, name: str | None) -> None:
