@@ -97,9 +97,12 @@ class Site:
                 for _ in range(pieces):
                     writer.write(PIECE)
                     await writer.drain()
-            case "/v1/more":  # and an answer that nobody asked for
-                send("200 OK", PIECE * int(asked["pieces"]))
-                send("200 OK", b"not asked for")
+            case "/v1/more":  # and an answer that nobody asked for, at once: what comes later looks like the next one
+                body, extra = (
+                    PIECE * int(asked["pieces"]),
+                    b"HTTP/1.1 200 OK\r\nContent-Length: 13\r\n\r\nnot asked for",
+                )
+                writer.write(f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body + extra)
             case "/v1/events":
                 writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: first\n\n")
                 await writer.drain()
