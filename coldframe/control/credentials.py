@@ -51,6 +51,7 @@ from coldframe.control.vault import Vault
 from coldframe.policy.credentials import ServiceInvalid, Use, find_misuse, read_service
 from coldframe.policy.egress import NO_AGENT, paths_of
 from coldframe.policy.hooks import decide_secret
+from coldframe.policy.labels import join
 from coldframe.policy.targets import read_target
 
 REFUSED_EVERY = timedelta(minutes=1)
@@ -340,7 +341,7 @@ class Credentials:
             sandbox_id=info.sandbox_id,
             session_id=session.session_id,
             agent_id=info.agent_id or NO_AGENT,
-            taint=session.taint,
+            taint=join(session.taint, info.workspace_label),
             credential=terms.name,
             production=terms.production,
             purpose=terms.purpose,

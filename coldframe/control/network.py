@@ -139,7 +139,7 @@ class Network:
         """Read events to their end. Whoever is there may be new and know nothing, so it is told all, once it is listened to:
         if that comes too late, the events have ended as well."""
         events = cast("AsyncGenerator[NetworkQuestion | NetworkNews, None]", self._host.network_events())
-        telling = asyncio.ensure_future(self._tell_host())
+        telling = asyncio.ensure_future(self._tell_until_told())
         try:
             async with aclosing(events):
                 async for event in events:
@@ -155,6 +155,17 @@ class Network:
             with contextlib.suppress(asyncio.CancelledError, ColdframeError):
                 await telling
         return pause_s
+
+    async def _tell_until_told(self) -> None:
+        """A host that is listened to and was not told all would serve no box until it is lost the next time."""
+        pause_s = AGAIN_FIRST_S
+        while True:
+            try:
+                return await self._tell_host()
+            except ColdframeError as error:
+                _log.warning("the host could not be told labels and rules: %s", error.message)
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, AGAIN_LONGEST_S)
 
     async def _tell_host(self) -> None:
         """Labels first: while there are no rules nothing is allowed."""

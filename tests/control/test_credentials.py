@@ -471,3 +471,17 @@ def test_a_key_of_another_user_is_not_followed_through_a_link(tmp_path: Path) ->
             assert bench.control.credentials.list(OWNER) == [] and Role.OWNER
 
     asyncio.run(scenario())
+
+
+def test_a_use_is_judged_by_the_label_of_the_files_as_well_as_that_of_the_session(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path, RULES) as bench:
+            info = await bench.sandbox()
+            add(bench)
+            with bench.control.store.transaction() as connection:  # another box of the agent does so
+                bench.control.sandboxes.raise_workspace_label(info, Label.CONFIDENTIAL, connection=connection)
+            await ask(bench, info, handle(bench, info))
+            (entry,) = bench.entries(kinds=["secret.used"])
+            assert entry.body["context"]["taint"] == "CONFIDENTIAL"
+
+    asyncio.run(scenario())

@@ -557,3 +557,26 @@ def test_a_sandbox_that_cannot_be_made_leaves_no_network(tmp_path: Path) -> None
             assert bench.control.sandboxes.networked == {}
 
     asyncio.run(scenario())
+
+
+def test_a_host_that_could_not_be_told_all_is_told_again_while_it_is_listened_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path, RULES) as bench:
+            await bench.sandbox()
+            await listened(bench)
+            raise_taint, failures = bench.host.raise_taint, [HostUnreachable("its label could not be written down")]
+
+            async def fail_once(sandbox_id: str, taint: Label) -> None:
+                if failures:
+                    raise failures.pop()
+                await raise_taint(sandbox_id, taint)
+
+            monkeypatch.setattr(bench.host, "raise_taint", fail_once)
+            told = len(bench.host.rules)
+            bench.host.break_off()
+            await until(lambda: len(bench.host.rules) > told)
+            assert not failures and bench.host.has_reader
+
+    asyncio.run(scenario())

@@ -159,3 +159,11 @@ def test_a_large_answer_passes_whole() -> None:
 )
 def test_a_packed_answer_is_told_from_one_that_can_be_read(headers: tuple[str, ...], legible: bool) -> None:
     assert is_legible(pairs(*headers)) is legible
+
+
+def test_an_answer_is_not_asked_for_in_parts_between_which_the_secret_could_be_cut() -> None:
+    headers = pairs(f"authorization: Bearer {A}", "range: bytes=0-20", 'if-range: "one"', "accept: */*")
+    found = find_handle(headers)
+    assert found is not None
+    names = [name for name, _ in Swap(found, SECRET).put_in(headers)]
+    assert names == [b"authorization", b"accept", b"accept-encoding"]
