@@ -10,7 +10,7 @@ import typer
 from coldframe.cli.output import Chosen, show_json
 
 if TYPE_CHECKING:
-    from coldframe.host.egress.packages_cache import CacheUsage
+    from coldframe.host.egress.packages.cache import CacheUsage
 
 app = typer.Typer(help="See and empty the cache of packages. Works on this machine alone.", no_args_is_help=True)
 
@@ -18,7 +18,7 @@ app = typer.Typer(help="See and empty the cache of packages. Works on this machi
 @app.command()
 def show() -> None:
     """Tell how much is kept, and where."""
-    from coldframe.host.egress.packages_cache import measure_cache
+    from coldframe.host.egress.packages.cache import measure_cache
 
     _tell("kept", *_look(measure_cache))
 
@@ -26,7 +26,7 @@ def show() -> None:
 @app.command()
 def purge() -> None:
     """Remove all that is kept. What is installed stays; the next installation asks the registries again."""
-    from coldframe.host.egress.packages_cache import purge_cache
+    from coldframe.host.egress.packages.cache import purge_cache
 
     _tell("removed", *_look(purge_cache))
 
@@ -34,7 +34,7 @@ def purge() -> None:
 def _look(work: "Callable[[int], CacheUsage]") -> "tuple[str, CacheUsage]":
     from coldframe.cli.connection import settings
     from coldframe.contract.errors import PermissionDenied
-    from coldframe.host.egress.packages_cache import FOLDER, CacheUsage
+    from coldframe.host.egress.packages.cache import FOLDER, CacheUsage
 
     path = os.path.join(settings().data_dir, "host", FOLDER)
     try:

@@ -9,7 +9,7 @@ such a box is served only when it has told both the rules and the label of the s
 in the kernel, and nothing leaves.
 
 On disk, below `<data>/host/`: `lineage/`, the record of each sandbox (see `egress/lineage.py`), also after its end, and
-`packages/`, what was fetched of them (see `egress/packages_cache.py`).
+`packages/`, what was fetched of them (see `egress/packages/cache.py`).
 """
 
 import asyncio
@@ -36,7 +36,7 @@ from coldframe.contract.policy import Hook, Label
 from coldframe.host.confine import ConfineError
 from coldframe.host.egress import arrivals as arriving
 from coldframe.host.egress.arrivals import Arrivals
-from coldframe.host.egress.packages_cache import FOLDER as PACKAGES
+from coldframe.host.egress.packages.cache import FOLDER as PACKAGES
 from coldframe.host.marks import HANDOVER_NAME, KeeperMark, Marks
 from coldframe.host.network_records import page_of
 from coldframe.host.outfit import Outfit, make_outfit

@@ -13,8 +13,8 @@ import h11
 from coldframe.host.egress.bodies import chunk
 from coldframe.host.egress.dial import DialFailed
 from coldframe.host.egress.forwarding import HANDSHAKE_S, ServerFailed, describe
-from coldframe.host.egress.http2_connection import Exchange, ExchangeBroken, Held, Http2Connection, Reset
-from coldframe.host.egress.http2_heads import Answer, Http2Request, Pairs, read_answer, read_trailers, write_request
+from coldframe.host.egress.http2.connection import Exchange, ExchangeBroken, Held, Http2Connection, Reset
+from coldframe.host.egress.http2.heads import Answer, Http2Request, Pairs, read_answer, read_trailers, write_request
 from coldframe.host.egress.passage import Passage
 from coldframe.host.egress.requests import MAX_HEAD_BYTES, write_head
 from coldframe.host.egress.responses import HOP_BY_HOP, ResponseInvalid

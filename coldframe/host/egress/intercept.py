@@ -5,7 +5,7 @@ this process, over TLS that is verified against the host's roots. Each request i
 byte of it goes out, also the second one of a connection, and what goes out is written anew from what was judged. One
 request at a time: what a program sends ahead waits.
 
-Who prefers HTTP/2 gets it (`http2_session.py`). After an upgrade to a websocket that was judged as a request, the bytes pass as they are.
+Who prefers HTTP/2 gets it (`http2/session.py`). After an upgrade to a websocket that was judged as a request, the bytes pass as they are.
 """
 
 import asyncio
@@ -25,8 +25,8 @@ from coldframe.host.egress.forwarding import (
     ServerFailed,
     describe,
 )
-from coldframe.host.egress.packages import PackageView
-from coldframe.host.egress.packages_reply import ProgramLeft, reply_package, write_refusal
+from coldframe.host.egress.packages.reply import ProgramLeft, reply_package, write_refusal
+from coldframe.host.egress.packages.view import PackageView
 from coldframe.host.egress.passage import FIRST_BYTES_S, Denied, Passage
 from coldframe.host.egress.requests import HeadReader, RequestHead, RequestInvalid
 from coldframe.host.egress.responses import refuse
@@ -34,7 +34,7 @@ from coldframe.host.egress.streams import Stream, TlsStream
 from coldframe.policy.network_rules import Scheme
 
 if TYPE_CHECKING:
-    from coldframe.host.egress.http2_connection import Held
+    from coldframe.host.egress.http2.connection import Held
 
 IDLE_S = 75.0
 """From the end of one request to the whole head of the next."""
@@ -86,8 +86,8 @@ class Interception:
 
     async def _serve_streams(self, passage: Passage, client: TlsStream) -> str:
         # With libraries that not every broker needs.
-        from coldframe.host.egress.http2_connection import Held
-        from coldframe.host.egress.http2_session import Http2Session
+        from coldframe.host.egress.http2.connection import Held
+        from coldframe.host.egress.http2.session import Http2Session
 
         held = self._held.setdefault(passage.contact.sandbox_id, (Held(), Held()))
         try:

@@ -21,7 +21,7 @@ from coldframe.host.egress.authority import Authority
 from coldframe.host.egress.life import Box, Life, Reach, Secrets
 from coldframe.host.egress.lineage import Lineage
 from coldframe.host.egress.messages import Keepsakes
-from coldframe.host.egress.packages_cache import open_cache
+from coldframe.host.egress.packages.cache import open_cache
 from coldframe.host.egress.proxy import Proxies
 from coldframe.host.registries import RegistryCredential
 from coldframe.policy import labels

@@ -54,8 +54,8 @@ from coldframe.host.egress.messages import (
     UseRules,
     WithdrawCredential,
 )
-from coldframe.host.egress.packages import PackageView
-from coldframe.host.egress.packages_cache import PackageCache
+from coldframe.host.egress.packages.cache import PackageCache
+from coldframe.host.egress.packages.view import PackageView
 from coldframe.policy.document import read_document
 from coldframe.policy.network_rules import NetworkRules
 from coldframe.policy.network_section import load_network

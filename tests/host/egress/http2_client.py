@@ -10,7 +10,7 @@ import h2.connection
 import h2.events
 import h2.exceptions
 
-from coldframe.host.egress.http2_frames import FrameCutter, Goaway
+from coldframe.host.egress.http2.frames import FrameCutter, Goaway
 from tests.host.egress.world import SITE
 
 Pairs = list[tuple[bytes, bytes]]

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from coldframe.contract.policy import Outcome
-from coldframe.host.egress import docket, http2_connection
-from coldframe.host.egress.http2_frames import FrameCutter, Goaway, Http2Invalid, write_goaway
+from coldframe.host.egress import docket
+from coldframe.host.egress.http2 import connection as http2_connection
+from coldframe.host.egress.http2.frames import FrameCutter, Goaway, Http2Invalid, write_goaway
 from tests.host.egress.brokered import ORIGIN, Brokered, with_link
 from tests.host.egress.http2_client import Client, Heard
 from tests.host.egress.site import PIECE

@@ -19,13 +19,13 @@ from typing import Any
 import pytest
 
 from coldframe.contract.policy import Label, Outcome
-from coldframe.host.egress import packages as view_of_packages
-from coldframe.host.egress import packages_download, packages_fetch
 from coldframe.host.egress.broker import Broker
 from coldframe.host.egress.contact import EgressPackage, EgressRequest
 from coldframe.host.egress.intercept import Interception
-from coldframe.host.egress.packages import PackageView
-from coldframe.host.egress.packages_cache import CacheUsage, PackageCache, measure_cache, open_cache, purge_cache
+from coldframe.host.egress.packages import download, fetch
+from coldframe.host.egress.packages import view as view_of_packages
+from coldframe.host.egress.packages.cache import CacheUsage, PackageCache, measure_cache, open_cache, purge_cache
+from coldframe.host.egress.packages.view import PackageView
 from coldframe.host.egress.requests import read_head
 from coldframe.host.package_clients import client_environment, client_files
 from coldframe.host.registries import RegistryCredential, RegistrySettings
@@ -436,8 +436,8 @@ def test_with_the_registry_down_a_second_installation_works_from_what_is_kept_an
 def test_what_is_not_kept_of_a_registry_that_is_down_is_said_to_be_unreachable(
     mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert 2 * packages_fetch.HEAD_S < 30  # in which it has to be said, for a listing and a file
-    monkeypatch.setattr(packages_fetch, "HEAD_S", 1.0)
+    assert 2 * fetch.HEAD_S < 30  # in which it has to be said, for a listing and a file
+    monkeypatch.setattr(fetch, "HEAD_S", 1.0)
 
     async def steps(scene: Scene) -> None:
         await scene.site(mode=mode)
@@ -532,7 +532,7 @@ def test_a_file_that_breaks_off_never_looks_whole_and_is_not_kept() -> None:
 
 @pytest.mark.req("T4.25")
 def test_a_slow_registry_is_seen_to_get_on_and_stops_when_nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packages_download, "SHOWN_AT_S", 0.3)
+    monkeypatch.setattr(download, "SHOWN_AT_S", 0.3)
 
     async def steps(scene: Scene) -> None:
         await scene.site(mode="slow")
@@ -612,7 +612,7 @@ def test_a_registry_that_leads_elsewhere_or_grows_without_end_is_no_registry(mod
 
 
 def test_a_change_of_the_rules_ends_what_is_on_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packages_download, "SHOWN_AT_S", 0.1)
+    monkeypatch.setattr(download, "SHOWN_AT_S", 0.1)
 
     async def steps(scene: Scene) -> None:
         await scene.site(mode="slow")

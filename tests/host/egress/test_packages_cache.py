@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from coldframe.host.egress.packages_cache import (
+from coldframe.host.egress.packages.cache import (
     CacheUsage,
     Digest,
     DigestWrong,

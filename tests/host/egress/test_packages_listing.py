@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coldframe.host.egress import packages_npm, packages_python
-from coldframe.host.egress.packages_cache import Digest
-from coldframe.host.egress.packages_fetch import Page, RegistryFailed, read_page
-from coldframe.host.egress.packages_listing import Listing, ListingInvalid, Wanted, read_listing, write_listing
+from coldframe.host.egress.packages import npm, python
+from coldframe.host.egress.packages.cache import Digest
+from coldframe.host.egress.packages.fetch import Page, RegistryFailed, read_page
+from coldframe.host.egress.packages.listing import Listing, ListingInvalid, Wanted, read_listing, write_listing
 from coldframe.policy.network_rules import Scheme
 
 ONE, TWO = "1" * 64, "2" * 64
@@ -21,9 +21,9 @@ PAGE = "https://mirror.example.com/simple/a-b/"
 DEMO = Wanted("a-b")
 
 
-def python(*files: dict[str, Any], kind: str = packages_python.JSON_TYPE) -> Listing:
+def told_by_python(*files: dict[str, Any], kind: str = python.JSON_TYPE) -> Listing:
     told = {"meta": {"api-version": "1.0"}, "name": "a-b", "files": files}
-    return packages_python.read_answer(json.dumps(told).encode(), kind, PAGE, DEMO)
+    return python.read_answer(json.dumps(told).encode(), kind, PAGE, DEMO)
 
 
 def wheel(**more: Any) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def wheel(**more: Any) -> dict[str, Any]:
     ],
 )
 def test_paths_of_a_simple_index_are_projects_and_files(path: str, wanted: Wanted | None) -> None:
-    assert packages_python.read_path(path) == wanted
+    assert python.read_path(path) == wanted
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_paths_of_a_simple_index_are_projects_and_files(path: str, wanted: Wante
     ],
 )
 def test_paths_of_npm_are_packages_versions_and_archives(path: str, wanted: Wanted | None) -> None:
-    assert packages_npm.read_path(path) == wanted
+    assert npm.read_path(path) == wanted
 
 
 @pytest.mark.parametrize(
@@ -86,77 +86,79 @@ def test_paths_of_npm_are_packages_versions_and_archives(path: str, wanted: Want
     ],
 )
 def test_the_version_is_read_from_the_name_of_a_file(file: str, version: str) -> None:
-    assert packages_python.version_of(file, "a-b") == version
+    assert python.version_of(file, "a-b") == version
 
 
 # -- Python ----------------------------------------------------------------------------------------
 
 
 def test_files_of_python_are_offered_beside_the_listing_with_their_digests() -> None:
-    listing = python(wheel(**{"requires-python": ">=3", "yanked": "why", "size": 7, "core-metadata": {"sha256": TWO}}))
+    listing = told_by_python(
+        wheel(**{"requires-python": ">=3", "yanked": "why", "size": 7, "core-metadata": {"sha256": TWO}})
+    )
     file = listing.files["a_b-1.0-py3-none-any.whl"]
     assert (file.url, file.version) == ("https://mirror.example.com/files/x.whl", "1.0")
     assert listing.files["a_b-1.0-py3-none-any.whl.metadata"].digest == Digest("sha256", TWO)
-    told = packages_python.tell(listing, DEMO, packages_python.JSON_TYPE)
+    told = python.tell(listing, DEMO, python.JSON_TYPE)
     assert told is not None
     (entry,) = json.loads(told[1])["files"]
     assert entry["url"] == "a_b-1.0-py3-none-any.whl" and entry["hashes"] == {"sha256": ONE}
     assert (entry["requires-python"], entry["yanked"], entry["size"]) == (">=3", "why", 7)
     assert entry["core-metadata"] == {"sha256": TWO} and "dist-info-metadata" not in entry
-    told = packages_python.tell(listing, DEMO, "text/html")
+    told = python.tell(listing, DEMO, "text/html")
     assert told is not None and told[0].startswith("text/html")
-    page = packages_python.read_answer(told[1], "text/html", PAGE, DEMO)
+    page = python.read_answer(told[1], "text/html", PAGE, DEMO)
     assert page.files["a_b-1.0-py3-none-any.whl"].hashes == {"sha256": ONE}
     assert page.files["a_b-1.0-py3-none-any.whl.metadata"].hashes == {"sha256": TWO}
 
 
 def test_metadata_without_a_digest_is_not_offered() -> None:
-    assert list(python(wheel(**{"core-metadata": True})).files) == ["a_b-1.0-py3-none-any.whl"]
+    assert list(told_by_python(wheel(**{"core-metadata": True})).files) == ["a_b-1.0-py3-none-any.whl"]
 
 
 def test_html_is_told_so_that_nothing_of_the_registry_becomes_markup() -> None:
-    listing = python(wheel(**{"yanked": '"><script>', "requires-python": '">'}))
-    told = packages_python.tell(listing, DEMO, "text/html")
+    listing = told_by_python(wheel(**{"yanked": '"><script>', "requires-python": '">'}))
+    told = python.tell(listing, DEMO, "text/html")
     assert told is not None and b"<script>" not in told[1] and b'"">' not in told[1]
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "a b.whl", "", ".whl", "x" * 300, "a_b-1.0.whl.metadata"])
 def test_files_with_odd_names_are_left_out(name: str) -> None:
-    assert python({**wheel(), "filename": name}).files == {}
+    assert told_by_python({**wheel(), "filename": name}).files == {}
 
 
 @pytest.mark.parametrize(
     ("data", "kind"),
     [
-        (b"{", packages_python.JSON_TYPE),
-        (b"[]", packages_python.JSON_TYPE),
-        (b'{"files": [{}]}', packages_python.JSON_TYPE),
-        (b'{"files": [{"filename": 1, "url": ""}]}', packages_python.JSON_TYPE),
-        (b"[" * 100_000, packages_python.JSON_TYPE),
+        (b"{", python.JSON_TYPE),
+        (b"[]", python.JSON_TYPE),
+        (b'{"files": [{}]}', python.JSON_TYPE),
+        (b'{"files": [{"filename": 1, "url": ""}]}', python.JSON_TYPE),
+        (b"[" * 100_000, python.JSON_TYPE),
         (b"<html>", "application/octet-stream"),
     ],
 )
 def test_what_is_no_listing_of_python_is_refused(data: bytes, kind: str) -> None:
     with pytest.raises(ListingInvalid):
-        packages_python.read_answer(data, kind, PAGE, DEMO)
+        python.read_answer(data, kind, PAGE, DEMO)
 
 
 # -- npm -------------------------------------------------------------------------------------------
 
 
-def npm(tarball: str, version: str = "1.0.0", **dist: Any) -> Listing:
+def told_by_npm(tarball: str, version: str = "1.0.0", **dist: Any) -> Listing:
     told = {
         "name": "@a/b",
         "dist-tags": {"latest": version},
         "versions": {version: {"dist": {"tarball": tarball, **dist}}},
     }
     page, address = "https://mirror.example.com/npm/@a%2Fb", "https://mirror.example.com/npm/"
-    return packages_npm.read_answer(json.dumps(told).encode(), page, Wanted("@a/b"), address)
+    return npm.read_answer(json.dumps(told).encode(), page, Wanted("@a/b"), address)
 
 
 def test_archives_are_offered_below_the_registry_wherever_they_are() -> None:
     integrity = "sha512-" + base64.b64encode(hashlib.sha512(b"x").digest()).decode()
-    listing = npm(
+    listing = told_by_npm(
         "https://files.example.net/blobs/b-1.0.0.tgz?token=1", integrity=f"md5-xx {integrity}", shasum="A" * 40
     )
     file = listing.files["b-1.0.0.tgz"]
@@ -164,10 +166,10 @@ def test_archives_are_offered_below_the_registry_wherever_they_are() -> None:
     assert file.digest == Digest("sha512", hashlib.sha512(b"x").hexdigest()) and file.hashes["sha1"] == "a" * 40
     told = json.loads(listing.body)
     assert told["versions"]["1.0.0"]["dist"]["tarball"] == "https://mirror.example.com/npm/@a/b/-/b-1.0.0.tgz"
-    assert list(npm("https://mirror.example.com/download/@a/b/1.0.0/abcdef").files) == ["b-1.0.0.tgz"]
-    one = packages_npm.tell(listing, Wanted("@a/b", version="latest"), "")
+    assert list(told_by_npm("https://mirror.example.com/download/@a/b/1.0.0/abcdef").files) == ["b-1.0.0.tgz"]
+    one = npm.tell(listing, Wanted("@a/b", version="latest"), "")
     assert one is not None and json.loads(one[1])["dist"]["integrity"] == f"md5-xx {integrity}"
-    assert packages_npm.tell(listing, Wanted("@a/b", version="2.0.0"), "") is None
+    assert npm.tell(listing, Wanted("@a/b", version="2.0.0"), "") is None
 
 
 @pytest.mark.parametrize(
@@ -175,13 +177,13 @@ def test_archives_are_offered_below_the_registry_wherever_they_are() -> None:
 )
 def test_what_is_no_package_of_npm_is_refused(data: bytes) -> None:
     with pytest.raises(ListingInvalid):
-        packages_npm.read_answer(data, PAGE, Wanted("@a/b"), PAGE)
+        npm.read_answer(data, PAGE, Wanted("@a/b"), PAGE)
 
 
 def test_versions_with_odd_names_are_left_out_and_two_never_share_a_file() -> None:
     dist = {"dist": {"tarball": "https://x.example.net/a-1.0.0.tgz"}}
     told = {"name": "@a/b", "versions": dict.fromkeys(("1.0.0", "1.0.0-x" * 100, "\ud800", "../1", "1.0"), dist)}
-    listing = packages_npm.read_answer(json.dumps(told).encode(), PAGE, Wanted("@a/b"), PAGE)
+    listing = npm.read_answer(json.dumps(told).encode(), PAGE, Wanted("@a/b"), PAGE)
     assert {name: file.version for name, file in listing.files.items()} == {"a-1.0.0.tgz": "1.0.0", "b-1.0.tgz": "1.0"}
     assert json.loads(listing.body)["versions"].keys() == {"1.0.0", "1.0"}
 
@@ -216,10 +218,10 @@ def test_whatever_a_registry_says_is_read_or_refused_and_then_told(value: object
     ]
     for each in (data, *(json.dumps(one).encode() for one in shaped)):
         with contextlib.suppress(ListingInvalid):
-            listing = packages_python.read_answer(each, packages_python.JSON_TYPE, PAGE, DEMO)
+            listing = python.read_answer(each, python.JSON_TYPE, PAGE, DEMO)
             assert all(name.isascii() and len(file.version) <= 250 for name, file in listing.files.items())
-            for accept in ("", packages_python.JSON_TYPE):
-                assert packages_python.tell(read_listing(write_listing(listing)), DEMO, accept) is not None
+            for accept in ("", python.JSON_TYPE):
+                assert python.tell(read_listing(write_listing(listing)), DEMO, accept) is not None
     wanted = Wanted("@a/b")
     packuments = [
         {"name": "@a/b", "versions": {"1.0.0": value, "2.0.0": {"dist": inner}}, "dist-tags": inner},
@@ -228,9 +230,9 @@ def test_whatever_a_registry_says_is_read_or_refused_and_then_told(value: object
     ]
     for each in (data, *(json.dumps(one).encode() for one in packuments)):
         with contextlib.suppress(ListingInvalid):
-            listing = packages_npm.read_answer(each, PAGE, wanted, PAGE)
+            listing = npm.read_answer(each, PAGE, wanted, PAGE)
             for one in (wanted, wanted._replace(version="latest"), wanted._replace(version="1.0.0")):
-                packages_npm.tell(read_listing(write_listing(listing)), one, "")
+                npm.tell(read_listing(write_listing(listing)), one, "")
 
 
 @settings(deadline=None)
@@ -238,14 +240,14 @@ def test_whatever_a_registry_says_is_read_or_refused_and_then_told(value: object
 def test_any_page_is_read_as_a_listing(text: str) -> None:
     page = f"<a href={text}>x</a><base href='{text}'>{text}"
     with contextlib.suppress(ListingInvalid):
-        listing = packages_python.read_answer(page.encode(), "text/html", PAGE, DEMO)
-        assert packages_python.tell(listing, DEMO, "") is not None
+        listing = python.read_answer(page.encode(), "text/html", PAGE, DEMO)
+        assert python.tell(listing, DEMO, "") is not None
 
 
 @settings(deadline=None)
 @given(st.text(max_size=60))
 def test_any_path_is_a_package_or_nothing(path: str) -> None:
-    for module in (packages_python, packages_npm):
+    for module in (python, npm):
         wanted = module.read_path("/" + path)
         assert wanted is None or wanted.package.isascii()
 
@@ -254,22 +256,26 @@ def test_any_path_is_a_package_or_nothing(path: str) -> None:
 
 
 def test_the_digest_that_was_told_first_holds_in_what_clients_are_told() -> None:
-    first = python(wheel())
-    later = python(wheel(hashes={"sha256": TWO})).after(first)
+    first = told_by_python(wheel())
+    later = told_by_python(wheel(hashes={"sha256": TWO})).after(first)
     assert later.hashes_of("a_b-1.0-py3-none-any.whl") == {"sha256": ONE}
     assert later.after(first).after(later).hashes_of("a_b-1.0-py3-none-any.whl") == {"sha256": ONE}
-    told = packages_python.tell(later, DEMO, packages_python.JSON_TYPE)
+    told = python.tell(later, DEMO, python.JSON_TYPE)
     assert told is not None and json.loads(told[1])["files"][0]["hashes"] == {"sha256": ONE}
-    changed = npm("https://x.example.net/b-1.0.0.tgz", integrity="sha256-" + base64.b64encode(bytes(32)).decode())
-    before = npm("https://x.example.net/b-1.0.0.tgz", integrity="sha256-" + base64.b64encode(bytes([1] * 32)).decode())
-    told = packages_npm.tell(changed.after(before), Wanted("@a/b"), "")
+    changed = told_by_npm(
+        "https://x.example.net/b-1.0.0.tgz", integrity="sha256-" + base64.b64encode(bytes(32)).decode()
+    )
+    before = told_by_npm(
+        "https://x.example.net/b-1.0.0.tgz", integrity="sha256-" + base64.b64encode(bytes([1] * 32)).decode()
+    )
+    told = npm.tell(changed.after(before), Wanted("@a/b"), "")
     assert told is not None and base64.b64encode(bytes([1] * 32)) in told[1]
 
 
 def test_a_pinned_digest_and_all_else_of_a_listing_are_kept() -> None:
-    listing = python(wheel(hashes={})).pin("a_b-1.0-py3-none-any.whl", Digest("sha256", ONE))
+    listing = told_by_python(wheel(hashes={})).pin("a_b-1.0-py3-none-any.whl", Digest("sha256", ONE))
     assert read_listing(write_listing(listing)) == listing
-    assert python(wheel(hashes={})).after(listing).hashes_of("a_b-1.0-py3-none-any.whl") == {"sha256": ONE}
+    assert told_by_python(wheel(hashes={})).after(listing).hashes_of("a_b-1.0-py3-none-any.whl") == {"sha256": ONE}
     for data in (b"", b"{}\n", b"[]\nx", write_listing(listing)[:20]):
         with pytest.raises(ListingInvalid):
             read_listing(data)

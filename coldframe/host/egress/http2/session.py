@@ -13,9 +13,9 @@ from coldframe.host.egress.destination import Destination, Question
 from coldframe.host.egress.docket import Docket, Entry, Refusal
 from coldframe.host.egress.forwarding import ServerFailed
 from coldframe.host.egress.handles import Scrubber, is_legible
-from coldframe.host.egress.http2_connection import Exchange, ExchangeBroken, Held, Http2Connection, Reset
-from coldframe.host.egress.http2_frames import Http2Invalid
-from coldframe.host.egress.http2_heads import Answer, Http2Request, read_request, write_answer
+from coldframe.host.egress.http2.connection import Exchange, ExchangeBroken, Held, Http2Connection, Reset
+from coldframe.host.egress.http2.frames import Http2Invalid
+from coldframe.host.egress.http2.heads import Answer, Http2Request, read_request, write_answer
 from coldframe.host.egress.passage import Denied, Passage
 from coldframe.host.egress.requests import RequestInvalid
 from coldframe.host.egress.responses import explain

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from http import HTTPStatus
 from typing import NamedTuple
 
-from coldframe.host.egress.packages_cache import (
+from coldframe.host.egress.packages.cache import (
     MOST_FILE_BYTES,
     Digest,
     DigestWrong,
@@ -18,7 +18,7 @@ from coldframe.host.egress.packages_cache import (
     PackageCache,
     check_file,
 )
-from coldframe.host.egress.packages_fetch import RegistryFailed, Reply
+from coldframe.host.egress.packages.fetch import RegistryFailed, Reply
 
 SHOWN_AT_BYTES, SHOWN_AT_S = 1 << 20, 3.0
 """When the head of a file goes out before it was checked, so that a program can show that it gets on; until then what is

@@ -16,10 +16,10 @@ from dataclasses import replace
 from http import HTTPStatus
 from typing import NamedTuple, TypeVar
 
-from coldframe.host.egress import packages_npm, packages_python
 from coldframe.host.egress.contact import EgressPackage
-from coldframe.host.egress.packages_cache import Digest, DigestWrong, PackageCache
-from coldframe.host.egress.packages_download import (
+from coldframe.host.egress.packages import npm, python
+from coldframe.host.egress.packages.cache import Digest, DigestWrong, PackageCache
+from coldframe.host.egress.packages.download import (
     ABSENT,
     PART_BYTES,
     Download,
@@ -28,15 +28,15 @@ from coldframe.host.egress.packages_download import (
     open_kept,
     parts_of,
 )
-from coldframe.host.egress.packages_fetch import Fetcher, RegistryFailed, Reply, page_of, read_page
-from coldframe.host.egress.packages_listing import (
+from coldframe.host.egress.packages.fetch import Fetcher, RegistryFailed, Reply, page_of, read_page
+from coldframe.host.egress.packages.listing import (
     MOST_LISTING_BYTES,
     ListedFile,
     Listing,
     ListingInvalid,
     Wanted,
 )
-from coldframe.host.egress.packages_shelf import Shelf
+from coldframe.host.egress.packages.shelf import Shelf
 from coldframe.host.egress.proxy import Proxies
 from coldframe.host.egress.requests import RequestHead
 from coldframe.host.egress.resolver import Resolve
@@ -140,9 +140,9 @@ class PackageView:
     async def _tell_listing(
         self, box: object, registry: Registry, wanted: Wanted, accept: str, known: str
     ) -> PackageAnswer:
-        short = registry.kind is PackageKind.NPM and packages_npm.SHORT_TYPE in accept and wanted.version is None
+        short = registry.kind is PackageKind.NPM and npm.SHORT_TYPE in accept and wanted.version is None
         key, listing, is_stale = await self._listing(box, registry, wanted, short=short)
-        module = packages_npm if registry.kind is PackageKind.NPM else packages_python
+        module = npm if registry.kind is PackageKind.NPM else python
         form = (wanted.version or "", module.form_of(accept))
         told = await self._shelf.tell(key, listing, form, lambda: module.tell(listing, wanted, accept))
         if told is None:
@@ -196,9 +196,9 @@ class PackageView:
         self, box: object, registry: Registry, wanted: Wanted, kept: Listing | None, *, short: bool
     ) -> Listing:
         if registry.kind is PackageKind.NPM:
-            path, accept = packages_npm.question(wanted, short=short)
+            path, accept = npm.question(wanted, short=short)
         else:
-            path, accept = packages_python.question(wanted)
+            path, accept = python.question(wanted)
         headers = {"accept": accept, "accept-encoding": "gzip"}
         if kept is not None and kept.etag:
             headers["if-none-match"] = kept.etag
@@ -253,17 +253,17 @@ class PackageView:
 
     async def _listing_with(self, box: object, registry: Registry, wanted: Wanted, name: str) -> tuple[str, Listing]:
         """A listing that has the file, with its key. Lock files name files of which no listing was asked for."""
-        npm = registry.kind is PackageKind.NPM
+        is_npm = registry.kind is PackageKind.NPM
         oldest = self._clock() - RECENT_S
-        for form in ("short", "") if npm else ("",):
+        for form in ("short", "") if is_npm else ("",):
             key = self._key(registry, wanted.package, form)
             kept = await self._shelf.recall(key)
             if kept is not None and name in kept.files:
                 return key, kept
-        key = self._key(registry, wanted.package, "short" if npm else "")
+        key = self._key(registry, wanted.package, "short" if is_npm else "")
         known, is_stale = await self._shelf.recall(key), False
         if known is None or known.at < oldest:
-            listing, is_stale = await self._ask_once(box, registry, wanted, key, known, short=npm)
+            listing, is_stale = await self._ask_once(box, registry, wanted, key, known, short=is_npm)
         else:
             listing = known
         if name in listing.files:
@@ -316,13 +316,13 @@ def _headers_of(digest: Digest | None) -> tuple[tuple[str, str], ...]:
 
 
 def _read_path(kind: PackageKind, path: str) -> Wanted | None:
-    return packages_npm.read_path(path) if kind is PackageKind.NPM else packages_python.read_path(path)
+    return npm.read_path(path) if kind is PackageKind.NPM else python.read_path(path)
 
 
 def _read_answer(registry: Registry, wanted: Wanted, reply: Reply, data: bytes) -> Listing:
     if registry.kind is PackageKind.NPM:
-        return packages_npm.read_answer(data, reply.page.text, wanted, registry.address)
-    return packages_python.read_answer(data, reply.headers.get("content-type", ""), reply.page.text, wanted)
+        return npm.read_answer(data, reply.page.text, wanted, registry.address)
+    return python.read_answer(data, reply.headers.get("content-type", ""), reply.page.text, wanted)
 
 
 def _require_found(registry: Registry, wanted: Wanted, reply: Reply) -> None:

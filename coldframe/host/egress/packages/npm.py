@@ -15,7 +15,7 @@ import re
 from typing import Any
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
-from coldframe.host.egress.packages_listing import MOST_FILES, ListedFile, Listing, ListingInvalid, Wanted
+from coldframe.host.egress.packages.listing import MOST_FILES, ListedFile, Listing, ListingInvalid, Wanted
 
 SHORT_TYPE = "application/vnd.npm.install-v1+json"
 JSON_TYPE = "application/json"

@@ -14,8 +14,8 @@ from html.parser import HTMLParser
 from typing import Any
 from urllib.parse import quote, unquote, urldefrag, urljoin
 
-from coldframe.host.egress.packages_cache import STRENGTH
-from coldframe.host.egress.packages_listing import MOST_FILES, ListedFile, Listing, ListingInvalid, Wanted
+from coldframe.host.egress.packages.cache import STRENGTH
+from coldframe.host.egress.packages.listing import MOST_FILES, ListedFile, Listing, ListingInvalid, Wanted
 
 ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
 METADATA = ".metadata"

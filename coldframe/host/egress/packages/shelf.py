@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from coldframe.host.egress.packages_cache import PackageCache, Stamp
-from coldframe.host.egress.packages_listing import Listing, ListingInvalid, read_listing, write_listing
+from coldframe.host.egress.packages.cache import PackageCache, Stamp
+from coldframe.host.egress.packages.listing import Listing, ListingInvalid, read_listing, write_listing
 
 MOST_BYTES = 16 << 20
 """Of listings at hand, about."""

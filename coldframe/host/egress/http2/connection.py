@@ -3,7 +3,7 @@
 What has come and was not taken yet is bounded twice: each stream by its window, which grows as long as what comes is taken
 at once, and all streams of a box together by what they may hold; beyond that nothing is read. So a stream that nobody
 reads stops no other one. What waits to go is a few chunks: whoever sends waits until there is room. One that reads nothing
-while it makes this side answer (pings, settings) is not read from any more. The protocol itself is `h2`; what is refused of it before is in `http2_frames.py`.
+while it makes this side answer (pings, settings) is not read from any more. The protocol itself is `h2`; what is refused of it before is in `frames.py`.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ import h2.events
 import h2.exceptions
 import h2.settings
 
-from coldframe.host.egress.http2_frames import (
+from coldframe.host.egress.http2.frames import (
     GOAWAY_CALM_DOWN,
     GOAWAY_NO_ERROR,
     MAX_FRAME_BYTES,
@@ -28,7 +28,7 @@ from coldframe.host.egress.http2_frames import (
     Http2Invalid,
     write_goaway,
 )
-from coldframe.host.egress.http2_heads import Pairs
+from coldframe.host.egress.http2.heads import Pairs
 from coldframe.host.egress.streams import TlsStream
 
 MOST_STREAMS = 100
@@ -232,7 +232,7 @@ class Http2Connection:
         config = h2.config.H2Configuration(
             client_side=is_client,
             header_encoding=False,
-            validate_inbound_headers=False,  # more strictly in `http2_heads.py`, so that there is an answer
+            validate_inbound_headers=False,  # more strictly in `heads.py`, so that there is an answer
             normalize_inbound_headers=False,
             validate_outbound_headers=False,
             normalize_outbound_headers=False,

@@ -8,7 +8,7 @@ import json
 from dataclasses import asdict, dataclass, field, replace
 from typing import NamedTuple
 
-from coldframe.host.egress.packages_cache import Digest, strongest
+from coldframe.host.egress.packages.cache import Digest, strongest
 
 MOST_FILES = 100_000
 MOST_LISTING_BYTES = 64 << 20

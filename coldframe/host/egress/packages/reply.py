@@ -14,8 +14,8 @@ from urllib.parse import quote
 from coldframe.contract.policy import Outcome
 from coldframe.host.egress.bodies import chunk
 from coldframe.host.egress.docket import Entry, Refusal
-from coldframe.host.egress.packages import PackageAnswer, PackageView
-from coldframe.host.egress.packages_download import PackageRefused
+from coldframe.host.egress.packages.download import PackageRefused
+from coldframe.host.egress.packages.view import PackageAnswer, PackageView
 from coldframe.host.egress.passage import Passage
 from coldframe.host.egress.requests import RequestHead
 from coldframe.host.egress.streams import Stream
