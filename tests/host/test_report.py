@@ -13,7 +13,8 @@ import pytest
 from coldframe.contract.errors import IsolationUnavailable
 from coldframe.contract.isolation import IsolationReport
 from coldframe.contract.sandbox import Limits
-from coldframe.host import cgroups, confine, report, routes
+from coldframe.host import cgroups, confine, landlock, report, routes
+from coldframe.host.ways_out import Captured
 from tests.host import boxes
 from tests.host.forked import in_child
 
@@ -150,6 +151,22 @@ def test_a_process_of_this_host_is_no_box() -> None:
 def test_a_box_that_is_gone_has_no_wall() -> None:
     measured = report.measure(2**22 + 1, 2**22 + 1, {})
     assert {state for name, state in states(measured).items() if name != "mount_flags"} == {"absent"}
+
+
+@pytest.mark.parametrize(
+    ("abi", "told"),
+    [(0, "the kernel has no Landlock"), (2, "older than 6.2"), (6, None)],
+)
+def test_what_the_kernel_does_not_hold_of_the_broker_is_told_of_a_box_with_a_way_out(
+    abi: int, told: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(landlock, "version", lambda: abi)
+    captured = Captured("nftables", "", frozenset(), ("open",), is_served=True)
+    measured = report.measure(2**22 + 1, 2**22 + 1, {}, captured=captured)
+    caveat = next(one for one in measured.properties if one.name == "network").caveat
+    assert (caveat is None) if told is None else (told in str(caveat))
+    alone = report.measure(2**22 + 1, 2**22 + 1, {})
+    assert next(one for one in alone.properties if one.name == "network").caveat is None
 
 
 def test_limits_are_hard_where_the_kernel_gives_them_back_and_best_effort_elsewhere() -> None:

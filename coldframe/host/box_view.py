@@ -1,0 +1,167 @@
+"""What can be seen of a box, before anybody judges it: its processes, namespaces, mounts and sockets.
+
+Read from outside, through the directory of its first process in /proc; what cannot be read there the keeper tells, and the
+view says so (`source`). Nothing here raises: what could not be read is empty, and whoever judges takes that for absent.
+"""
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from coldframe.contract.isolation import FirstProcess, MountInfo
+from coldframe.host import openings
+from coldframe.host.confine import NAMESPACES
+
+CAPABILITY_SETS = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
+REMEDY_BUG = "report this with the server log; no setting of yours turns this wall off"
+
+
+class Seen(NamedTuple):
+    """One process as it was read."""
+
+    name: str
+    status: Mapping[str, str]
+    namespaces: Mapping[str, int] | None
+    """None where the right to read them is missing."""
+    outside: bool
+    """Read from the host's side, so that its uid is that of the host."""
+
+
+@dataclass(frozen=True)
+class View:
+    """All that was read, before it is judged."""
+
+    processes: tuple[Seen, ...]
+    """Those of the box."""
+    whole: bool
+    """Whether these are all of them."""
+    keeper: Seen | None
+    keeper_dumpable: bool | None
+    namespaces: Mapping[str, int]
+    """Of the first process."""
+    own: Mapping[str, int]
+    first: FirstProcess
+    tables: Mapping[str, str]
+    """Of its network namespace."""
+    mounts: tuple[MountInfo, ...]
+    source: str
+
+
+def look(init: int, keeper: int, evidence: Mapping[str, Any]) -> View:
+    processes: tuple[Seen, ...] = ()
+    first: tuple[Seen, ...] = ()
+    namespaces: dict[str, int] = {}
+    mountinfo = ""
+    tables: dict[str, str] = {}
+    maps: dict[str, str] = {}
+    source = "read from the host"
+    with contextlib.suppress(OSError):
+        # one descriptor for all, so that a pid used again cannot answer for the box
+        proc = os.open(f"/proc/{init}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            first = (Seen("the first process", _fields(_read(proc, "status")), None, True),)
+            with contextlib.suppress(OSError):
+                mountinfo = _read(proc, "mountinfo")
+            tables = openings.network_tables(lambda name: _read(proc, f"net/{name}"))
+            for name in ("uid_map", "gid_map"):
+                with contextlib.suppress(OSError):
+                    maps[name] = _read(proc, name)
+            namespaces = _namespaces_of(proc, "") or {}
+            processes = tuple(_processes_of(proc))
+        finally:
+            os.close(proc)
+    whole = bool(processes)
+    if not whole:
+        source = "told by the keeper"
+        statuses = evidence.get("processes")
+        told = statuses if isinstance(statuses, Mapping) else {}
+        processes = (*first, *(Seen(str(pid), _fields(str(text)), None, False) for pid, text in told.items()))
+        whole = bool(told)
+        inodes = evidence.get("namespaces")
+        if not namespaces and isinstance(inodes, Mapping):
+            namespaces = {str(name): int(inode) for name, inode in inodes.items() if isinstance(inode, int)}
+    return View(
+        processes=processes,
+        whole=whole,
+        keeper=_keeper(keeper),
+        keeper_dumpable=_is_dumpable(keeper),
+        namespaces=namespaces,
+        own=_namespaces_of(None, "/proc/self/") or {},
+        first=_first_process(first[0].status if first else {}, maps, evidence.get("filter_sha256")),
+        tables={**tables, "dev": tables.get("dev") or str(evidence.get("net_dev") or "")},
+        mounts=tuple(openings.mounts(mountinfo or str(evidence.get("mountinfo") or ""))),
+        source=source,
+    )
+
+
+def _first_process(status: Mapping[str, str], maps: Mapping[str, str], digest: object) -> FirstProcess:
+    def number(key: str) -> int | None:
+        text = status.get(key, "")
+        return int(text) if text.isdecimal() else None
+
+    privileges = number("NoNewPrivs")
+    return FirstProcess(
+        seccomp_mode=number("Seccomp"),
+        seccomp_filters=number("Seccomp_filters"),
+        filter_sha256=digest if isinstance(digest, str) else None,
+        no_new_privileges=None if privileges is None else privileges == 1,
+        capabilities={key: status[key] for key in CAPABILITY_SETS if key in status},
+        uid_map=_id_map(maps.get("uid_map", "")),
+        gid_map=_id_map(maps.get("gid_map", "")),
+    )
+
+
+def _id_map(text: str) -> tuple[tuple[int, int, int], ...]:
+    rows = [[int(word) for word in line.split()] for line in text.splitlines()]
+    return tuple((row[0], row[1], row[2]) for row in rows if len(row) == 3)
+
+
+def _processes_of(init_proc: int) -> Iterator[Seen]:
+    """Everything in the box's own /proc, seen from the host; a process that ends meanwhile is left out."""
+    inside = os.open("root/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=init_proc)
+    try:
+        for name in os.listdir(inside):
+            if name.isdecimal():
+                with contextlib.suppress(OSError):
+                    status = _fields(_read(inside, f"{name}/status"))
+                    if not status.get("State", "").startswith(("Z", "X")):
+                        yield Seen(f"{name} of the box", status, _namespaces_of(inside, f"{name}/"), True)
+    finally:
+        os.close(inside)
+
+
+def _keeper(pid: int) -> Seen | None:
+    try:
+        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
+            return Seen("the keeper", _fields(file.read()), None, True)
+    except OSError:
+        return None
+
+
+def _is_dumpable(pid: int) -> bool | None:
+    """The kernel gives the files below /proc/PID to root if it is not dumpable (the directory itself never)."""
+    with contextlib.suppress(OSError):
+        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
+            uid = _fields(file.read()).get("Uid", "").split()[1:2]
+        return bool(uid) and os.stat(f"/proc/{pid}/status").st_uid == int(uid[0])
+    return None
+
+
+def _namespaces_of(directory: int | None, prefix: str) -> dict[str, int] | None:
+    try:
+        return {name: os.stat(f"{prefix}ns/{name}", dir_fd=directory).st_ino for name in NAMESPACES}
+    except OSError:
+        return None
+
+
+def _read(directory: int, name: str) -> str:
+    with open(
+        os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=directory), encoding="utf-8", errors="surrogateescape"
+    ) as file:
+        return file.read()
+
+
+def _fields(status: str) -> dict[str, str]:
+    return {key: value.strip() for key, found, value in (line.partition(":") for line in status.splitlines()) if found}
