@@ -8,14 +8,17 @@ and only be refused: whether there is a newer client, advisories, funding.
 from coldframe.host.outfit import Outfit
 from coldframe.host.registries import RegistrySettings
 
-FOLDER = "/opt/coldframe"
-PIP_FILE, NPM_FILE = f"{FOLDER}/pip.conf", f"{FOLDER}/npmrc"
+PIP_FILE = "/etc/pip.conf"
+"""Where all files of users and the one of a variable are stronger: named by that variable, it would hide the users'."""
+NPM_FILE = "/opt/coldframe/npmrc"
 
 
 def dress(outfit: Outfit, settings: RegistrySettings, *, install_scripts: bool = True) -> Outfit:
     """The same with all of that. Without *install_scripts* clients are set to install only what needs none."""
+    files = client_files(settings, install_scripts=install_scripts)
     return outfit._replace(
-        files={**outfit.files, **client_files(settings, install_scripts=install_scripts)},
+        files={**outfit.files, NPM_FILE: files[NPM_FILE]},
+        covers={**outfit.covers, PIP_FILE: files[PIP_FILE]},
         environment={**outfit.environment, **client_environment(settings)},
     )
 
@@ -38,8 +41,8 @@ def client_files(settings: RegistrySettings, *, install_scripts: bool = True) ->
 
 
 def client_environment(settings: RegistrySettings) -> dict[str, str]:
-    """Variables of every command. pip and npm take both files for what is weakest; Deno knows its variable alone."""
-    environment = {"PIP_CONFIG_FILE": PIP_FILE, "NPM_CONFIG_GLOBALCONFIG": NPM_FILE, "DENO_NO_UPDATE_CHECK": "1"}
+    """Variables of every command. pip finds its file, npm takes its for what is weakest; Deno knows its variable alone."""
+    environment = {"NPM_CONFIG_GLOBALCONFIG": NPM_FILE, "DENO_NO_UPDATE_CHECK": "1"}
     if settings.npm is not None and not settings.is_npm_usual:  # for npm it is stronger than a project's own file
         environment["NPM_CONFIG_REGISTRY"] = settings.npm.address
     return environment

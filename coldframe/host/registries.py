@@ -35,6 +35,7 @@ _PIP_TEXTS = (
 )
 _NPM_TEXT = "node_modules/@npmcli/config/lib/definitions/definitions.js"
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(\?)?\}")
+_NPM_VARIABLE = "npm_config_"
 _SCOPE = re.compile(r"@[a-z0-9~-][a-z0-9._~-]{0,99}")
 
 
@@ -102,7 +103,7 @@ class _Reading:
     # -- pip -----------------------------------------------------------------------------------
 
     def read_pip(self) -> None:
-        said: dict[str, str] = {}
+        said: dict[str, dict[str, str]] = {"global": {}, "install": {}}
         for path in self._pip_files():
             parser = configparser.RawConfigParser(strict=False, inline_comment_prefixes=None)
             try:
@@ -110,32 +111,38 @@ class _Reading:
             except configparser.Error:
                 self.left_out.append(f"{path} cannot be read")
                 continue
-            for section in ("global", "install"):
+            for section, known in said.items():
                 if parser.has_section(section):
-                    said |= {key.replace("_", "-"): value for key, value in parser.items(section) if value}
-        for key in ("index-url", "extra-index-url", "no-index"):
-            value = self._environment.get("PIP_" + key.replace("-", "_").upper(), "")
-            said |= {key: value} if value else {}
-        if said.get("no-index", "").lower() not in ("", "0", "false", "no", "off"):
+                    known |= {key.replace("_", "-"): value or "" for key, value in parser.items(section)}
+
+        def find(key: str) -> str:
+            """A variable goes before all files, and a section before the general one whatever file each stands in."""
+            variable = self._environment.get("PIP_" + key.replace("-", "_").upper())
+            return variable or said["install"].get(key) or said["global"].get(key) or ""
+
+        if find("no-index").lower() not in ("", "0", "n", "no", "f", "false", "off"):
             return
-        index = said.get("index-url") or self._own_text(self._pip_texts(), PIP_DEFAULT, "simple/")
-        for address in [index, *said.get("extra-index-url", "").split()]:
+        index = find("index-url") or self._own_text(self._pip_texts(), PIP_DEFAULT, "simple/")
+        for address in [index, *find("extra-index-url").split()]:
             registry = self._registry(address, PackageKind.PYTHON)
             if registry is not None:
                 self.python.append(registry)
 
     def _pip_files(self) -> Iterator[str]:
-        """In the order in which pip reads them, the last one wins."""
+        """The last one wins, as with pip: those of the host, the user, the environment of Python, and the one that is told."""
         told = self._environment.get("PIP_CONFIG_FILE", "")
         if told == os.devnull:
             return
-        if told:
-            yield told
-        for folder in reversed(self._environment.get("XDG_CONFIG_DIRS", "/etc/xdg").split(":")):
+        for folder in (self._environment.get("XDG_CONFIG_DIRS", "").strip() or "/etc/xdg").split(os.pathsep):
             yield self._under(f"{folder}/pip/pip.conf")
         yield self._under("/etc/pip.conf")
-        yield f"{self._home}/.pip/pip.conf"
-        yield f"{self._environment.get('XDG_CONFIG_HOME') or f'{self._home}/.config'}/pip/pip.conf"
+        if not (told and os.path.exists(told)):
+            yield f"{self._home}/.pip/pip.conf"
+            own = self._environment.get("XDG_CONFIG_HOME", "").strip() or f"{self._home}/.config"
+            yield f"{own}/pip/pip.conf"
+        yield self._under(f"{sys.prefix}/pip.conf")
+        if told:
+            yield told
 
     def _pip_texts(self) -> Iterator[str]:
         for pattern in _PIP_TEXTS:
@@ -148,7 +155,7 @@ class _Reading:
         program = shutil.which("npm", path=self._environment.get("PATH") or os.defpath)
         folder = "" if program is None else os.path.dirname(os.path.dirname(os.path.realpath(program)))
         prefix = "" if program is None else os.path.dirname(os.path.dirname(program))
-        variables = {key.lower().removeprefix("npm_config_"): value for key, value in self._npm_variables()}
+        variables = dict(self._npm_variables())
         files = [
             *([f"{folder}/npmrc"] if folder else []),
             *([f"{prefix}/etc/npmrc"] if prefix not in ("", "/", "/usr") else []),
@@ -174,16 +181,22 @@ class _Reading:
                 self.credentials[registry] = shown
 
     def _npm_variables(self) -> Iterator[tuple[str, str]]:
-        for key, value in self._environment.items():
-            if key.lower().startswith("npm_config_") and value:
-                yield key, value
+        """Settings of one registry, which begin with its address, have their letters as they are."""
+        for variable, value in self._environment.items():
+            if variable.lower().startswith(_NPM_VARIABLE) and value:
+                key = variable[len(_NPM_VARIABLE) :]
+                if not key.startswith("//"):
+                    key = (key[:1] + key[1:].replace("_", "-")).lower()
+                yield self._fill(key), self._fill(value.strip())
 
     def _npm_lines(self, text: str) -> Iterator[tuple[str, str]]:
         for line in text.splitlines():
             key, sign, value = line.strip().partition("=")
             if sign and not key.startswith((";", "#")):
-                value = _VARIABLE.sub(lambda found: self._environment.get(found[1], ""), value.strip())
-                yield key.strip(), value.strip("\"'")
+                yield self._fill(key.strip()), self._fill(value.strip()).strip("\"'")
+
+    def _fill(self, text: str) -> str:
+        return _VARIABLE.sub(lambda found: self._environment.get(found[1], ""), text)
 
     # -- both ----------------------------------------------------------------------------------
 

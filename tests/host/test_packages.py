@@ -13,8 +13,8 @@ import pytest
 
 from coldframe.contract.network import NetworkPackage, NetworkRecord
 from coldframe.contract.policy import Outcome
+from tests.host.egress.packaged import find_program, needs_cc, needs_npm
 from tests.host.egress.registries import PORT
-from tests.host.egress.test_packages import find_program, needs_cc, needs_npm
 from tests.host.egress.world import SITE
 from tests.host.machines import as_root_and_ordinary, needs_bubblewrap, until
 from tests.host.networked import WEB, Networked, on_a_networked_machine, rules
@@ -46,7 +46,7 @@ def packages_of(records: Iterable[NetworkRecord]) -> Iterator[NetworkPackage]:
                     yield request.package
 
 
-@pytest.mark.req("T1.59")
+@pytest.mark.req("T1.59", "T1.06", "T1.77")
 @needs_cc
 @as_root_and_ordinary
 def test_pip_installs_a_wheel_and_a_source_build_that_the_next_command_imports(who: str) -> None:
@@ -73,7 +73,7 @@ def test_pip_installs_a_wheel_and_a_source_build_that_the_next_command_imports(w
     on_a_networked_machine(steps, who=who)
 
 
-@pytest.mark.req("T1.58", "T1.77")
+@pytest.mark.req("T1.58", "T1.06", "T1.77")
 @needs_npm
 @as_root_and_ordinary
 def test_npm_installs_from_the_registry_alone_and_its_install_script_runs(who: str) -> None:
@@ -88,14 +88,16 @@ def test_npm_installs_from_the_registry_alone_and_its_install_script_runs(who: s
         assert done.stdout.splitlines() == ["ranleft of right", "node_modules", "package-lock.json", "package.json"]
         done = await made.run("cd app && rm -r node_modules && npm ci 2>&1 && cat node_modules/leftbox/POSTINSTALL.txt")
         assert done.result.exit_code == 0 and done.stdout.endswith("ran"), done.stdout
-        done = await made.run(
-            "cd app && npm install https://other.example.com/x.tgz git+https://other.example.com/x.git 2>&1"
-        )
-        assert done.result.exit_code != 0, done.stdout
-        records = (await made.page()).records
+        for direct, name in (
+            ("https://other.example.com/x.tgz", "other.example.com"),
+            ("git+https://ssh.example.com/x.git", "ssh.example.com"),
+        ):
+            done = await made.run(f"cd app && npm install --fetch-retries=0 {direct} 2>&1")
+            assert done.result.exit_code != 0, done.stdout
+            records = (await made.page()).records
+            assert name in {one.contact.name for one in records if one.contact and one.event == "denied"}
         reached = {one.contact.name for one in records if one.contact and one.contact.outcome is Outcome.ALLOW}
-        denied = {one.contact.name for one in records if one.contact and one.event == "denied"}
-        assert reached == {SITE} and "other.example.com" in denied
+        assert reached == {SITE}
 
     on_a_networked_machine(steps, who=who)
 
@@ -123,7 +125,7 @@ def test_what_an_install_script_reaches_for_is_denied_on_record_and_the_rules_ma
     on_a_networked_machine(steps)
 
 
-@pytest.mark.req("T1.60", "T1.77")
+@pytest.mark.req("T1.60", "T1.06", "T1.77")
 @as_root_and_ordinary
 def test_deno_adds_a_package_and_a_test_uses_it_with_the_cache_in_the_workspace(who: str) -> None:
     async def steps(made: Networked) -> None:
@@ -152,7 +154,7 @@ def test_a_killed_broker_goes_on_with_what_is_kept_and_serves_nothing_half_writt
         done = await made.run("pip download --no-deps -d one coldlarge 2>&1")
         assert done.result.exit_code == 0, done.stdout
         folder = os.path.join(made.folder, "host", "packages")
-        with open(os.path.join(folder, "new-half"), "wb") as half:
+        with open(os.path.join(folder, "files", "new-half"), "wb") as half:
             half.write(b"half")
         if who == "root":
             os.chown(half.name, os.stat(folder).st_uid, -1)
@@ -208,10 +210,29 @@ def test_boxes_are_told_of_registries_and_of_no_credential() -> None:
         await made.host.use_network_rules(RULES)
         await made.box()
         done = await made.run(
-            "env; cat /opt/coldframe/*; pip config list; npm config list 2>/dev/null; pip install colddemo 2>&1"
+            "env; cat /opt/coldframe/* /etc/pip.conf; pip config list; npm config list 2>/dev/null; pip install colddemo 2>&1"
         )
         assert f"https://{SITE}:{PORT}/simple/" in done.stdout and "very-secret" not in done.stdout, done.stdout
         assert "Successfully installed" in done.stdout, done.stdout
+
+    on_a_networked_machine(steps)
+
+
+def test_what_a_user_sets_for_pip_in_the_box_goes_before_what_the_box_was_given() -> None:
+    own = "printf '[global]\\nindex-url = https://own.example.com/simple/\\n' > .config/pip/pip.conf"
+
+    async def steps(made: Networked) -> None:
+        set_clients()
+        await made.host.use_network_rules(RULES)
+        await made.box()
+        for line, index in (
+            ("mkdir -p .config/pip", f"https://{SITE}:{PORT}/simple/"),
+            (own, "https://own.example.com/"),
+        ):
+            done = await made.run(f"{line} && pip config list")
+            assert f"global.index-url='{index}" in done.stdout, done
+        done = await made.run("echo '[global]' > /etc/pip.conf")
+        assert done.result.exit_code != 0
 
     on_a_networked_machine(steps)
 

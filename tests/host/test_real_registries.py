@@ -17,7 +17,7 @@ from coldframe.contract.sandbox import SandboxSpec
 from coldframe.host.machine import Machine
 from coldframe.host.registries import read_registry_settings
 from coldframe.policy.network_rules import PackageKind
-from tests.host.egress.test_packages import find_program
+from tests.host.egress.packaged import find_program
 from tests.host.machines import Outcome, needs_bubblewrap, on_a_machine, run
 from tests.host.test_packages import packages_of
 

@@ -1,11 +1,13 @@
 """Registries and credentials are those of the host's own clients, wherever they stand, and none of a box's choice."""
 
 import base64
+import sys
 from pathlib import Path
 
 import pytest
 
-from coldframe.host.package_clients import client_environment, client_files
+from coldframe.host.outfit import Outfit
+from coldframe.host.package_clients import client_environment, client_files, dress
 from coldframe.host.registries import RegistrySettings, read_registry_settings
 from coldframe.policy.network_rules import PackageKind, Registry, Scheme
 
@@ -69,6 +71,44 @@ def test_the_index_stands_in_any_of_the_files_of_pip(root: Path, path: str) -> N
     assert settings.left_out == ("file:///opt/simple: it is not on the network",)
 
 
+PLACES = ["etc/xdg/pip", "etc/more/pip", "etc", "home/user/.pip", "home/user/.config/pip", "venv"]
+
+
+@pytest.mark.parametrize("count", range(1, len(PLACES) + 1))
+@pytest.mark.parametrize("told", ["told/pip.conf", "absent/pip.conf", ""])
+def test_the_files_of_pip_go_before_each_other_as_pip_has_it(
+    root: Path, count: int, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "prefix", "/venv")
+    for number, place in enumerate(PLACES[:count]):
+        write(root, f"{place}/pip.conf", f"[global]\nindex-url = https://at{number}.example.com/simple\n")
+    write(root, "told/pip.conf", "[install]\nextra-index-url = https://told.example.com/simple\n")
+    found = [
+        one.name
+        for one in read(
+            root, XDG_CONFIG_DIRS="/etc/xdg:/etc/more", PIP_CONFIG_FILE=f"{root}/{told}" if told else ""
+        ).python
+    ]
+    last = count - 1
+    if told == "told/pip.conf" and last in (3, 4):
+        last = 2  # then those of the user are not read
+    assert found == [f"at{last}.example.com", *(["told.example.com"] if told == "told/pip.conf" else [])]
+
+
+def test_the_file_that_a_variable_names_goes_before_all_others_of_pip_but_not_before_another_section(
+    root: Path,
+) -> None:
+    write(root, "etc/pip.conf", "[global]\nindex-url = https://file.example.com/simple\n")
+    write(root, "told.conf", "[global]\nindex-url = https://told.example.com/simple\n")
+    told = {"PIP_CONFIG_FILE": f"{root}/told.conf"}
+    assert [one.name for one in read(root, **told).python] == ["told.example.com"]
+    write(root, "etc/pip.conf", "[install]\nindex-url = https://install.example.com/simple\n")
+    assert [one.name for one in read(root, **told).python] == ["install.example.com"]
+    assert [one.name for one in read(root, **told, PIP_INDEX_URL="https://a.example.com").python] == ["a.example.com"]
+    write(root, "told.conf", "[global]\nindex-url =\n[install]\nindex-url =\n")
+    assert [one.name for one in read(root, **told).python] == ["index.example.com"]  # an empty one counts as none
+
+
 def test_the_environment_of_the_daemon_goes_before_its_files(root: Path) -> None:
     write(root, "etc/pip.conf", "[global]\nindex-url = https://file.example.com/simple\n")
     write(root, "home/user/.npmrc", "registry=https://file.example.com/npm/\n")
@@ -106,6 +146,33 @@ def test_npm_has_scopes_and_credentials_for_parts_of_an_address(root: Path) -> N
     assert credential(settings, settings.npm) == "Bearer of-the-host"
     assert credential(settings, scopes["@corp"]) == basic("me:secret")
     assert credential(settings, scopes["@other"]) is None
+
+
+@pytest.mark.parametrize("prefix", ["npm_config_", "NPM_CONFIG_"])
+def test_all_settings_of_npm_may_stand_in_variables_with_the_letters_of_their_names(root: Path, prefix: str) -> None:
+    settings = read(
+        root,
+        **{
+            f"{prefix}registry": "https://mirror.example.com/npm/",
+            f"{prefix}@corp:registry": "https://corp.example.com/npm/",
+            f"{prefix}//mirror.example.com/npm/:_authToken": "${NPM_TOKEN}",
+            f"{prefix}//corp.example.com/npm/:username": "me",
+            f"{prefix}//corp.example.com/npm/:_password": base64.b64encode(b"secret").decode(),
+            "NPM_TOKEN": "of-the-host",
+        },
+    )
+    assert settings.npm is not None
+    assert credential(settings, settings.npm) == "Bearer of-the-host"
+    assert credential(settings, dict(settings.npm_scopes)["@corp"]) == basic("me:secret")
+
+
+def test_the_files_of_npm_may_stand_elsewhere_as_a_variable_says(root: Path) -> None:
+    write(root, "mine", "//${HOST}/:_authToken=token\n")
+    write(root, "all", "registry=https://all.example.com\n")
+    settings = read(
+        root, NPM_CONFIG_USERCONFIG=f"{root}/mine", npm_config_globalconfig=f"{root}/all", HOST="all.example.com"
+    )
+    assert settings.npm is not None and credential(settings, settings.npm) == "Bearer token"
 
 
 @pytest.mark.parametrize(
@@ -148,6 +215,15 @@ def test_the_clients_of_a_box_are_told_of_registries_without_credentials(root: P
         "@corp:registry=https://corp.example.com/npm/",
     ):
         assert line in text.splitlines()
+    outfit = dress(Outfit({"/a": "b"}, {"/etc/resolv.conf": "c"}, {}, ""), settings)
+    assert set(outfit.files) == {"/a", "/opt/coldframe/npmrc"} and set(outfit.covers) == {
+        "/etc/resolv.conf",
+        "/etc/pip.conf",
+    }
+    assert "index-url = https://a.example.com/s/" in outfit.covers["/etc/pip.conf"].splitlines()
+    assert not [
+        name for name in outfit.environment if name.startswith("PIP_")
+    ]  # which would go before the user's files
     assert client_environment(settings)["NPM_CONFIG_REGISTRY"] == "https://mirror.example.com/npm/"
     (root / "home/user/.npmrc").unlink()
     assert "NPM_CONFIG_REGISTRY" not in client_environment(read(root))

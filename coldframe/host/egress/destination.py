@@ -5,6 +5,7 @@ of the box alone. By HTTP/2 there is one, by HTTP/1.1 there are a few, each for 
 """
 
 import asyncio
+import contextlib
 import ssl
 from typing import Protocol
 
@@ -75,6 +76,10 @@ class Destination:
                 return await self._ask_plainly(request, verdict)
             connection = self._http2
             if connection is None:
+                continue
+            if not connection.has_room:
+                with contextlib.suppress(OSError):  # then there will be another one
+                    await connection.make_room()
                 continue
             connection.has_opened.clear()
             is_used = connection.last_begun > 0
@@ -192,7 +197,7 @@ class _StreamedQuestion:
         """The first that is done with the exchange, as their numbers have to go out in order."""
         pairs = write_request(request.head, takes_trailers=request.takes_trailers)
         try:
-            self._exchange.send_head(pairs, ends=request.head.length == 0)
+            self._exchange.open(pairs, ends=request.head.length == 0)
         except OSError as error:
             self.close()
             raise _failure(error) from error
@@ -205,7 +210,7 @@ class _StreamedQuestion:
 
     async def finish(self) -> None:
         try:
-            self._exchange.finish()
+            await self._exchange.finish()
         except OSError as error:
             raise _failure(error) from error
 

@@ -19,6 +19,8 @@ HOP_BY_HOP = frozenset(
         *(b"transfer-encoding", b"upgrade", b"alt-svc"),
     }
 )
+MOST_INTERIM = 16
+"""That a server may say before one answer (1xx)."""
 _BODILESS = (204, 304)
 _WEBSOCKET = ((b"connection", b"upgrade"), (b"upgrade", b"websocket"))
 
@@ -43,6 +45,7 @@ class Response:
         self._scrubber = scrubber
         self._method = head.method
         self._in_chunks = False
+        self._interim = 0
         self._reader = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD_BYTES)
         upgrade = _WEBSOCKET if head.upgrade else ()
         self._reader.send(h11.Request(method=head.method, target=b"/", headers=[(b"host", b"."), *upgrade]))
@@ -97,6 +100,9 @@ class Response:
             self.has_switched = True
             self.rest = self._reader.trailing_data[0]
             return self._write_head(event, _WEBSOCKET)
+        self._interim += 1
+        if self._interim > MOST_INTERIM:
+            raise ResponseInvalid("it says too much before it")
         return b"" if self._is_old else self._write_head(event, ())
 
     def _frame(self, event: h11.Response) -> tuple[tuple[bytes, bytes], ...]:

@@ -118,6 +118,10 @@ class _Connection:
             case "/v1/hints":
                 self._h2.send_headers(number, [(b":status", b"103"), (b"link", b"</style.css>")])
                 self._answer(number, 200, b"after hints")
+            case "/v1/many-hints":
+                for _ in range(int(asked["count"])):
+                    self._h2.send_headers(number, [(b":status", b"103")])
+                self._answer(number, 200, b"after hints")
             case "/v1/nothing":
                 self._h2.send_headers(number, [(b":status", b"204")], end_stream=True)
             case "/v1/wait":

@@ -153,6 +153,8 @@ class PackageSite:
         etag = f'"{hashlib.sha256(body).hexdigest()[:20]}"'
         if status == 200 and headers.get("if-none-match") == etag:
             status, body = 304, b""
+        if self.mode == "odd-tag":
+            etag = '"é"\r\nLast-Modified: gestern früh'
         told = f"HTTP/1.1 {status} X\r\nContent-Type: {kind}\r\nETag: {etag}\r\n"
         place = self._places.get(self.mode)
         if place is not None and (path.startswith("/files/") or self.mode != "redirect"):
@@ -197,7 +199,7 @@ class PackageSite:
         return 404, "text/plain", b"no such thing"
 
     def _bytes(self, data: bytes) -> bytes:
-        return data[:-1] + bytes([data[-1] ^ 1]) if self.mode == "changed" else data
+        return data[:-1] + bytes([data[-1] ^ 1]) if self.mode in ("changed", "swapped") else data
 
     def _listing(self, project: str, headers: dict[str, str]) -> tuple[int, str, bytes]:
         files = []
@@ -205,7 +207,10 @@ class PackageSite:
         for name, (data, metadata) in self.python[project].items():
             url = f"https://other.example.com:{PORT}/files/{project}/{name}"
             digest = hashlib.sha256(self._bytes(data)).hexdigest()
-            entry: dict[str, object] = {"filename": name, "url": url, "hashes": {"sha256": digest}, "size": len(data)}
+            hashes = {"sha256": digest}
+            if self.mode in ("stronger", "swapped"):
+                hashes = {"sha512": hashlib.sha512(self._bytes(data)).hexdigest()}
+            entry: dict[str, object] = {"filename": name, "url": url, "hashes": hashes, "size": len(data)}
             if metadata is not None:
                 entry["core-metadata"] = {"sha256": hashlib.sha256(metadata).hexdigest()}
             files.append(entry)

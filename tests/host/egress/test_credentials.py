@@ -11,9 +11,15 @@ from dataclasses import replace
 import pytest
 
 from coldframe.contract.policy import Outcome
+from coldframe.host.egress import forwarding
 from coldframe.host.egress.contact import EgressContact, EgressRequest, HandleUse, Journal, JournalLost, SecretAnswer
+from coldframe.host.egress.forwarding import Asked
+from coldframe.host.egress.handles import Swap, find_handle
+from coldframe.host.egress.passage import Denied
+from coldframe.host.egress.requests import read_head
+from coldframe.policy.network import NetworkVerdict
+from tests.host.egress.intercepted import Scene, ask, connect, error_of, get, with_interception
 from tests.host.egress.test_broker import Log
-from tests.host.egress.test_intercept import Scene, ask, connect, error_of, get, with_interception
 from tests.host.egress.world import OTHER, SITE
 from tests.host.machines import as_root_and_ordinary
 
@@ -167,6 +173,16 @@ def test_plain_http_never_carries_a_secret_whatever_is_answered() -> None:
         assert await scene.seen() == []
 
     with_interception(steps, *RULES, f"{{id: seen, to: {SITE}, ports: [8443], paths: [/v1/seen]}}", log_of=Vaulted)
+
+
+def test_a_request_with_a_secret_is_not_even_written_for_a_server_that_has_proven_nothing() -> None:
+    head = read_head(f"GET / HTTP/1.1\r\nHost: {SITE}\r\nAuthorization: Bearer {HANDLE}\r\n\r\n".encode())
+    found = find_handle(head.headers)
+    assert found is not None
+    asked = Asked(head, False, NetworkVerdict(Outcome.ALLOW, "all", ""), 0, Swap(found, SECRET))
+    assert SECRET.encode() in forwarding._head_of(asked, is_proven=True)
+    with pytest.raises(Denied, match="proven"):
+        forwarding._head_of(asked, is_proven=False)
 
 
 @pytest.mark.parametrize(

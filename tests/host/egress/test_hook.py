@@ -10,8 +10,8 @@ from coldframe.contract.policy import Label, Outcome
 from coldframe.policy.egress import narrow
 from coldframe.policy.rules import RuleSet, load_rules
 from tests.host.egress.brokered import PLAIN, Brokered, refused, section, send_all, with_link
+from tests.host.egress.intercepted import RULES, Scene, ask, connect, error_of, with_interception
 from tests.host.egress.test_broker import network
-from tests.host.egress.test_intercept import RULES, Scene, ask, connect, error_of, with_interception
 from tests.host.egress.world import SSH
 
 

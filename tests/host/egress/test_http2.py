@@ -17,12 +17,13 @@ from coldframe.contract.policy import Outcome
 from coldframe.host.egress import docket
 from coldframe.host.egress.http2 import connection as http2_connection
 from coldframe.host.egress.http2.frames import FrameCutter, Goaway, Http2Invalid, write_goaway
+from coldframe.host.egress.responses import MOST_INTERIM
 from tests.host.egress.brokered import ORIGIN, Brokered, with_link
 from tests.host.egress.http2_client import Client, Heard
+from tests.host.egress.intercepted import Scene, peak_kib, with_interception
 from tests.host.egress.site import PIECE
 from tests.host.egress.test_broker import network
 from tests.host.egress.test_credentials import HANDLE, SECRET, Vaulted
-from tests.host.egress.test_intercept import Scene, peak_kib, with_interception
 from tests.host.egress.world import OTHER, SITE
 from tests.host.machines import as_root_and_ordinary
 
@@ -167,6 +168,39 @@ def test_answers_in_all_their_forms_are_passed_back(port: int) -> None:
     with_http2(steps)
 
 
+@both_versions
+def test_a_server_that_hints_without_end_is_left(port: int) -> None:
+    async def steps(scene: Scene) -> None:
+        def ask() -> list[Heard]:
+            with Client(port) as client:
+                counts = (MOST_INTERIM, MOST_INTERIM + 1, 3000, 0)
+                return [client.get(f"/v1/many-hints?count={count}") for count in counts]
+
+        most, *too_many, none = await scene.inside(ask)
+        assert (most.interim, most.answer) == ([103] * MOST_INTERIM, (200, b"after hints"))
+        assert [error_of(one)[:2] for one in too_many] == [(502, "SERVER_FAILED")] * 2
+        assert none.answer == (200, b"after hints")
+
+    with_http2(steps)
+
+
+@both_versions
+def test_with_room_for_one_thing_on_its_way_all_go_one_after_another(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http2_connection, "MOST_AHEAD_BYTES", 0)
+
+    async def steps(scene: Scene) -> None:
+        def ask() -> list[tuple[int, bytes]]:
+            with Client(port) as client:
+                numbers = [client.begin(client.head("/v1/hints")) for _ in range(30)]
+                return [one.answer for one in client.wait_all(numbers)]
+
+        assert await scene.inside(ask) == [(200, b"after hints")] * 30
+
+    with_http2(steps)
+
+
 def test_half_an_answer_is_not_taken_for_a_whole_one() -> None:
     async def steps(scene: Scene) -> None:
         def ask() -> tuple[Heard, int]:
@@ -270,6 +304,35 @@ def test_what_is_denied_says_so_and_the_next_request_of_the_connection_is_served
         assert [one.outcome for one in contact.requests] == [*[Outcome.DENY] * 4, Outcome.ALLOW]
 
     with_http2(steps)
+
+
+@both_versions
+@pytest.mark.parametrize(
+    ("changed", "more", "status", "rule"),
+    [
+        ({"scheme": None, "path": None}, [], 400, "network:request"),
+        ({}, [], 403, "floor:method"),
+        ({"authority": f"{OTHER}:443".encode(), "scheme": None, "path": None}, [], 400, "network:request"),
+        ({}, [(b":protocol", b"websocket")], 400, "network:request"),
+        ({}, [(b":protocol", b"connect-udp")], 400, "network:request"),
+    ],
+    ids=["plain", "with a path", "of another host", "websocket", "udp"],
+)
+def test_a_tunnel_is_refused_whichever_version_its_server_speaks_and_whatever_a_rule_allows(
+    port: int, changed: dict[str, bytes | None], more: list[tuple[bytes, bytes]], status: int, rule: str
+) -> None:
+    async def steps(scene: Scene) -> None:
+        def ask() -> tuple[Heard, int, str]:
+            with Client(port) as client:
+                usual: dict[str, bytes | None] = {"authority": f"{SITE}:{port}".encode(), "method": b"CONNECT"}
+                denied = client.wait(client.begin([*_pairs(**{**usual, **changed}), *more], ends=False))
+                return denied, client.get("/v1/what").status, client.get("/v1/seen").body.decode()
+
+        heard, after, asked = await scene.inside(ask)
+        assert (heard.status, error_of(heard)[2], after) == (status, rule, 200)
+        assert "CONNECT" not in asked and asked.count("/v1/what") == 1
+
+    with_http2(steps, f"{{id: all, to: {SITE}, ports: [9443, 8443], mode: intercept}}")
 
 
 def _pairs(**changed: bytes | None) -> list[tuple[bytes, bytes]]:

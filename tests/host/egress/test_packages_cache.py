@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from coldframe.host import confine, landlock
 from coldframe.host.egress.packages.cache import (
     CacheUsage,
     Digest,
@@ -21,6 +22,7 @@ from coldframe.host.egress.packages.cache import (
     purge_cache,
     strongest,
 )
+from tests.host.forked import in_child
 
 DATA = b"bytes of a file" * 1000
 SHA256 = Digest("sha256", hashlib.sha256(DATA).hexdigest())
@@ -56,6 +58,10 @@ def read(cache: PackageCache, digest: Digest) -> bytes | None:
         return source.read()
 
 
+def all_below(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
 def test_a_file_is_known_by_the_digest_that_was_published(cache: PackageCache) -> None:
     assert keep(cache, DATA, SHA256) == SHA256
     assert read(cache, SHA256) == DATA
@@ -65,7 +71,7 @@ def test_a_file_is_known_by_the_digest_that_was_published(cache: PackageCache) -
 def test_other_bytes_are_refused_and_nothing_is_left(cache: PackageCache, folder: Path) -> None:
     with pytest.raises(DigestWrong, match="as published"):
         keep(cache, DATA + b"x", SHA256)
-    assert read(cache, SHA256) is None and sorted(os.listdir(folder)) == ["files", "said"]
+    assert read(cache, SHA256) is None and all_below(folder) == ["files", "said"]
 
 
 @pytest.mark.parametrize("algorithm", ["sha1", "md5"])
@@ -84,13 +90,44 @@ def test_without_a_published_digest_the_bytes_tell_it(cache: PackageCache) -> No
 def test_what_is_being_written_is_not_there_and_is_swept_at_the_next_start(cache: PackageCache, folder: Path) -> None:
     draft = cache.draft(SHA256)
     draft.write(DATA)
-    assert read(cache, SHA256) is None  # and now it is killed
+    assert read(cache, SHA256) is None
+    directory = os.open(folder, os.O_RDONLY)
+    assert measure_cache(directory) == purge_cache(directory) == CacheUsage(0, 0, 0)
+    os.close(directory)
+    assert len(all_below(folder)) == 3  # and now it is killed
+    (folder / "said" / "new-1").touch()
     (folder / "files" / "unrelated").touch()
     other = PackageCache(open_cache(str(folder), None))
-    assert sorted(os.listdir(folder)) == ["files", "said"]
+    assert all_below(folder) == ["files", "files/unrelated", "said"]
     assert read(other, SHA256) is None
     other.close()
     os.close(draft.file)
+
+
+@pytest.mark.skipif(landlock.version() < 1, reason="the kernel has no Landlock")
+def test_a_process_that_gave_up_all_other_files_finishes_what_it_writes_also_by_the_first_landlock(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(landlock, "version", lambda: 1)  # which refuses renames from one folder to another
+
+    def child() -> list[object]:
+        directory = open_cache(str(folder), None)
+        confine.set_no_new_privs()
+        landlock.restrict([], [directory])
+        cache = PackageCache(directory)
+        cache.keep("a key", b"said")
+        return [keep(cache, DATA, SHA256), read(cache, SHA256), cache.recall("a key")]
+
+    assert in_child(child) == [SHA256, DATA, b"said"]
+
+
+def test_what_is_being_written_makes_no_room_for_others(cache: PackageCache) -> None:
+    draft = cache.draft(None)
+    draft.write(b"x")
+    for number in range(10):
+        keep(cache, bytes([number]) * 30_000)
+    assert cache.finish(draft) == Digest("sha256", hashlib.sha256(b"x").hexdigest())
+    draft.drop()
 
 
 def test_a_listing_is_recalled_whole_or_not_at_all(cache: PackageCache, folder: Path) -> None:

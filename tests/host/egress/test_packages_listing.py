@@ -3,6 +3,7 @@
 import base64
 import contextlib
 import hashlib
+import itertools
 import json
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from coldframe.host.egress.packages import listing as listings
 from coldframe.host.egress.packages import npm, python
 from coldframe.host.egress.packages.cache import Digest
 from coldframe.host.egress.packages.fetch import Page, RegistryFailed, read_page
@@ -168,7 +170,7 @@ def test_archives_are_offered_below_the_registry_wherever_they_are() -> None:
     assert told["versions"]["1.0.0"]["dist"]["tarball"] == "https://mirror.example.com/npm/@a/b/-/b-1.0.0.tgz"
     assert list(told_by_npm("https://mirror.example.com/download/@a/b/1.0.0/abcdef").files) == ["b-1.0.0.tgz"]
     one = npm.tell(listing, Wanted("@a/b", version="latest"), "")
-    assert one is not None and json.loads(one[1])["dist"]["integrity"] == f"md5-xx {integrity}"
+    assert one is not None and json.loads(one[1])["dist"]["integrity"] == integrity
     assert npm.tell(listing, Wanted("@a/b", version="2.0.0"), "") is None
 
 
@@ -272,6 +274,112 @@ def test_the_digest_that_was_told_first_holds_in_what_clients_are_told() -> None
     assert told is not None and base64.b64encode(bytes([1] * 32)) in told[1]
 
 
+KINDS = ("sha512", "sha256", "sha1")
+SOME = [dict(pairs) for size in range(4) for pairs in itertools.combinations([(kind, "1") for kind in KINDS], size)]
+OTHERS = [{**some, kind: "2"} for some in SOME for kind in KINDS]
+
+
+def hashes(short: dict[str, str]) -> dict[str, str]:
+    """Of a sort of bytes, by its digit."""
+    return {kind: digit * hashlib.new(kind).digest_size * 2 for kind, digit in short.items()}
+
+
+@pytest.mark.parametrize("first", SOME)
+@pytest.mark.parametrize("later", [*SOME, *OTHERS])
+def test_whatever_a_registry_tells_later_the_bytes_are_checked_by_what_it_told_first(
+    first: dict[str, str], later: dict[str, str]
+) -> None:
+    for name, tell in (("a_b-1.0-py3-none-any.whl", python_with), ("b-1.0.0.tgz", npm_with)):
+        told = tell(hashes(first))
+        for again in (tell(hashes(later)), tell(hashes(first)), tell({}), tell(hashes(later))):
+            told = read_listing(write_listing(again.after(told)))
+            holds = hashes(first or later)
+            assert told.hashes_of(name) == holds
+            assert seen_by_clients(told) == holds
+
+
+def python_with(told: dict[str, str]) -> Listing:
+    return told_by_python(wheel(hashes=told))
+
+
+def npm_with(told: dict[str, str]) -> Listing:
+    parts = [f"{kind}-{base64.b64encode(bytes.fromhex(told[kind])).decode()}" for kind in told if kind != "sha1"]
+    shown = {"shasum": told["sha1"]} if "sha1" in told else {}
+    return told_by_npm("https://x.example.net/b-1.0.0.tgz", integrity=" ".join(parts), **shown)
+
+
+def seen_by_clients(listing: Listing) -> dict[str, str]:
+    """All digests of its one file."""
+    if listing.package == "a-b":
+        (told,) = [python.tell(listing, DEMO, python.JSON_TYPE)]
+        assert told is not None
+        return dict(json.loads(told[1])["files"][0]["hashes"])
+    told = npm.tell(listing, Wanted("@a/b", version="1.0.0"), "")
+    assert told is not None
+    dist = json.loads(told[1])["dist"]
+    found = {"sha1": dist["shasum"]} if "shasum" in dist else {}
+    for one in dist.get("integrity", "").split():
+        kind, _, value = one.partition("-")
+        assert kind not in found
+        found[kind] = base64.b64decode(value).hex()
+    return found
+
+
+@pytest.mark.parametrize("first", [{}, {"sha1": "1"}, {"sha256": "1"}])
+def test_a_digest_that_was_found_of_the_bytes_holds_beside_the_first_and_nothing_else_does(
+    first: dict[str, str],
+) -> None:
+    found = Digest("sha256", "1" * 64)
+    for name, tell in (("a_b-1.0-py3-none-any.whl", python_with), ("b-1.0.0.tgz", npm_with)):
+        told = tell(hashes(first)).pin(name, found)
+        for later in ({"sha512": "2"}, {"sha512": "2", "sha256": "2", "sha1": "2"}, {"sha1": "1"}, {}):
+            told = tell(hashes(later)).after(told)
+            assert told.hashes_of(name) == {**hashes(first), "sha256": found.value} == seen_by_clients(told)
+
+
+def test_of_two_digests_of_one_kind_clients_are_told_the_one_that_is_checked() -> None:
+    one, two = (f"sha512-{base64.b64encode(bytes([number] * 64)).decode()}" for number in (1, 2))
+    listing = told_by_npm("https://x.example.net/b-1.0.0.tgz", integrity=f"{one} {two}")
+    assert seen_by_clients(listing) == listing.hashes_of("b-1.0.0.tgz") == {"sha512": "01" * 64}
+
+
+def test_a_file_that_is_not_listed_for_a_while_comes_back_with_its_first_digest() -> None:
+    gone = told_by_python().after(told_by_python(wheel()))
+    back = told_by_python(wheel(hashes={"sha512": "2" * 128})).after(read_listing(write_listing(gone)))
+    assert back.hashes_of("a_b-1.0-py3-none-any.whl") == {"sha256": ONE} == seen_by_clients(back)
+    assert python.tell(gone, DEMO, "") is not None
+
+
+def test_metadata_is_told_with_the_digest_by_which_it_is_checked() -> None:
+    name = "a_b-1.0-py3-none-any.whl.metadata"
+    first = told_by_python(wheel(**{"core-metadata": {"sha256": ONE}}))
+    later = told_by_python(wheel(**{"core-metadata": {"sha256": TWO}})).after(first)
+    assert later.hashes_of(name) == {"sha256": ONE}
+    told = python.tell(later, DEMO, python.JSON_TYPE)
+    assert told is not None and json.loads(told[1])["files"][0]["core-metadata"] == {"sha256": ONE}
+
+
+def test_a_registry_that_lists_other_files_each_time_is_not_followed_without_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(listings, "MOST_FILES", 5)
+    told = told_by_python(wheel())
+    with pytest.raises(ListingInvalid):
+        for number in range(7):
+            told = told_by_python({**wheel(), "filename": f"a_b-1.{number}-py3-none-any.whl"}).after(told)
+    assert len(told.pinned) == 5
+
+
+@pytest.mark.parametrize("text", ['"a tag"', 'W/"1"', "Sat, 29 Oct 1994 19:43:31 GMT"])
+def test_a_tag_or_a_time_is_kept_as_it_came(text: str) -> None:
+    assert listings.read_validator(text, 64) == text
+
+
+@pytest.mark.parametrize("text", ["", '"é"', '"a" ', ' "a"', '"a\tb"', '"a\r\nx: y"', '"\0"', '"\x7f"', "x" * 65])
+def test_a_tag_or_a_time_that_cannot_stand_in_a_header_is_not_kept(text: str) -> None:
+    assert listings.read_validator(text, 64) == ""
+
+
 def test_a_pinned_digest_and_all_else_of_a_listing_are_kept() -> None:
     listing = told_by_python(wheel(hashes={})).pin("a_b-1.0-py3-none-any.whl", Digest("sha256", ONE))
     assert read_listing(write_listing(listing)) == listing
@@ -303,6 +411,6 @@ def test_an_address_that_a_registry_tells_is_a_name_by_tls_without_a_credential(
 
 
 def test_an_address_is_sent_without_anything_that_ends_a_line() -> None:
-    page = read_page("/a b\r\nX: y?q=\u00e4 \n", Page(Scheme.HTTP, "mirror.example.com", 8080, "/simple/"))
+    page = read_page("/a b\r\nX: y\ud800?q=\u00e4\ud800 \n", Page(Scheme.HTTP, "mirror.example.com", 8080, "/simple/"))
     assert page.target.isascii() and not set(page.target) & set(" \r\n")
     assert page.text.startswith("http://mirror.example.com:8080/a")

@@ -20,8 +20,8 @@ from coldframe.host.egress.proxy import Proxies, Proxy, read_proxies
 from coldframe.policy.network_rules import Scheme
 from tests.host.egress.brokered import Brokered, with_link
 from tests.host.egress.connect_proxy import USER
+from tests.host.egress.intercepted import Scene, error_of, get
 from tests.host.egress.test_broker import ORIGIN, Log, code_of, network
-from tests.host.egress.test_intercept import Scene, error_of, get
 from tests.host.egress.world import FAR, HIDDEN, INNER, OTHER, PROXY_PORT, SITE, SSH, World, in_world
 from tests.host.machines import as_root_and_ordinary
 

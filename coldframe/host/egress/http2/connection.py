@@ -2,8 +2,11 @@
 
 What has come and was not taken yet is bounded twice: each stream by its window, which grows as long as what comes is taken
 at once, and all streams of a box together by what they may hold; beyond that nothing is read. So a stream that nobody
-reads stops no other one. What waits to go is a few chunks: whoever sends waits until there is room. One that reads nothing
-while it makes this side answer (pings, settings) is not read from any more. The protocol itself is `h2`; what is refused of it before is in `frames.py`.
+reads stops no other one. Heads are held as long as their exchange lasts, and beyond what all of a box may hold no exchange
+begins. What waits to go is a few chunks and a head: whoever sends waits until there is room. One that reads nothing while
+it makes this side answer (pings, settings) is not read from any more. So a connection itself holds less than 1 MiB: a
+frame, a head that is not whole, and what waits to go. The protocol itself is `h2`; what is refused of it before is in
+`frames.py`.
 """
 
 import asyncio
@@ -18,6 +21,7 @@ import h2.errors
 import h2.events
 import h2.exceptions
 import h2.settings
+import hpack
 
 from coldframe.host.egress.http2.frames import (
     GOAWAY_CALM_DOWN,
@@ -29,6 +33,7 @@ from coldframe.host.egress.http2.frames import (
     write_goaway,
 )
 from coldframe.host.egress.http2.heads import Pairs
+from coldframe.host.egress.responses import MOST_INTERIM
 from coldframe.host.egress.streams import TlsStream
 
 MOST_STREAMS = 100
@@ -37,12 +42,22 @@ FIRST_WINDOW_BYTES, MOST_WINDOW_BYTES = 64 * 1024, 1 << 20
 """That may wait here of one stream; the latter is enough for 80 Mbit/s over 100 ms."""
 MOST_HELD_BYTES = 64 << 20
 """That may wait here of all streams of one box, each way."""
+MOST_HELD_HEAD_BYTES = 32 << 20
+"""Of the heads of all exchanges of one box, each way, and of these exchanges themselves."""
+EXCHANGE_BYTES = 12 << 10
+"""That an exchange takes in memory beside its heads and its body: its task, what is known of it here and in `h2`."""
+PAIR_BYTES = 150
+"""That a header takes in memory beside its letters."""
+SMALL_PART_BYTES = 2048
+"""What waits here is put together to parts of so many: each takes memory of its own, and a frame may carry one byte."""
 _NO_BOUND_BYTES = 1 << 30
 """The window of all streams together, which is bounded by `Held`: one that is full would stop streams that are read."""
 MOST_AHEAD_BYTES = 256 * 1024
 """That waits to go before whoever sends waits too."""
 MOST_OWED_BYTES = 512 * 1024
 """That waits to go before nothing is read any more: answers to what the other side sends, as it reads nothing."""
+_REMEMBERED_BYTES = 4096
+"""Of headers that were written (HPACK), so that they can be referred to; what others use."""
 PIECE_BYTES = 16 * 1024
 """That is looked at before patience is."""
 _EARNED = 2.0
@@ -70,9 +85,11 @@ class ExchangeBroken(OSError):
 class Held:
     """What waits in memory of one box, one way."""
 
-    def __init__(self, most_bytes: int = MOST_HELD_BYTES) -> None:
+    def __init__(self, most_bytes: int = MOST_HELD_BYTES, most_head_bytes: int = MOST_HELD_HEAD_BYTES) -> None:
         self._most_bytes = most_bytes
+        self._most_head_bytes = most_head_bytes
         self._bytes = 0
+        self._head_bytes = 0
         self._has_room = asyncio.Event()
 
     def take(self, count: int) -> None:
@@ -81,6 +98,16 @@ class Held:
     def give(self, count: int) -> None:
         self._bytes -= count
         self._has_room.set()
+
+    def take_head(self, count: int) -> bool:
+        """Whether there is room for it. No stream waits for that: those that hold it may wait for what would not be read."""
+        if self._head_bytes + count > self._most_head_bytes:
+            return False
+        self._head_bytes += count
+        return True
+
+    def give_heads(self, count: int) -> None:
+        self._head_bytes -= count
 
     async def make_room(self) -> None:
         """Returns when there is less than that."""
@@ -100,6 +127,7 @@ class Exchange:
         """Called when the other side breaks it off."""
         self._connection = connection
         self._heads: deque[tuple[Pairs, bool]] = deque()
+        self._head_bytes = 0
         self._parts: deque[tuple[bytes, int]] = deque()
         self._has_ended = False
         self._broken: ExchangeBroken | None = None
@@ -141,12 +169,35 @@ class Exchange:
         self._came.clear()
         await self._came.wait()
 
-    def put_head(self, pairs: Pairs, *, ends: bool) -> None:
+    def put_head(self, pairs: Pairs, *, ends: bool) -> bool:
+        """Whether there was room for it: if not, it is broken off."""
+        if len(self._heads) > MOST_INTERIM or not self._hold(pairs):
+            self.break_off(ExchangeBroken("the other side says too much before its answer, or there is no room for it"))
+            return False
         self._heads.append((pairs, ends))
         self._has_ended = self._has_ended or ends
         self._came.set()
+        return True
+
+    def put_trailers(self, pairs: Pairs) -> None:
+        if self._hold(pairs):
+            self.trailers = pairs
+            self.end()
+        else:
+            self.break_off(ExchangeBroken("there is no room for what ends it"))
+
+    def _hold(self, pairs: Pairs) -> bool:
+        size = sum(len(name) + len(value) + PAIR_BYTES for name, value in pairs)
+        size += 0 if self._head_bytes else EXCHANGE_BYTES
+        if not self._connection.held.take_head(size):
+            return False
+        self._head_bytes += size
+        return True
 
     def put(self, data: bytes, size: int) -> None:
+        if self._parts and len(self._parts[-1][0]) < SMALL_PART_BYTES:
+            before, known = self._parts.pop()
+            data, size = before + data, known + size
         self._parts.append((data, size))
         self._came.set()
 
@@ -167,10 +218,24 @@ class Exchange:
 
     # -- what goes -----------------------------------------------------------------------------
 
-    def send_head(self, pairs: Pairs, *, ends: bool = False) -> None:
-        """Raises ExchangeBroken, OSError."""
+    def open(self, pairs: Pairs, *, ends: bool) -> None:
+        """The head of a request, by whoever has looked for room and begun this: their numbers have to go out in order.
+
+        Raises ExchangeBroken, OSError.
+        """
         self._check()
         self._connection.send_head(self.number, pairs, ends=ends)
+
+    async def send_head(self, pairs: Pairs, *, ends: bool = False) -> None:
+        """As soon as there is room. Raises ExchangeBroken, OSError."""
+        await self._find_room()
+        self._connection.send_head(self.number, pairs, ends=ends)
+
+    async def _find_room(self) -> None:
+        self._check()
+        while not self._connection.has_room:
+            await self._connection.make_room()
+            self._check()
 
     async def send(self, data: bytes) -> None:
         """Returns once it waits for nobody but the kernel, or nearly. Raises ExchangeBroken, OSError."""
@@ -189,23 +254,40 @@ class Exchange:
             place += len(part)
             self._connection.send_part(self.number, part)
 
-    def finish(self, trailers: Pairs | None = None) -> None:
+    async def finish(self, trailers: Pairs | None = None) -> None:
         """Raises ExchangeBroken, OSError."""
         self._check()
         if trailers:
+            await self._find_room()
             self._connection.send_head(self.number, trailers, ends=True)
         else:
             self._connection.send_end(self.number)
 
     def reset(self, code: Reset) -> None:
-        """Break it off, unless it is over. What has come and was not taken is given back."""
+        """Break it off, unless it is over. What has come and was not taken is given back, as are the heads."""
         while self._parts:
             self._connection.take_back(self.number, self._parts.popleft()[1])
+        self._connection.held.give_heads(self._head_bytes)
+        self._head_bytes = 0
         self._connection.forget(self.number, code)
 
     def _check(self) -> None:
         if self._broken is not None:
             raise self._broken
+
+
+class _BoundedEncoder(hpack.Encoder):
+    """Remembers no more of the headers that it has written than is usual, whatever the other side asks for."""
+
+    @property
+    def header_table_size(self) -> int:
+        return self.header_table.maxsize
+
+    @header_table_size.setter
+    def header_table_size(self, value: int) -> None:
+        self.header_table.maxsize = min(value, _REMEMBERED_BYTES)
+        if self.header_table.resized:
+            self.table_size_changes.append(self.header_table.maxsize)
 
 
 class Http2Connection:
@@ -228,7 +310,7 @@ class Http2Connection:
         self._loop = asyncio.get_running_loop()
         self._on_exchange = on_exchange
         self._is_client = is_client
-        self._held = held or Held()
+        self.held = held or Held()
         config = h2.config.H2Configuration(
             client_side=is_client,
             header_encoding=False,
@@ -250,6 +332,7 @@ class Http2Connection:
             },
         )
         self._h2.max_inbound_frame_size = MAX_FRAME_BYTES
+        self._h2.encoder = _BoundedEncoder()
         self._cutter = FrameCutter(has_preface=not is_client, now=self._loop.time())
         self._exchanges: dict[int, Exchange] = {}
         self._last_begun = 0
@@ -317,6 +400,11 @@ class Http2Connection:
             self._out += write_goaway(self._last_begun, code)
             self._has_more.set()
 
+    def drop(self) -> None:
+        """Give up what is open: nobody serves it any more."""
+        for exchange in list(self._exchanges.values()):
+            exchange.reset(Reset.CANCEL)
+
     async def flush(self) -> None:
         """Returns when nothing waits to go. Raises OSError."""
         await self._wait_until(0)
@@ -355,7 +443,7 @@ class Http2Connection:
 
     def take_back(self, number: int, size: int) -> None:
         """So many bytes were taken: the other side may send as many more."""
-        self._held.give(size)
+        self.held.give(size)
         if self._broken is None and size:
             self._h2.acknowledge_received_data(size, number)
             self._push()
@@ -431,7 +519,7 @@ class Http2Connection:
                     raise Http2Invalid(f"it breaks the rules of HTTP/2 ({type(error).__name__})") from error
             self._push()
             await self._wait_until(MOST_OWED_BYTES)
-            await self._held.make_room()
+            await self.held.make_room()
 
     async def _say_why(self, code: int) -> None:
         self.leave(code)
@@ -457,7 +545,7 @@ class Http2Connection:
         match event:
             case h2.events.DataReceived(stream_id=number, data=data, flow_controlled_length=size):
                 exchange = self._exchanges.get(number)
-                self._held.take(size)
+                self.held.take(size)
                 if exchange is None:
                     self.take_back(number, size)
                 elif data:
@@ -476,8 +564,7 @@ class Http2Connection:
                     exchange.put_head(list(headers), ends=False)
             case h2.events.TrailersReceived(stream_id=number, headers=headers):
                 if (exchange := self._exchanges.get(number)) is not None:
-                    exchange.trailers = list(headers)
-                    exchange.end()
+                    exchange.put_trailers(list(headers))
             case h2.events.StreamReset(stream_id=number, error_code=code):
                 if (exchange := self._exchanges.get(number)) is not None:
                     refused = int(code) == Reset.REFUSED
@@ -501,6 +588,10 @@ class Http2Connection:
             self._cutter.earn(-10)
             return
         self._last_begun = number
-        exchange = self._exchanges[number] = Exchange(self, number)
-        exchange.put_head(headers, ends=ends)
+        exchange = Exchange(self, number)
+        if not exchange.put_head(headers, ends=ends):
+            self._h2.reset_stream(number, int(Reset.REFUSED))
+            self._cutter.earn(-10)
+            return
+        self._exchanges[number] = exchange
         self._on_exchange(exchange)

@@ -1,22 +1,28 @@
 """Cuts a stream of HTTP/2 into whole frames before anything reads them: counts those that carry nothing, takes ends out.
 
 Somebody who sends nothing but pings, settings, priorities or pieces of headers makes the other side work for nothing. Each
-such frame costs patience, which comes back with what is carried and with time. And a GOAWAY is not for `h2`, which takes
-it for the end of all streams: it is the end of new ones.
+such frame costs patience, which comes back with what is carried and with time. A head that comes in pieces is held until
+it is whole, so it is measured here. `h2` keeps each setting that it is told, also those that mean nothing, so it is told
+those that it knows. And a GOAWAY is not for `h2`, which takes it for the end of all streams: it is the end of new ones.
 """
 
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from coldframe.host.egress.requests import MAX_HEAD_BYTES
+
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 MAX_FRAME_BYTES = 64 * 1024
 """That the other side may send at once; larger ones save processor time, and each connection may hold one."""
+MOST_BLOCK_BYTES = MAX_HEAD_BYTES + 512
+"""Of a head as it comes, in all its pieces: with padding and priority, and without what it counts for each header."""
 MOST_PATIENCE = 1000.0
 PATIENCE_PER_S = 20.0
 GOAWAY_NO_ERROR, GOAWAY_CALM_DOWN = 0, 11
 
 _HEAD_BYTES = 9
-_DATA, _HEADERS, _GOAWAY = 0, 1, 7
+_DATA, _HEADERS, _SETTINGS, _PUSH_PROMISE, _GOAWAY, _CONTINUATION = 0, 1, 4, 5, 7, 9
+_SETTING_BYTES, _LAST_SETTING = 6, 8
 _END_STREAM = 1
 
 
@@ -37,10 +43,11 @@ class Goaway(NamedTuple):
 class FrameCutter:
     """Of one direction of a connection."""
 
-    __slots__ = ("_at", "_buffer", "_is_preface", "patience")
+    __slots__ = ("_at", "_block_bytes", "_buffer", "_is_preface", "patience")
 
     def __init__(self, *, has_preface: bool, now: float) -> None:
         self._buffer = bytearray()
+        self._block_bytes = 0
         self._is_preface = has_preface
         self._at = now
         self.patience = MOST_PATIENCE
@@ -67,6 +74,10 @@ class FrameCutter:
                 break
             kind = buffer[place + 3]
             self._weigh(kind, length, buffer[place + 4])
+            self._measure(kind, length)
+            if kind == _SETTINGS and length and length % _SETTING_BYTES == 0:
+                yield bytes(buffer[start:place]) + _known_settings(bytes(buffer[place:end]))
+                start = end
             if kind == _GOAWAY:
                 if place > start:
                     yield bytes(buffer[start:place])
@@ -91,6 +102,23 @@ class FrameCutter:
         self.patience -= 1
         if self.patience < 0:
             raise Http2Invalid("it sends too many frames that carry nothing")
+
+    def _measure(self, kind: int, length: int) -> None:
+        """Heads. That the pieces of one follow one another is for `h2` to see."""
+        if kind in (_HEADERS, _PUSH_PROMISE):
+            self._block_bytes = length
+        elif kind == _CONTINUATION:
+            self._block_bytes += length
+            if self._block_bytes > MOST_BLOCK_BYTES:
+                raise Http2Invalid("a head is longer than it may be")
+
+
+def _known_settings(frame: bytes) -> bytes:
+    """The frame without settings that nobody knows. It may be empty then, which is to be acknowledged all the same."""
+    body = frame[_HEAD_BYTES:]
+    settings = [body[place : place + _SETTING_BYTES] for place in range(0, len(body), _SETTING_BYTES)]
+    known = b"".join(one for one in settings if int.from_bytes(one[:2], "big") <= _LAST_SETTING)
+    return len(known).to_bytes(3, "big") + frame[3:_HEAD_BYTES] + known
 
 
 def write_goaway(last_stream: int, code: int) -> bytes:

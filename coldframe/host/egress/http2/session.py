@@ -18,7 +18,7 @@ from coldframe.host.egress.http2.frames import Http2Invalid
 from coldframe.host.egress.http2.heads import Answer, Http2Request, read_request, write_answer
 from coldframe.host.egress.passage import Denied, Passage
 from coldframe.host.egress.requests import RequestInvalid
-from coldframe.host.egress.responses import explain
+from coldframe.host.egress.responses import MOST_INTERIM, explain
 from coldframe.host.egress.streams import TlsStream
 
 FAREWELL_S = 5.0
@@ -65,6 +65,7 @@ class Http2Session:
             for task in (running, over, *self._tasks):
                 task.cancel()
             await asyncio.gather(running, over, *self._tasks, return_exceptions=True)
+            self._connection.drop()
             await self._destination.close()
         return ended or ("denied" if self._docket.has_denied_all else "closed")
 
@@ -150,10 +151,10 @@ class Http2Session:
             (b"content-length", b"%d" % len(body)),
             (b"cache-control", b"no-store"),
         ]
-        exchange.send_head(write_answer(Answer(int(refusal.status), headers)), ends=not has_body)
+        await exchange.send_head(write_answer(Answer(int(refusal.status), headers)), ends=not has_body)
         if has_body:
             await exchange.send(body)
-            exchange.finish()
+            await exchange.finish()
 
     # -- those that were let through -----------------------------------------------------------
 
@@ -190,11 +191,15 @@ class Http2Session:
         scrubber = None if entry.swap is None else entry.swap.scrubber()
         try:
             answer, ends = await _receive_answer(question, scrubber)
+            interim = 0
             while answer.is_interim:
-                exchange.send_head(write_answer(answer))
+                interim += 1
+                if interim > MOST_INTERIM:
+                    raise ServerFailed("the server's answer is none: it says too much before it")
+                await exchange.send_head(write_answer(answer))
                 answer, ends = await _receive_answer(question, scrubber)
             self._note_status(entry, answer.status)
-            exchange.send_head(write_answer(answer), ends=ends)
+            await exchange.send_head(write_answer(answer), ends=ends)
             if not ends:
                 await self._pass_body(exchange, question, scrubber)
             return Reset.NO_ERROR
@@ -215,7 +220,7 @@ class Http2Session:
         if scrubber is not None:
             await exchange.send(scrubber.finish())
             trailers = scrubber.scrub_headers(trailers)
-        exchange.finish(trailers)
+        await exchange.finish(trailers)
 
     async def _send_body(self, exchange: Exchange, question: Question) -> None:
         """What goes wrong is left for the one who reads the answer to find."""

@@ -2,11 +2,12 @@
 
     files/ALGORITHM-DIGEST   the bytes of a file as its registry published it
     said/KEY                 what a registry said of one package, behind the digest of it
-    new-…                    what is being written; swept at the start
+    …/new-…                  what is being written; swept at the start
 
 Everything happens below one open directory, which belongs to the broker's user: it has no other right to files. What is
-written appears by a rename, so whoever is killed in the middle leaves nothing that is served. A power failure may leave
-less than was written, so nothing is believed without its digest. What was not used the longest makes room.
+written appears by a rename, so whoever is killed in the middle leaves nothing that is served; by one within a folder,
+since the first version of Landlock refuses all others. A power failure may leave less than was written, so nothing is
+believed without its digest. What was not used the longest makes room.
 """
 
 import contextlib
@@ -86,13 +87,19 @@ class CacheUsage(NamedTuple):
     bytes: int
 
 
-def strongest(hashes: Mapping[str, str]) -> Digest | None:
-    """The strongest of published digests, by kind; None if there is none that can be read."""
+def read_hashes(told: Mapping[str, object]) -> dict[str, str]:
+    """Of published digests, by kind, those that can be read, strongest first."""
+    found = {}
     for algorithm in STRENGTH:
-        value = hashes.get(algorithm, "").lower()
-        if re.fullmatch(r"[0-9a-f]+", value) and len(value) == _LENGTHS[algorithm]:
-            return Digest(algorithm, value)
-    return None
+        value = told.get(algorithm)
+        if isinstance(value, str) and re.fullmatch(r"[0-9a-fA-F]+", value) and len(value) == _LENGTHS[algorithm]:
+            found[algorithm] = value.lower()
+    return found
+
+
+def strongest(hashes: Mapping[str, str]) -> Digest | None:
+    """The strongest of published digests; None if there is none that can be read."""
+    return next((Digest(*one) for one in read_hashes(hashes).items()), None)
 
 
 def open_cache(path: str, user: int | None) -> int:
@@ -125,6 +132,8 @@ def purge_cache(directory: int) -> CacheUsage:
     for folder in (_FILES, _SAID):
         with _opened(directory, folder) as inner:  # by which a link put in its place leads nowhere
             for name in os.listdir(inner) if inner is not None else ():
+                if name.startswith(_NEW):
+                    continue
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(name, dir_fd=inner)
     return usage
@@ -133,11 +142,11 @@ def purge_cache(directory: int) -> CacheUsage:
 class Draft:
     """A file that is being fetched; others may read what is there."""
 
-    def __init__(self, directory: int, published: Digest | None, take: Callable[[int], None]) -> None:
-        """Without *published* it becomes whatever comes. *take* is told of each byte, and raises OSError if there is no
-        room for it; it is given all of them back at the end. Raises OSError."""
+    def __init__(self, directory: int, folder: str, published: Digest | None, take: Callable[[int], None]) -> None:
+        """In the *folder* where it ends. Without *published* it becomes whatever comes. *take* is told of each byte, and
+        raises OSError if there is no room for it; it is given all of them back at the end. Raises OSError."""
         self._directory = directory
-        self._name = _NEW + secrets.token_hex(12)
+        self._name = f"{folder}/{_NEW}{secrets.token_hex(12)}"
         self.file = os.open(self._name, _MAKE, 0o600, dir_fd=directory)
         self.size = 0
         self._published = published
@@ -166,7 +175,7 @@ class Draft:
         return digest
 
     def move(self, name: str) -> None:
-        """Give it its name at once, in place of what has it now. Raises OSError."""
+        """Give it its *name* in its folder at once, in place of what has it now. Raises OSError."""
         os.rename(self._name, name, src_dir_fd=self._directory, dst_dir_fd=self._directory)
         self._name = ""
 
@@ -188,12 +197,13 @@ class PackageCache:
     def __init__(self, directory: int, *, most_bytes: int = MOST_BYTES) -> None:
         """At most half of the room there is, if that is less than *most_bytes*. Raises OSError."""
         self._directory = directory
-        for name in os.listdir(directory):
-            if name.startswith(_NEW):
-                os.unlink(name, dir_fd=directory)
         for folder in (_FILES, _SAID):
             with contextlib.suppress(FileExistsError):
                 os.mkdir(folder, 0o700, dir_fd=directory)
+            with _opened(directory, folder) as inner:
+                for name in os.listdir(inner) if inner is not None else ():
+                    if name.startswith(_NEW):
+                        os.unlink(name, dir_fd=inner)
         self._bytes = measure_cache(directory).bytes
         room = os.fstatvfs(directory)
         self._most_bytes = min(most_bytes, (room.f_bavail * room.f_frsize + self._bytes) // 2)
@@ -219,7 +229,7 @@ class PackageCache:
 
     def draft(self, published: Digest | None) -> Draft:
         """Raises OSError."""
-        return Draft(self._directory, published, self._take)
+        return Draft(self._directory, _FILES, published, self._take)
 
     def finish(self, draft: Draft) -> Digest:
         """Raises DigestWrong and OSError."""
@@ -255,7 +265,7 @@ class PackageCache:
 
     def keep(self, key: str, data: bytes) -> None:
         """Raises OSError."""
-        draft = self.draft(None)
+        draft = Draft(self._directory, _SAID, None, self._take)
         try:
             draft.write(hashlib.sha256(data).hexdigest().encode() + b"\n")
             draft.write(data)
@@ -311,13 +321,15 @@ def _said_name(key: str) -> str:
 
 
 def _entries(directory: int) -> Iterator[tuple[str, str, int, int]]:
-    """Folder, name, bytes and time (ns) of all that is kept. Raises OSError."""
+    """Folder, name, bytes and time (ns) of all that is kept; what is being written is not. Raises OSError."""
     for folder in (_FILES, _SAID):
         with _opened(directory, folder) as inner:
             if inner is None:
                 continue
             with os.scandir(inner) as entries:
                 for entry in entries:
+                    if entry.name.startswith(_NEW):
+                        continue
                     with contextlib.suppress(FileNotFoundError):
                         status = entry.stat(follow_symlinks=False)
                         yield folder, entry.name, status.st_size, status.st_mtime_ns

@@ -24,6 +24,7 @@ from coldframe.contract.policy import Outcome
 from coldframe.host.egress.dial import DialDenied, DialFailed, dial
 from coldframe.host.egress.proxy import Proxies, dial_by_proxy
 from coldframe.host.egress.resolver import Resolve, Resolver, Turns
+from coldframe.host.egress.responses import MOST_INTERIM
 from coldframe.host.egress.streams import Stream, TlsStream
 from coldframe.policy.addresses import OPENABLE, Address, AddressKind, judge_address
 from coldframe.policy.hostnames import NameInvalid, read_name
@@ -93,9 +94,9 @@ def read_page(text: str, base: Page) -> Page:
     if parts.scheme not in ("https", base.scheme.value) or parts.username is not None or parts.password is not None:
         raise RegistryFailed(f"it names an address by `{parts.scheme[:16]}`, or with a credential")
     scheme = Scheme(parts.scheme)
-    target = quote(parts.path or "/", safe="/%:@!$&'()*+,;=~-._")
+    target = quote(parts.path or "/", safe="/%:@!$&'()*+,;=~-._", errors="replace")
     if parts.query:
-        target += "?" + quote(parts.query, safe="/%:@!$&'()*+,;=~-._?")
+        target += "?" + quote(parts.query, safe="/%:@!$&'()*+,;=~-._?", errors="replace")
     return Page(scheme, name, port or _USUAL_PORTS[scheme], target)
 
 
@@ -304,12 +305,13 @@ class _Line:
         request = h11.Request(method="GET", target=page.target, headers=[("host", host), *headers.items()])
         await self._stream.send(self._http.send(request) or b"")
         self._http.send(h11.EndOfMessage())
-        while True:
+        for _ in range(MOST_INTERIM + 1):
             event = await self.next_event()
             if isinstance(event, h11.Response):
                 return event
             if not isinstance(event, h11.InformationalResponse):
-                raise EOFError
+                break
+        raise EOFError
 
     async def next_event(self) -> object:
         while (event := self._http.next_event()) is h11.NEED_DATA:

@@ -1,10 +1,13 @@
 """What a registry said of one package, as it is kept: its files, and what clients are told of it.
 
-The first digest that was seen for a file holds for as long as this is kept: a registry that tells another one later, or
-sends other bytes, has changed what a version is, and is not followed. The administrator purges the cache if that is wanted.
+The digests that were told first of a file hold for as long as this is kept, and they alone: a registry that tells others
+later, or more, or sends other bytes, may have changed what a version is, and is not followed. So clients are told the first
+ones, by which its bytes are checked; a stronger digest of the same bytes is not passed on, and does no harm. That holds for
+a file too that was not listed for a while. The administrator purges the cache if a change is wanted.
 """
 
 import json
+import re
 from dataclasses import asdict, dataclass, field, replace
 from typing import NamedTuple
 
@@ -13,6 +16,9 @@ from coldframe.host.egress.packages.cache import Digest, strongest
 MOST_FILES = 100_000
 MOST_LISTING_BYTES = 64 << 20
 """As it comes from a registry: the largest packages of npm have some ten MiB."""
+
+
+_VISIBLE = re.compile(r"[!-~](?:[ -~]*[!-~])?")
 
 
 class ListingInvalid(Exception):
@@ -53,28 +59,33 @@ class Listing:
     etag: str = ""
     modified: str = ""
     pinned: dict[str, dict[str, str]] = field(default_factory=dict)
-    """Digests that were found, or that were told first: they hold."""
+    """Of files of which others are told now, or that are not listed now: the digests that hold."""
 
     def pin(self, file: str, digest: Digest) -> "Listing":
-        return replace(
-            self, pinned={**self.pinned, file: {**self.pinned.get(file, {}), digest.algorithm: digest.value}}
-        )
+        """With a digest that was found of bytes that are right."""
+        return replace(self, pinned={**self.pinned, file: {**self.hashes_of(file), digest.algorithm: digest.value}})
 
     def hashes_of(self, file: str) -> dict[str, str]:
         """What its bytes have to add up to."""
-        return {**self.files[file].hashes, **self.pinned.get(file, {})}
+        return self.pinned.get(file) or self.files[file].hashes
 
     def after(self, earlier: "Listing | None") -> "Listing":
-        """The same, with what was told first where the two do not agree."""
+        """The same, with what was told first where the two do not agree. Raises ListingInvalid: there is too much of it."""
         if earlier is None:
             return self
         pinned = {**self.pinned, **earlier.pinned}
-        for name, file in self.files.items():
-            known = earlier.files.get(name)
-            first = {**(known.hashes if known is not None else {}), **earlier.pinned.get(name, {})}
-            if any(file.hashes.get(algorithm, value) != value for algorithm, value in first.items()):
+        for name in earlier.files:
+            first = earlier.hashes_of(name)
+            if first and (name not in self.files or self.files[name].hashes != first):
                 pinned[name] = first
+        if len(pinned) > MOST_FILES:
+            raise ListingInvalid("it lists other files each time")
         return replace(self, pinned=pinned)
+
+
+def read_validator(text: str, most: int) -> str:
+    """A tag or a time of a listing, to be sent back as it came; nothing if it is longer or cannot stand in a header."""
+    return text if len(text) <= most and _VISIBLE.fullmatch(text) else ""
 
 
 def write_listing(listing: Listing) -> bytes:

@@ -15,6 +15,7 @@ import re
 from typing import Any
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
+from coldframe.host.egress.packages.cache import read_hashes
 from coldframe.host.egress.packages.listing import MOST_FILES, ListedFile, Listing, ListingInvalid, Wanted
 
 SHORT_TYPE = "application/vnd.npm.install-v1+json"
@@ -68,6 +69,7 @@ def read_answer(data: bytes, page: str, wanted: Wanted, address: str) -> Listing
             if name in files:  # of another version
                 name = usual_name(wanted.package, version)
             files[name] = ListedFile(url, _hashes(dist), version)
+            _tell_hashes(dist, files[name].hashes)
             dist["tarball"] = f"{address}{wanted.package}/-/{quote(name)}"
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise ListingInvalid("what it tells cannot be read") from None
@@ -85,17 +87,28 @@ def usual_name(package: str, version: str) -> str:
 
 
 def _hashes(dist: dict[str, Any]) -> dict[str, str]:
-    found = {}
-    if isinstance(dist.get("shasum"), str):
-        found["sha1"] = dist["shasum"].lower()
+    found = {"sha1": dist.get("shasum")}
     integrity = dist.get("integrity")
     for one in integrity.split() if isinstance(integrity, str) else ():
         kind, _, value = one.partition("-")
         try:
-            found[kind] = base64.b64decode(value.partition("?")[0], validate=True).hex()
-        except binascii.Error:
+            found.setdefault(kind, base64.b64decode(value.partition("?")[0], validate=True).hex())
+        except (binascii.Error, ValueError):
             continue
-    return found
+    return read_hashes(found)
+
+
+def _tell_hashes(dist: dict[str, Any], hashes: dict[str, str]) -> None:
+    """These and no others: of two digests of one kind npm takes either, also from a lock file later."""
+    dist.pop("shasum", None)
+    dist.pop("integrity", None)
+    if "sha1" in hashes:
+        dist["shasum"] = hashes["sha1"]
+    kinds = [kind for kind in ("sha512", "sha384", "sha256") if kind in hashes]
+    if kinds:
+        dist["integrity"] = " ".join(
+            f"{kind}-{base64.b64encode(bytes.fromhex(hashes[kind])).decode()}" for kind in kinds
+        )
 
 
 def form_of(accept: str) -> str:
@@ -111,13 +124,7 @@ def tell(listing: Listing, wanted: Wanted, accept: str) -> tuple[str, bytes] | N
         return form_of(accept), body
     told = json.loads(body)
     for version, hashes in pinned.items():
-        dist = told["versions"][version]["dist"]
-        dist |= {"shasum": hashes["sha1"]} if "sha1" in hashes else {}
-        kinds = [kind for kind in ("sha512", "sha384", "sha256") if kind in hashes]
-        if kinds:
-            dist["integrity"] = " ".join(
-                f"{kind}-{base64.b64encode(bytes.fromhex(hashes[kind])).decode()}" for kind in kinds
-            )
+        _tell_hashes(told["versions"][version]["dist"], hashes)
     if wanted.version is not None:
         version = told["dist-tags"].get(wanted.version, wanted.version)
         if version not in told["versions"]:

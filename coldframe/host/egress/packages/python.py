@@ -14,7 +14,7 @@ from html.parser import HTMLParser
 from typing import Any
 from urllib.parse import quote, unquote, urldefrag, urljoin
 
-from coldframe.host.egress.packages.cache import STRENGTH
+from coldframe.host.egress.packages.cache import STRENGTH, read_hashes
 from coldframe.host.egress.packages.listing import MOST_FILES, ListedFile, Listing, ListingInvalid, Wanted
 
 ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
@@ -77,11 +77,7 @@ def _take(
     name, url = one["filename"], urljoin(base, one["url"])
     if _FILE.fullmatch(name) is None or name in files or name.endswith(METADATA):
         return
-    hashes = {
-        kind: value.lower()
-        for kind, value in one.get("hashes", {}).items()
-        if kind in STRENGTH and isinstance(value, str)
-    }
+    hashes = read_hashes(one.get("hashes", {}))
     size = one.get("size") if type(one.get("size")) is int else None
     version = version_of(name, project)
     files[name] = ListedFile(url, hashes, version, size)
@@ -90,10 +86,11 @@ def _take(
     if size is not None:
         entry["size"] = size
     core = one.get("core-metadata") or one.get("dist-info-metadata") or one.get("data-dist-info-metadata")
-    if isinstance(core, dict) and isinstance(core.get("sha256"), str):
+    digest = read_hashes(core).get("sha256") if isinstance(core, dict) else None
+    if digest is not None:
         # Without a digest nobody could tell whether it is the right one; clients then read it in the file.
-        files[name + METADATA] = ListedFile(url + METADATA, {"sha256": core["sha256"].lower()}, version)
-        entry["core-metadata"] = {"sha256": core["sha256"].lower()}  # by its older name pip 22 and 23.0 break off
+        files[name + METADATA] = ListedFile(url + METADATA, {"sha256": digest}, version)
+        entry["core-metadata"] = {"sha256": digest}  # by its older name pip 22 and 23.0 break off
     told.append(entry)
 
 
@@ -122,6 +119,8 @@ def tell(listing: Listing, wanted: Wanted, accept: str) -> tuple[str, bytes] | N
         told = json.loads(body)
         for one in told["files"]:
             one["hashes"] = pinned.get(one["filename"], one["hashes"])
+            if "core-metadata" in one:
+                one["core-metadata"] = pinned.get(one["filename"] + METADATA, one["core-metadata"])
         body = json.dumps(told).encode()
     if form_of(accept) == JSON_TYPE:
         return JSON_TYPE, body

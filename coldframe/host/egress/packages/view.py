@@ -35,6 +35,7 @@ from coldframe.host.egress.packages.listing import (
     Listing,
     ListingInvalid,
     Wanted,
+    read_validator,
 )
 from coldframe.host.egress.packages.shelf import Shelf
 from coldframe.host.egress.proxy import Proxies
@@ -87,6 +88,8 @@ class PackageView:
         self._clock = clock
         self._registries: tuple[Registry, ...] = ()
         self._credentials: dict[Registry, str] = {}
+        self._keeping = asyncio.Lock()
+        """Between reading what is kept of a package and keeping it changed."""
         self._asking: dict[str, asyncio.Task[tuple[Listing, bool]]] = {}
         self._downloads: dict[str, Download] = {}
 
@@ -180,21 +183,26 @@ class PackageView:
         self, box: object, registry: Registry, wanted: Wanted, key: str, kept: Listing | None, *, short: bool
     ) -> tuple[Listing, bool]:
         try:
-            listing = await self._ask_registry(box, registry, wanted, kept, short=short)
+            told = await self._ask_registry(box, registry, wanted, kept, short=short)
+            async with self._keeping:
+                known = await self._shelf.recall(key)  # a digest may have been found meanwhile
+                listing = (known or kept) if told is None else told
+                assert listing is not None  # there was one, or it was not asked whether that holds
+                if registry.kind is PackageKind.NPM:  # whoever was told the other form first holds it to that
+                    other = await self._shelf.recall(self._key(registry, wanted.package, "" if short else "short"))
+                    listing = listing.after(other)
+                listing = replace(listing.after(kept).after(known), at=self._clock())
+                await self._shelf.keep(key, listing)
+                return listing, False
         except (RegistryFailed, ListingInvalid) as failure:
             if kept is not None:
                 return kept, True
             raise _unreachable(registry, failure) from failure
-        if registry.kind is PackageKind.NPM:  # whoever was told the other form first holds it to that
-            other = await self._shelf.recall(self._key(registry, wanted.package, "" if short else "short"))
-            listing = listing.after(other).after(kept)
-        listing = replace(listing, at=self._clock())
-        await self._shelf.keep(key, listing)
-        return listing, False
 
     async def _ask_registry(
         self, box: object, registry: Registry, wanted: Wanted, kept: Listing | None, *, short: bool
-    ) -> Listing:
+    ) -> Listing | None:
+        """What it says now; None if it says that what is *kept* holds."""
         if registry.kind is PackageKind.NPM:
             path, accept = npm.question(wanted, short=short)
         else:
@@ -207,13 +215,12 @@ class PackageView:
         credential = self._credentials.get(registry)
         async with self._fetcher.get(box, page_of(registry, path), registry, credential, headers) as reply:
             if reply.status == HTTPStatus.NOT_MODIFIED and kept is not None:
-                return kept
+                return None
             _require_found(registry, wanted, reply)
             data = await reply.whole(MOST_LISTING_BYTES, LISTING_S)
             found = await asyncio.to_thread(_read_answer, registry, wanted, reply, data)
-        told = reply.headers
-        found = replace(found, etag=told.get("etag", "")[:256], modified=told.get("last-modified", "")[:64])
-        return found.after(kept)
+        etag = read_validator(reply.headers.get("etag", ""), 256)
+        return replace(found, etag=etag, modified=read_validator(reply.headers.get("last-modified", ""), 64))
 
     def _key(self, registry: Registry, package: str, form: str) -> str:
         """What one credential gets to see is not what others are told."""
@@ -283,9 +290,10 @@ class PackageView:
 
         async def pin(digest: Digest) -> None:
             """The registry has published no digest that holds; from now on this one does."""
-            listing = await self._shelf.recall(key)
-            if listing is not None and name in listing.files:
-                await self._shelf.keep(key, listing.pin(name, digest))
+            async with self._keeping:
+                listing = await self._shelf.recall(key)
+                if listing is not None and name in listing.files:
+                    await self._shelf.keep(key, listing.pin(name, digest))
 
         async def fetch() -> None:
             page = read_page(file.url, page_of(registry, "/"))
