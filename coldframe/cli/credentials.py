@@ -26,7 +26,9 @@ def add(
     *,
     base: Annotated[str, typer.Option(help="Address of the service: https://api.example.com/v1.")],
     variable: Annotated[str, typer.Option(help="Environment variable of commands that gets the handle.")],
-    agent: Annotated[list[str] | None, typer.Option(help="Agent that may use it, or * for all; repeatable.")] = None,
+    agent: Annotated[
+        list[str] | None, typer.Option(help="Agent that may use it, or * for all agents; repeatable.")
+    ] = None,
     role: Annotated[list[str] | None, typer.Option(help="Or sandboxes made by this role; repeatable.")] = None,
     header: Annotated[
         str, typer.Option(help="Where it goes; `Authorization: Basic {secret}` for a password.")

@@ -20,7 +20,7 @@ from coldframe.client import models
 from coldframe.client.location import find_location
 from coldframe.client.replies import JsonObject, read_answer, read_answers, read_part
 from coldframe.client.sandbox import Sandbox, make_key
-from coldframe.client.transport import Reply, Transport, ask, ask_json, encode_path, error_of
+from coldframe.client.transport import Transport, ask, ask_json, ask_stream, encode_path
 
 SandboxItems = list[Sandbox]
 AgentItems: TypeAlias = "list[models.AgentInfo]"
@@ -249,9 +249,7 @@ class LedgerView:
 
     async def export(self) -> AsyncGenerator[bytes, None]:
         """The whole ledger as JSON lines."""
-        stream = await self._transport.open("GET", "/v1/ledger/export")
-        if stream.status >= 400:
-            raise error_of(Reply(stream.status, stream.headers, await stream.read()))
+        stream = await ask_stream(self._transport, "GET", "/v1/ledger/export")
         async with aclosing(stream.parts()) as parts:
             async for part in parts:
                 yield part

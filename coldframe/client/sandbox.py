@@ -18,7 +18,7 @@ from coldframe.client.replies import (
     read_part,
     unknown_answer,
 )
-from coldframe.client.transport import Reply, Transport, ask, ask_json, encode_path, error_of
+from coldframe.client.transport import Reply, Transport, ask, ask_json, ask_stream, encode_path, error_of
 from coldframe.contract.errors import HostUnreachable, Unavailable, from_wire
 
 FRAMES = "application/x-coldframe-frames"
@@ -246,11 +246,8 @@ class Sandbox:
         Raises:
             HostUnreachable: the file changed meanwhile or the connection broke; what came so far is not the whole.
         """
-        stream = await self._transport.open(
-            "GET", f"{self._path}/files/{encode_path(path)}", query={"offset": offset or None, "length": length}
-        )
-        if stream.status >= 400:
-            raise error_of(Reply(stream.status, stream.headers, await stream.read()))
+        query = {"offset": offset or None, "length": length}
+        stream = await ask_stream(self._transport, "GET", f"{self._path}/files/{encode_path(path)}", query=query)
         async with aclosing(stream.parts()) as parts:
             async for part in parts:
                 yield part
@@ -350,9 +347,7 @@ class Sandbox:
     ) -> AsyncGenerator[models.LoggedContact, None]:
         """Yield contacts as they come on record, and each again when more is known of it, until the sandbox has ended."""
         query = {"after_change": after_change, "outcome": outcome, "host": host, "command_id": command_id}
-        stream = await self._transport.open("GET", f"{self._path}/network/events", query=query)
-        if stream.status >= 400:
-            raise error_of(Reply(stream.status, stream.headers, await stream.read()))
+        stream = await ask_stream(self._transport, "GET", f"{self._path}/network/events", query=query)
         async with aclosing(stream.lines()) as lines:
             async for line in lines:
                 if line.startswith(b'{"event":"error"'):
@@ -404,9 +399,9 @@ async def _events(
     headers: Mapping[str, str] | None = None,
 ) -> AsyncGenerator[models.CommandEvent | models.ToolResult, None]:
     accept = {"Accept": f"{FRAMES}, application/x-ndjson"}
-    stream = await transport.open(method, path, query=query, payload=payload, headers={**(headers or {}), **accept})
-    if stream.status >= 400:
-        raise error_of(Reply(stream.status, stream.headers, await stream.read()))
+    stream = await ask_stream(
+        transport, method, path, query=query, payload=payload, headers={**(headers or {}), **accept}
+    )
     complete = False
     if stream.headers.get("content-type") == FRAMES:
         async with aclosing(stream.frames()) as frames:

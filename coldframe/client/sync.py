@@ -364,6 +364,22 @@ def ask(
     return raise_for(transport.request(method, path, query=query, payload=payload, body=body, headers=headers or {}))
 
 
+def ask_stream(
+    transport: Transport,
+    method: str,
+    path: str,
+    *,
+    query: Mapping[str, object] | None = None,
+    payload: object = None,
+    headers: Mapping[str, str] | None = None,
+) -> Stream:
+    """The same for an answer that is read as it comes."""
+    stream = transport.open(method, path, query=query, payload=payload, headers=headers)
+    if stream.status >= 400:
+        raise error_of(Reply(stream.status, stream.headers, stream.read()))
+    return stream
+
+
 def ask_json(
     transport: Transport,
     method: str,
@@ -598,11 +614,8 @@ class SyncSandbox:
         Raises:
             HostUnreachable: the file changed meanwhile or the connection broke; what came so far is not the whole.
         """
-        stream = self._transport.open(
-            "GET", f"{self._path}/files/{encode_path(path)}", query={"offset": offset or None, "length": length}
-        )
-        if stream.status >= 400:
-            raise error_of(Reply(stream.status, stream.headers, stream.read()))
+        query = {"offset": offset or None, "length": length}
+        stream = ask_stream(self._transport, "GET", f"{self._path}/files/{encode_path(path)}", query=query)
         with closing(stream.parts()) as parts:
             for part in parts:
                 yield part
@@ -700,9 +713,7 @@ class SyncSandbox:
     ) -> Generator[models.LoggedContact, None, None]:
         """Yield contacts as they come on record, and each again when more is known of it, until the sandbox has ended."""
         query = {"after_change": after_change, "outcome": outcome, "host": host, "command_id": command_id}
-        stream = self._transport.open("GET", f"{self._path}/network/events", query=query)
-        if stream.status >= 400:
-            raise error_of(Reply(stream.status, stream.headers, stream.read()))
+        stream = ask_stream(self._transport, "GET", f"{self._path}/network/events", query=query)
         with closing(stream.lines()) as lines:
             for line in lines:
                 if line.startswith(b'{"event":"error"'):
@@ -754,9 +765,7 @@ def _events(
     headers: Mapping[str, str] | None = None,
 ) -> Generator[models.CommandEvent | models.ToolResult, None, None]:
     accept = {"Accept": f"{FRAMES}, application/x-ndjson"}
-    stream = transport.open(method, path, query=query, payload=payload, headers={**(headers or {}), **accept})
-    if stream.status >= 400:
-        raise error_of(Reply(stream.status, stream.headers, stream.read()))
+    stream = ask_stream(transport, method, path, query=query, payload=payload, headers={**(headers or {}), **accept})
     complete = False
     if stream.headers.get("content-type") == FRAMES:
         with closing(stream.frames()) as frames:
@@ -1059,9 +1068,7 @@ class LedgerView:
 
     def export(self) -> Generator[bytes, None, None]:
         """The whole ledger as JSON lines."""
-        stream = self._transport.open("GET", "/v1/ledger/export")
-        if stream.status >= 400:
-            raise error_of(Reply(stream.status, stream.headers, stream.read()))
+        stream = ask_stream(self._transport, "GET", "/v1/ledger/export")
         with closing(stream.parts()) as parts:
             for part in parts:
                 yield part

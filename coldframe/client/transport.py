@@ -355,6 +355,22 @@ async def ask(
     )
 
 
+async def ask_stream(
+    transport: Transport,
+    method: str,
+    path: str,
+    *,
+    query: Mapping[str, object] | None = None,
+    payload: object = None,
+    headers: Mapping[str, str] | None = None,
+) -> Stream:
+    """The same for an answer that is read as it comes."""
+    stream = await transport.open(method, path, query=query, payload=payload, headers=headers)
+    if stream.status >= 400:
+        raise error_of(Reply(stream.status, stream.headers, await stream.read()))
+    return stream
+
+
 async def ask_json(
     transport: Transport,
     method: str,

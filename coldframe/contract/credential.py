@@ -110,9 +110,10 @@ class CredentialTerms(Model):
     paths: Annotated[tuple[PathPattern, ...], Field(min_length=1, max_length=64)] = ("/**",)
     """Below the base. `*` stands for anything within one segment, `**` for anything."""
     agents: Annotated[tuple[AgentId | Literal["*"], ...], Field(max_length=256)] = ()
-    """Whose sandboxes may use it; `*` for those of all agents. Nobody's, if neither agents nor roles are named."""
+    """Whose sandboxes may use it; `*` for those of all agents, which a background sandbox is none of. Of an agent that is
+    deleted the name is taken out. Nobody's, if neither agents nor roles are named."""
     roles: tuple[Role, ...] = ()
-    """Sandboxes that somebody of this role has made may use it too."""
+    """Sandboxes that somebody of this role has made may use it too, background ones included."""
     label: Label = Label.PUBLIC
     """Of what the service answers, at least."""
     budget: Annotated[int, Field(ge=1, le=10**9)] | None = None

@@ -1,7 +1,8 @@
 """What a sandbox reached and tried to reach, and what the host asks about it while it waits.
 
 The host keeps one record for each sandbox, in order and only appended to; these are its words. A name, an address and a
-path are what a box said, so they are data and never instructions.
+path are what a box said, so they are data and never instructions. The broker has dataclasses of its own for contacts, which
+change while one goes on; what leaves it is checked as what is here, field by field, since it is believed no more than a box.
 """
 
 from datetime import datetime

@@ -1,8 +1,8 @@
 """Agents: an id, a durable workspace, and the label of what lies in it.
 
 A workspace's label only rises with what is written to it; a person with the right sets it otherwise, with a
-reason, on record. Deleting an agent removes its workspace and its tokens and keeps the ledger; the same id
-made again is another generation with an empty workspace at PUBLIC.
+reason, on record. Deleting an agent removes its workspace, its tokens and its name in credentials, and keeps the ledger;
+the same id made again is another generation with an empty workspace at PUBLIC.
 
 The lines across processes: a deletion is recorded as begun before the host removes anything, so a crash
 between leaves an agent `deleting`, which nothing can use until deletion is asked for again.
@@ -65,6 +65,9 @@ class _Row(NamedTuple):
     info: AgentInfo
 
 
+Deleting = Callable[[str, Caller, sqlalchemy.Connection], None]
+
+
 class Agents:
     """Makes, labels and deletes agents."""
 
@@ -76,6 +79,8 @@ class Agents:
         self._tokens = tokens
         self._locks: dict[str, asyncio.Lock] = {}
         self._kept: Kept[_Row] = Kept(store, self._load)
+        self.deleting: Deleting = lambda agent_id, caller, connection: None
+        """Takes from the next agent of that id what this one was given by its name, on record; twice at least."""
 
     async def ensure(self, agent_id: str, *, caller: Caller) -> AgentInfo:
         """Return the agent, made with its workspace if it is not there yet.
@@ -119,7 +124,7 @@ class Agents:
         return self._known(agent_id).info
 
     async def delete(self, agent_id: str, *, caller: Caller) -> None:
-        """Remove the agent, its workspace and its tokens; the ledger keeps all it has.
+        """Remove the agent, its workspace, its tokens and its part in credentials; the ledger keeps all it has.
 
         Repeating it finishes a deletion that a crash or an unreachable host broke off.
 
@@ -148,10 +153,12 @@ class Agents:
             with self._store.transaction(durable=True) as connection:
                 self._update(connection, row, state="deleting")
                 self._tokens.revoke_agent(agent_id, connection=connection, caller=caller)
+                self.deleting(agent_id, caller, connection)
                 self._ledger.append("agent.deletion_started", agent_id, body, connection=connection, durable=True)
             await self._host.delete_workspace(agent_id)
             with self._store.transaction(durable=True) as connection:
                 self._update(connection, row, state="deleted", deleted_at=format_time(self._clock()))
+                self.deleting(agent_id, caller, connection)  # what was given to it meanwhile
                 self._ledger.append("agent.deleted", agent_id, body, connection=connection, durable=True)
 
     def raise_label(self, agent_id: str, label: object, *, connection: sqlalchemy.Connection | None = None) -> Label:

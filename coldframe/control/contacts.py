@@ -5,14 +5,19 @@ transaction. How far the host's record of a sandbox has been taken over stands b
 missing and nothing is there twice.
 """
 
+import asyncio
+import heapq
+import ipaddress
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from datetime import datetime
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
+from pydantic import TypeAdapter
 
-from coldframe.contract.network import DeniedSum, LoggedContact, NetworkContact, ReachedBy
+from coldframe.contract.network import DeniedSum, LoggedContact, NetworkContact, NetworkRequest, ReachedBy
 from coldframe.contract.policy import Outcome, Role
 from coldframe.control.ledger import format_time, parse_time
 from coldframe.control.store import Store, metadata
@@ -42,21 +47,36 @@ contacts = sa.Table(
     sa.Column("began_at", sa.Text, nullable=False),
     sa.Column("open", sa.Boolean, nullable=False),
     sa.Column("document", sa.Text, nullable=False),
+    sa.Column("requests", sa.Text, nullable=False, server_default="[]"),
 )
+sa.Index("network_contacts_agent_id", contacts.c.agent_id)
 sa.Index("network_contacts_change", contacts.c.sandbox_id, contacts.c.change)
 sa.Index("network_contacts_command_id", contacts.c.command_id)
 sa.Index("network_contacts_contact_id", contacts.c.sandbox_id, contacts.c.contact_id)
 sa.Index("network_contacts_dialled", contacts.c.dialled)
-sa.Index("network_contacts_host", contacts.c.host, contacts.c.began_at)
+sa.Index("network_contacts_host", contacts.c.host)
 sa.Index("network_contacts_sandbox_id", contacts.c.sandbox_id)
 
-_FIELDS = "number, change, sandbox_id, agent_id, session_id, document"
+LOOKED_AT_ONCE = 10_000
+"""Contacts that a search goes through before others are served: some milliseconds."""
+PARSED_AT_ONCE = 100
+BYTES_AT_ONCE, MOST_BYTES = 256 * 1024, 8 * 1024**2
+"""Of contacts that are read: before others are served, and in one page. A box decides how long its requests are."""
+CHANGES_AT_ONCE = 20
+
+_REQUESTS = TypeAdapter(tuple[NetworkRequest, ...])
+_FIELDS = "number, change, sandbox_id, agent_id, session_id, document, requests"
+_READ = f"SELECT {_FIELDS} FROM network_contacts WHERE number = ?"  # noqa: S608
+_FIND_COMMAND = (
+    "SELECT command_id FROM network_contacts WHERE sandbox_id = ? AND contact_id = ? ORDER BY number DESC LIMIT 1"
+)
+_OF_COMMAND = "SELECT document FROM network_contacts WHERE command_id = ? ORDER BY number LIMIT ?"
 _FIND = f"SELECT {_FIELDS} FROM network_contacts WHERE sandbox_id = ? AND contact_id = ? ORDER BY number DESC LIMIT 1"  # noqa: S608
 _INSERT = (
     "INSERT INTO network_contacts (change, sandbox_id, agent_id, session_id, command_id, contact_id, host, dialled, outcome, "
-    "began_at, open, document) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    "began_at, open, document, requests) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
-_UPDATE = "UPDATE network_contacts SET change = ?, dialled = ?, outcome = ?, open = ?, document = ? WHERE number = ?"
+_UPDATE = "UPDATE network_contacts SET change = ?, dialled = ?, outcome = ?, open = ?, document = ?, requests = ? WHERE number = ?"
 _LIKE_ESCAPES = str.maketrans({"%": "\\%", "_": "\\_", "\\": "\\\\"})
 
 
@@ -74,6 +94,12 @@ class Position(NamedTuple):
     """Whether the host has removed what it had."""
     denied_sums: tuple[DeniedSum, ...]
     """As they were at the end."""
+
+
+class Attributed(NamedTuple):
+    """Whose a contact is; None for nobody's that is known."""
+
+    command_id: str | None
 
 
 class Wanted(NamedTuple):
@@ -139,6 +165,11 @@ class Contacts:
         query = "SELECT sandbox_id FROM networks WHERE closed != ?"
         return [str(row[0]) for row in self._store.read(query, (_FORGOTTEN,))]
 
+    def has_open(self, sandbox_id: str) -> bool:
+        """Whether there is any contact of which no end is known."""
+        query = "SELECT 1 FROM network_contacts WHERE sandbox_id = ? AND open = 1 LIMIT 1"
+        return bool(self._store.read(query, (sandbox_id,)))
+
     def open_ones(self, sandbox_id: str) -> list[LoggedContact]:
         """Contacts that have begun and of which no end is known."""
         query = f"SELECT {_FIELDS} FROM network_contacts WHERE sandbox_id = ? AND open = 1 ORDER BY number"  # noqa: S608
@@ -157,10 +188,10 @@ class Contacts:
             *(self._next_change(), sandbox_id, agent_id, session_id, contact.command_id, contact.contact_id),
             *(_host_of(contact), contact.dialled, contact.outcome.value, format_time(contact.began_at), is_open),
         )
-        self._store.raw.execute(_INSERT, (*values, contact.model_dump_json()))
+        self._store.raw.execute(_INSERT, (*values, *_stored(contact)))
 
     def update(self, known: LoggedContact, contact: NetworkContact, *, is_open: bool) -> None:
-        values = (self._next_change(), contact.dialled, contact.outcome.value, is_open, contact.model_dump_json())
+        values = (self._next_change(), contact.dialled, contact.outcome.value, is_open, *_stored(contact))
         self._store.raw.execute(_UPDATE, (*values, known.number))
 
     def _next_change(self) -> int:
@@ -169,78 +200,173 @@ class Contacts:
         self._change += 1
         return self._change
 
-    def page(self, wanted: Wanted, *, after: int, limit: int) -> list[LoggedContact]:
-        """Those behind number *after*, in the order in which they came on record."""
-        conditions, values = _conditions(wanted)
-        conditions.append("number > ?")
-        query = f"SELECT {_FIELDS} FROM network_contacts WHERE {' AND '.join(conditions)} ORDER BY number LIMIT ?"  # noqa: S608
-        return [_logged(row) for row in self._store.read(query, [*values, after, limit])]
+    def command_of(self, sandbox_id: str, contact_id: str) -> Attributed | None:
+        """As it was found when the contact came on record; None if that has not come."""
+        rows = self._store.read(_FIND_COMMAND, (sandbox_id, contact_id))
+        return Attributed(rows[0][0]) if rows else None
+
+    async def of_command(self, command_id: str, *, limit: int) -> list[NetworkContact]:
+        """The first contacts of a command, without their requests, of which a box makes as many as it likes."""
+        found = []
+        for document, *_ in self._store.read(_OF_COMMAND, (command_id, limit)):
+            found.append(NetworkContact.model_validate_json(document))
+            if len(found) % PARSED_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        return found
+
+    async def page(self, wanted: Wanted, *, after: int, limit: int) -> tuple[list[LoggedContact], bool]:
+        """Those behind number *after*, in the order in which they came on record, and whether there are more: no more than
+        *limit*, and fewer if they are large."""
+        search, found, read, at_once = _Search(wanted), list[LoggedContact](), 0, 0
+        query = f"SELECT number FROM network_contacts WHERE {_within(search)} ORDER BY number LIMIT ?"  # noqa: S608
+        last = self._last_number()
+        while after < last:
+            upto = self._end_of_step(search, after, last)
+            for (number,) in self._store.read(query, [*search.values, after, upto, limit + 1 - len(found)]):
+                if len(found) == limit or read >= MOST_BYTES:
+                    return found, True
+                (row,) = self._store.read(_READ, (number,))
+                found.append(_logged(row))
+                read, at_once = read + _size(row), at_once + _size(row)
+                if at_once >= BYTES_AT_ONCE:
+                    at_once = 0
+                    await asyncio.sleep(0)
+            after = upto
+            await asyncio.sleep(0)
+        return found, False
 
     def changes(self, wanted: Wanted, *, after: int, limit: int) -> list[LoggedContact]:
         """Those of which something became known after change *after*, in the order of it."""
-        conditions, values = _conditions(wanted)
-        conditions.append("change > ?")
-        query = f"SELECT {_FIELDS} FROM network_contacts WHERE {' AND '.join(conditions)} ORDER BY change LIMIT ?"  # noqa: S608
-        return [_logged(row) for row in self._store.read(query, [*values, after, limit])]
+        search = _Search(wanted)
+        query = (
+            f"SELECT {_FIELDS} FROM network_contacts WHERE {search.condition} AND change > ? ORDER BY change LIMIT ?"  # noqa: S608
+        )
+        return [_logged(row) for row in self._store.read(query, [*search.values, after, limit])]
 
-    def reached_by(self, wanted: Wanted, *, limit: int) -> list[ReachedBy]:
+    async def reached_by(self, wanted: Wanted, *, limit: int) -> list[ReachedBy]:
         """Which sandboxes, whoever was there last first."""
-        conditions, values = _conditions(wanted)
+        search, found = _Search(wanted), dict[str, ReachedBy]()
         query = (
             "SELECT sandbox_id, agent_id, sum(outcome = 'allow'), sum(outcome != 'allow'), min(began_at), max(began_at) "  # noqa: S608
-            f"FROM network_contacts WHERE {' AND '.join(conditions) or '1'} GROUP BY sandbox_id ORDER BY 6 DESC LIMIT ?"
+            f"FROM network_contacts WHERE {_within(search)} GROUP BY sandbox_id"
         )
-        return [
-            ReachedBy(
-                sandbox_id=row[0],
-                agent_id=row[1],
-                allowed=row[2],
-                denied=row[3],
-                first_at=parse_time(row[4]),
-                last_at=parse_time(row[5]),
-            )
-            for row in self._store.read(query, [*values, limit])
-        ]
+        after, end = 0, self._last_number()
+        while after < end:
+            upto = self._end_of_step(search, after, end)
+            rows = self._store.read(query, [*search.values, after, upto])
+            for sandbox_id, agent_id, allowed, denied, first_at, last_at in rows:
+                known, first, last = found.get(sandbox_id), parse_time(first_at), parse_time(last_at)
+                found[sandbox_id] = ReachedBy(
+                    sandbox_id=sandbox_id,
+                    agent_id=agent_id,
+                    allowed=allowed + (known.allowed if known else 0),
+                    denied=denied + (known.denied if known else 0),
+                    first_at=min(first, known.first_at) if known else first,
+                    last_at=max(last, known.last_at) if known else last,
+                )
+            after = upto
+            await asyncio.sleep(0)
+        return heapq.nlargest(limit, found.values(), key=attrgetter("last_at"))
+
+    def _last_number(self) -> int:
+        return int(self._store.read("SELECT coalesce(max(number), 0) FROM network_contacts")[0][0])
+
+    def _end_of_step(self, search: "_Search", after: int, last: int) -> int:
+        """Up to which number to look at once: others are served in between, however much there is."""
+        if not search.narrow:
+            return after + LOOKED_AT_ONCE
+        query = (
+            f"SELECT number FROM network_contacts WHERE {search.narrow} AND number > ? ORDER BY number LIMIT 1 OFFSET ?"  # noqa: S608
+        )
+        rows = self._store.read(query, [*search.narrow_values, after, LOOKED_AT_ONCE - 1])
+        return int(rows[0][0]) if rows else last
 
 
-def _conditions(wanted: Wanted) -> tuple[list[str], list[Any]]:
-    conditions: list[str] = []
-    values: list[Any] = []
+def _within(search: "_Search") -> str:
+    """Of one step."""
+    return f"{search.condition or '1'} AND number > ? AND number <= ?"
 
-    def want(condition: str, *given: object) -> None:
-        conditions.append(condition)
-        values.extend(given)
 
-    for name in ("sandbox_id", "agent_id", "command_id"):
-        if (value := getattr(wanted, name)) is not None:
-            # A command has few contacts, a sandbox many: with `+` the index of the latter is left.
-            want(f"{'+' if wanted.command_id is not None and name != 'command_id' else ''}{name} = ?", value)
-    if wanted.outcome is not None:
-        want("outcome = ?", wanted.outcome.value)
-    if wanted.host is not None:
-        host = wanted.host.lower().rstrip(".")
-        if host.startswith("*."):
-            want("host LIKE ? ESCAPE '\\'", "%" + host[1:].translate(_LIKE_ESCAPES))
+class _Search:
+    """What is wanted, as parts of statements. One condition narrows it down: by an index, of which the entries under one
+    value are in the order of numbers. With `+` the others leave their index alone."""
+
+    def __init__(self, wanted: Wanted) -> None:
+        self.narrow = ""
+        self.narrow_values: list[Any] = []
+        self._rest: list[str] = []
+        self._rest_values: list[Any] = []
+        self._equal("command_id", wanted.command_id)  # it has few contacts, a sandbox many
+        self._equal("sandbox_id", wanted.sandbox_id)
+        if wanted.host is not None:
+            self._host(wanted.host.lower().rstrip("."))
+        self._equal("agent_id", wanted.agent_id)
+        if wanted.outcome is not None:
+            self._want("outcome = ?", wanted.outcome.value)
+        if wanted.since is not None:
+            self._want("began_at >= ?", format_time(wanted.since))
+        if wanted.until is not None:
+            self._want("began_at < ?", format_time(wanted.until))
+
+    @property
+    def condition(self) -> str:
+        return " AND ".join([*([self.narrow] if self.narrow else []), *self._rest])
+
+    @property
+    def values(self) -> list[Any]:
+        return [*self.narrow_values, *self._rest_values]
+
+    def _want(self, condition: str, *values: object) -> None:
+        self._rest.append(condition)
+        self._rest_values.extend(values)
+
+    def _equal(self, name: str, value: str | None) -> None:
+        if value is None:
+            return
+        if self.narrow:
+            self._want(f"+{name} = ?", value)
         else:
-            want("(host = ? OR dialled = ?)", host, host)
-    if wanted.since is not None:
-        want("began_at >= ?", format_time(wanted.since))
-    if wanted.until is not None:
-        want("began_at < ?", format_time(wanted.until))
-    return conditions, values
+            self.narrow, self.narrow_values = f"{name} = ?", [value]
+
+    def _host(self, host: str) -> None:
+        if host.startswith("*."):
+            self._want("+host LIKE ? ESCAPE '\\'", "%" + host[1:].translate(_LIKE_ESCAPES))
+        elif _is_address(host):
+            left = "+" if self.narrow else ""
+            self._want(f"({left}host = ? OR {left}dialled = ?)", host, host)
+        else:
+            self._equal("host", host)
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def _host_of(contact: NetworkContact) -> str:
     return (contact.name or contact.address).lower()
 
 
-def _logged(row: Collection[Any]) -> LoggedContact:
-    number, change, sandbox_id, agent_id, session_id, document = row
+def _size(row: Sequence[Any]) -> int:
+    *_, document, requests = row
+    return len(document) + len(requests)
+
+
+def _logged(row: Sequence[Any]) -> LoggedContact:
+    number, change, sandbox_id, agent_id, session_id, document, requests = row
     return LoggedContact(
         number=number,
         change=change,
         sandbox_id=sandbox_id,
         agent_id=agent_id,
         session_id=session_id,
-        contact=NetworkContact.model_validate_json(document),
+        contact=NetworkContact.model_validate_json(f'{document[:-1]},"requests":{requests}}}'),
     )
+
+
+def _stored(contact: NetworkContact) -> tuple[str, str]:
+    """Itself, and its requests."""
+    return contact.model_dump_json(exclude={"requests"}), _REQUESTS.dump_json(contact.requests).decode()

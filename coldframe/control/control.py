@@ -7,6 +7,7 @@ from datetime import datetime
 
 from coldframe.contract.ports import Host
 from coldframe.control.agents import Agents
+from coldframe.control.attribution import Attribution
 from coldframe.control.contacts import Contacts
 from coldframe.control.contracts import Contracts
 from coldframe.control.credentials import Credentials
@@ -96,6 +97,7 @@ def build_control(*, data_dir: str, host: Host, clock: Callable[[], datetime], r
     contracts, contacts = Contracts(store, ledger, rulebook, clock), Contacts(store)
     sandboxes = Sandboxes(store, ledger, agents, sessions, rulebook, contacts, host, clock, contracts.issue)
     taints = Taints(store, sandboxes, sessions, host)
+    attribution = Attribution(ledger, contacts)
     vault = Vault(os.path.join(directory, "credentials.key"))
     credentials = Credentials(
         store,
@@ -103,12 +105,17 @@ def build_control(*, data_dir: str, host: Host, clock: Callable[[], datetime], r
         rulebook,
         sandboxes,
         vault,
+        attribution,
         clock,
         role_of=contacts.role_of,
         withdraw=host.withdraw_credential,
     )
     contracts.usable_credentials = credentials.usable_in
-    network = Network(store, ledger, sandboxes, sessions, rulebook, taints, contacts, host, clock, credentials.answer)
+    agents.deleting = credentials.forget_agent
+    network = Network(
+        *(store, ledger, sandboxes, sessions, rulebook, taints, contacts, attribution, host, clock),
+        decide_secret=credentials.answer,
+    )
     history = History(store, ledger, host)
     return Control(
         store=store,

@@ -57,7 +57,6 @@ from coldframe.policy.targets import read_target
 REFUSED_EVERY = timedelta(minutes=1)
 """Of equal refusals the ledger has one in this time: a program in a loop could fill it. The host's record has each."""
 MOST_NOTED = 10_000
-MOST_ATTRIBUTIONS = 1024
 
 credentials_table = sa.Table(
     "credentials",
@@ -124,6 +123,7 @@ class Credentials:
         rulebook: Rulebook,
         sandboxes: Sandboxes,
         vault: Vault,
+        attribution: Attribution,
         clock: Callable[[], datetime],
         *,
         role_of: RoleOf = lambda sandbox_id: None,
@@ -134,13 +134,13 @@ class Credentials:
         self._rulebook = rulebook
         self._sandboxes = sandboxes
         self._vault = vault
+        self._attribution = attribution
         self._clock = clock
         self._role_of = role_of
         self._withdraw = withdraw
         self._living: tuple[CredentialInfo, ...] | None = None
         """As they were read last; None if something may have changed."""
         self._noted: dict[tuple[str, str, str], datetime] = {}
-        self._attributions: dict[str, Attribution] = {}
 
     # -- keeping -----------------------------------------------------------------------------------------------------
 
@@ -248,6 +248,20 @@ class Credentials:
         entries = self._ledger.entries(after=after, limit=limit, kinds=kinds, subject=info.credential_id)
         return [_use(entry.seq, entry.at, entry.body, refused=entry.kind == "secret.refused") for entry in entries]
 
+    def forget_agent(self, agent_id: str, caller: Caller, connection: sa.Connection) -> None:
+        """Take an agent that is deleted out of all that name it, so that another one of its id is not given them."""
+        for info in self.living():
+            if agent_id not in info.terms.agents:
+                continue
+            agents = tuple(one for one in info.terms.agents if one != agent_id)
+            terms = info.terms.model_copy(update={"agents": agents})
+            connection.execute(
+                credentials_table.update()
+                .where(credentials_table.c.credential_id == info.credential_id)
+                .values(terms=terms.model_dump_json())
+            )
+            self._record("credential.agent_removed", info, caller, connection, agent_id=agent_id, agents=list(agents))
+
     # -- sandboxes ---------------------------------------------------------------------------------------------------
 
     def living(self) -> tuple[CredentialInfo, ...]:
@@ -295,12 +309,13 @@ class Credentials:
         Raises:
             ColdframeError: it does not, with the code of why.
         """
+        command_id = await self._attribution.command_of(info.sandbox_id, question.contact)
         found: CredentialInfo | None = None
-        try:
+        try:  # from here on nothing else runs
             found = self._of_handle(question, info)
-            return self._decide(question, info, found)
+            return self._decide(question, info, found, command_id)
         except ColdframeError as error:
-            self._note_refusal(question, info, found, error)
+            self._note_refusal(question, info, found, command_id, error)
             raise
 
     def _of_handle(self, question: NetworkQuestion, info: SandboxInfo) -> CredentialInfo:
@@ -309,7 +324,9 @@ class Credentials:
             raise DeniedByRule("that is no handle of this sandbox")
         return self._by_id(str(rows[0][0]))
 
-    def _decide(self, question: NetworkQuestion, info: SandboxInfo, found: CredentialInfo) -> NetworkAnswer:
+    def _decide(
+        self, question: NetworkQuestion, info: SandboxInfo, found: CredentialInfo, command_id: str | None
+    ) -> NetworkAnswer:
         terms, request, contact = found.terms, question.request, question.contact
         assert request is not None  # `_of_handle` has looked
         if found.state == "revoked":
@@ -360,7 +377,7 @@ class Credentials:
                 f"credential `{terms.name}` was used {terms.budget} times, which is all of its budget"
             )
         secret = self._vault.open(self._sealed(found.credential_id), found.credential_id)
-        self._count(question, info, found, context, decision)
+        self._count(question, info, found, command_id, context, decision)
         return NetworkAnswer(secret=secret, credential=terms.name)
 
     def _count(
@@ -368,11 +385,12 @@ class Credentials:
         question: NetworkQuestion,
         info: SandboxInfo,
         found: CredentialInfo,
+        command_id: str | None,
         context: SecretContext,
         decision: Decision,
     ) -> None:
         body = {
-            **self._told(question, info, found),
+            **_told(question, info, found, command_id),
             "session_id": context.session_id,
             "uses": found.uses + 1,
             "context": context.model_dump(mode="json"),
@@ -386,7 +404,12 @@ class Credentials:
             self._ledger.append("secret.used", found.credential_id, body, connection=connection, durable=True)
 
     def _note_refusal(
-        self, question: NetworkQuestion, info: SandboxInfo, found: CredentialInfo | None, error: ColdframeError
+        self,
+        question: NetworkQuestion,
+        info: SandboxInfo,
+        found: CredentialInfo | None,
+        command_id: str | None,
+        error: ColdframeError,
     ) -> None:
         now = self._clock()
         key = (info.sandbox_id, "" if found is None else found.credential_id, error.code)
@@ -397,38 +420,12 @@ class Credentials:
             self._noted.clear()
         self._noted[key] = now
         body = {
-            **self._told(question, info, found),
+            **_told(question, info, found, command_id),
             "session_id": self._sandboxes.session(info).session_id,
             "code": error.code,
             "reason": error.message,
         }
         self._ledger.append("secret.refused", info.sandbox_id if found is None else found.credential_id, body)
-
-    def _told(self, question: NetworkQuestion, info: SandboxInfo, found: CredentialInfo | None) -> dict[str, Any]:
-        contact, request = question.contact, question.request
-        attribution = self._attribution_of(info.sandbox_id)
-        return {
-            "credential_id": None if found is None else found.credential_id,
-            "credential": None if found is None else found.terms.name,
-            "sandbox_id": info.sandbox_id,
-            "agent_id": info.agent_id,
-            "command_id": attribution.command_at(contact.began_at),
-            "contact_id": contact.contact_id,
-            "host": contact.name or contact.address,
-            "port": contact.port,
-            "method": "" if request is None else request.method,
-            "path": "" if request is None else request.path,
-        }
-
-    def _attribution_of(self, sandbox_id: str) -> Attribution:
-        if sandbox_id not in self._attributions:
-            if len(self._attributions) >= MOST_ATTRIBUTIONS:
-                self._attributions.clear()
-            self._attributions[sandbox_id] = Attribution(self._ledger, sandbox_id)
-        attribution = self._attributions[sandbox_id]
-        while attribution.read_on():
-            pass
-        return attribution
 
     # -- within ------------------------------------------------------------------------------------------------------
 
@@ -452,7 +449,7 @@ class Credentials:
             )
 
     def _is_for(self, terms: CredentialTerms, info: SandboxInfo) -> bool:
-        if EVERYBODY in terms.agents or (info.agent_id is not None and info.agent_id in terms.agents):
+        if info.agent_id is not None and (EVERYBODY in terms.agents or info.agent_id in terms.agents):
             return True
         return bool(terms.roles) and self._role_of(info.sandbox_id) in terms.roles
 
@@ -513,6 +510,24 @@ def _may_meet(one: CredentialTerms, other: CredentialTerms) -> bool:
     if one.roles or other.roles or EVERYBODY in (*one.agents, *other.agents):
         return True
     return not set(one.agents).isdisjoint(other.agents)
+
+
+def _told(
+    question: NetworkQuestion, info: SandboxInfo, found: CredentialInfo | None, command_id: str | None
+) -> dict[str, Any]:
+    contact, request = question.contact, question.request
+    return {
+        "credential_id": None if found is None else found.credential_id,
+        "credential": None if found is None else found.terms.name,
+        "sandbox_id": info.sandbox_id,
+        "agent_id": info.agent_id,
+        "command_id": command_id,
+        "contact_id": contact.contact_id,
+        "host": contact.name or contact.address,
+        "port": contact.port,
+        "method": "" if request is None else request.method,
+        "path": "" if request is None else request.path,
+    }
 
 
 def _use(seq: int, at: datetime, body: dict[str, Any], *, refused: bool) -> CredentialUse:

@@ -54,8 +54,8 @@ class KeyedCalls:
         self._store = store
         self._places: OrderedDict[str, tuple[str, str]] = OrderedDict()
 
-    def find(self, token_id: str, key: str, request_sha256: str) -> KeyedCall | None:
-        """Return the call made under that key.
+    def find(self, token_id: str, key: str, request_sha256: str, *older_sha256: str) -> KeyedCall | None:
+        """Return the call made under that key. What the same request came to in earlier versions is known as well.
 
         Raises:
             InvalidArgument: the key is not 1 to 200 printable ASCII characters.
@@ -70,7 +70,7 @@ class KeyedCalls:
         if not rows:
             return None
         call_id, known_request, result = rows[0]
-        if known_request != request_sha256:
+        if known_request != request_sha256 and known_request not in older_sha256:
             raise Conflict(
                 f"idempotency key `{key}` was used for another call",
                 hint="use a new key for a new call",

@@ -12,6 +12,7 @@ import logging
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import aclosing
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, cast
 
@@ -33,8 +34,8 @@ from coldframe.contract.network import (
 from coldframe.contract.policy import Label, Outcome, Role
 from coldframe.contract.ports import Host
 from coldframe.contract.sandbox import SandboxInfo, SessionInfo
-from coldframe.control.attribution import Attribution
-from coldframe.control.contacts import Contacts, Wanted
+from coldframe.control.attribution import Attribution, Runs
+from coldframe.control.contacts import CHANGES_AT_ONCE, Contacts, Wanted
 from coldframe.control.ledger import Ledger, format_time
 from coldframe.control.rights import require
 from coldframe.control.rulebook import Rulebook
@@ -52,6 +53,9 @@ GATHER_S = 0.1
 AGAIN_FIRST_S = 0.1
 AGAIN_LONGEST_S = 5.0
 """Pauses before a host that was lost is listened to again."""
+RETRY_FIRST_S = 0.1
+RETRY_LONGEST_S = 60.0
+"""Pauses before a record that could not be taken over is tried again."""
 LAST_WORD = timedelta(minutes=1)
 """How long after the end of a sandbox the ends of its contacts may come; then they are not known to anybody."""
 MOST_IN_PAGE = 1000
@@ -62,6 +66,20 @@ Decide = Callable[[NetworkQuestion, SandboxInfo], Awaitable[NetworkAnswer]]
 """Answers a question for a secret. What it raises is a refusal."""
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass
+class _Failing:
+    """A record that could not be taken over."""
+
+    reason: str
+    """The last that the log of the server has."""
+    pause_s: float
+    timer: asyncio.TimerHandle
+    """Until it goes off the record is left alone, whatever news there are."""
+
+    def is_resting(self) -> bool:
+        return not self.timer.cancelled() and self.timer.when() > asyncio.get_running_loop().time()
 
 
 async def refuse_secret(question: NetworkQuestion, _: SandboxInfo) -> NetworkAnswer:
@@ -81,6 +99,7 @@ class Network:
         rulebook: Rulebook,
         taints: Taints,
         contacts: Contacts,
+        attribution: Attribution,
         host: Host,
         clock: Callable[[], datetime],
         decide_secret: Decide = refuse_secret,
@@ -92,6 +111,7 @@ class Network:
         self._rulebook = rulebook
         self._taints = taints
         self._contacts = contacts
+        self._attribution = attribution
         self._host = host
         self._clock = clock
         self._decide_secret = decide_secret
@@ -100,8 +120,10 @@ class Network:
         self._news: set[str] = set()
         self._heard = asyncio.Event()
         self._taking: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._attributions: dict[str, Attribution] = {}
-        sandboxes.network_ended = self._note
+        self._failing: dict[str, _Failing] = {}
+        self._last_words: dict[str, asyncio.TimerHandle] = {}
+        """Of sandboxes that have ended: when their records are looked at again without news."""
+        sandboxes.networked.ended = self._note
         self._put = asyncio.Event()
         """Set, and replaced by another one, whenever something came on record."""
 
@@ -120,6 +142,10 @@ class Network:
             task.cancel()
         await asyncio.gather(*self._tasks, *self._answering, return_exceptions=True)
         self._tasks = []
+        self._let_all_try()
+        for timer in self._last_words.values():
+            timer.cancel()
+        self._last_words.clear()
 
     # -- listening -------------------------------------------------------------------------------------------------
 
@@ -161,17 +187,22 @@ class Network:
         pause_s = AGAIN_FIRST_S
         while True:
             try:
-                return await self._tell_host()
+                await self._tell_host()
+                break
             except ColdframeError as error:
                 _log.warning("the host could not be told labels and rules: %s", error.message)
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, AGAIN_LONGEST_S)
+        # Over a socket it may have begun to tell of news later than it answered; what came between was told to nobody.
+        await asyncio.sleep(AGAIN_LONGEST_S)
+        self._note(*self._contacts.unfinished())
 
     async def _tell_host(self) -> None:
         """Labels first: while there are no rules nothing is allowed."""
         await asyncio.sleep(0)  # the events are asked for now
         await self._taints.tell_all()
         await self._rulebook.tell_host()
+        self._let_all_try()
         self._note(*self._contacts.unfinished())
 
     # -- questions -------------------------------------------------------------------------------------------------
@@ -211,16 +242,32 @@ class Network:
             self._heard.clear()
             news, self._news = self._news, set()
             for sandbox_id in news:
+                failing = self._failing.get(sandbox_id)
+                if failing is not None and failing.is_resting():
+                    continue
                 try:
                     await self.catch_up(sandbox_id)
-                except ColdframeError as error:
-                    _log.warning("the contacts of sandbox `%s` are not on record yet: %s", sandbox_id, error.message)
-                    self._news.add(sandbox_id)
-                except Exception:  # noqa: BLE001  the edge of a task: of this sandbox nothing is taken until there is news
-                    _log.exception("the contacts of sandbox `%s` could not be put on record", sandbox_id)
-            if self._news:
-                await asyncio.sleep(AGAIN_FIRST_S)
-                self._heard.set()
+                except Exception as error:  # noqa: BLE001  the edge of a task: the others go on
+                    self._put_off(sandbox_id, failing, error)
+                else:
+                    self._failing.pop(sandbox_id, None)
+
+    def _put_off(self, sandbox_id: str, before: _Failing | None, error: Exception) -> None:
+        """Try again later, and later each time. The log of the server tells each reason once."""
+        is_known = isinstance(error, ColdframeError)
+        reason = error.message if isinstance(error, ColdframeError) else f"{type(error).__name__}: {error}"
+        if before is None or before.reason != reason:
+            text = "the contacts of sandbox `%s` are not on record yet: %s"
+            _log.warning(text, sandbox_id, reason, exc_info=None if is_known else error)
+        pause_s = RETRY_FIRST_S if before is None else min(before.pause_s * 2, RETRY_LONGEST_S)
+        timer = asyncio.get_running_loop().call_later(pause_s, self._note, sandbox_id)
+        self._failing[sandbox_id] = _Failing(reason, pause_s, timer)
+
+    def _let_all_try(self) -> None:
+        """At once, with what there is news of, and with short pauses again."""
+        for failing in self._failing.values():
+            failing.timer.cancel()
+            failing.pause_s = RETRY_FIRST_S
 
     async def catch_up(self, sandbox_id: str) -> None:
         """Take over what the host has on record of a sandbox by now. Nothing to do for one without network.
@@ -229,6 +276,9 @@ class Network:
             HostUnreachable: it does not answer.
             LedgerUnavailable: it could not be recorded.
         """
+        position = self._contacts.position(sandbox_id)
+        if position is None or position.forgotten:
+            return
         async with self._taking[sandbox_id]:
             position = self._contacts.position(sandbox_id)
             if position is None or position.forgotten:
@@ -238,6 +288,7 @@ class Network:
             await self._host.forget_network_records(sandbox_id)
             with self._store.transaction():
                 self._contacts.note_forgotten(sandbox_id)
+        self._taking.pop(sandbox_id, None)  # whoever waits for it finds that there is nothing left to do
 
     async def _read_on(self, sandbox_id: str, seq: int) -> bool:
         """Take over what there is; whether that is all that there will ever be."""
@@ -249,19 +300,26 @@ class Network:
                 break
         if info.state.state not in ENDED:
             return False
-        if self._contacts.open_ones(sandbox_id) and self._clock() - info.state.since < LAST_WORD:
-            asyncio.get_running_loop().call_later(LAST_WORD.total_seconds(), self._note, sandbox_id)
+        since_end = self._clock() - info.state.since
+        if since_end < LAST_WORD and self._contacts.has_open(sandbox_id):
+            if sandbox_id not in self._last_words:
+                timer = asyncio.get_running_loop().call_later(
+                    (LAST_WORD - since_end).total_seconds(), self._hear_last_word, sandbox_id
+                )
+                self._last_words[sandbox_id] = timer
             return False
         self._finish(info, page)
         return True
+
+    def _hear_last_word(self, sandbox_id: str) -> None:
+        self._last_words.pop(sandbox_id).cancel()
+        self._note(sandbox_id)
 
     async def _take(self, info: SandboxInfo, page: NetworkPage, seq: int) -> int:
         if not page.records:
             return seq
         sandbox_id, sessions = info.sandbox_id, self._sessions.of_sandbox(info.sandbox_id)
-        attribution = self._attributions.setdefault(sandbox_id, Attribution(self._ledger, sandbox_id))
-        while attribution.read_on():  # noqa: ASYNC110 - nothing to wait for: after a restart there may be much to read
-            await asyncio.sleep(0)
+        runs = await self._attribution.runs_of(sandbox_id)
         with self._store.transaction() as connection:
 
             def append(kind: str, subject: str, body: dict[str, Any]) -> None:
@@ -277,9 +335,8 @@ class Network:
                 if record.contact is None:
                     append("network.missing", sandbox_id, {"torn_at": format_time(record.at)})
                     continue
-                self._log_record(info, record, record.contact, sessions, attribution, append)
+                self._log_record(info, record, record.contact, sessions, runs, append)
             self._contacts.move(sandbox_id, seq)
-        attribution.forget_before(page.records[0].at)
         self._put.set()
         self._put = asyncio.Event()
         return seq
@@ -290,13 +347,13 @@ class Network:
         record: NetworkRecord,
         contact: NetworkContact,
         sessions: list[SessionInfo],
-        attribution: Attribution,
+        runs: Runs,
         append: Callable[[str, str, dict[str, Any]], None],
     ) -> None:
         known = self._contacts.find(info.sandbox_id, contact.contact_id)
         if known is None:
             session_id = _session_at(sessions, contact.began_at) or info.session_id
-            command_id = attribution.command_at(contact.began_at)
+            command_id = runs.command_at(contact.began_at)
         else:
             session_id, command_id = known.session_id, known.contact.command_id
         contact = contact.model_copy(update={"command_id": command_id})
@@ -340,7 +397,9 @@ class Network:
                 sums = [one.model_dump(mode="json") for one in page.denied_sums]
                 self._ledger.append("network.denied_sums", sandbox_id, {**whose, "sums": sums}, connection=connection)
             self._contacts.close(sandbox_id, page.denied_sums)
-        self._attributions.pop(sandbox_id, None)
+        self._attribution.forget(sandbox_id)
+        if (timer := self._last_words.pop(sandbox_id, None)) is not None:
+            timer.cancel()
         self._put.set()
         self._put = asyncio.Event()
 
@@ -351,9 +410,8 @@ class Network:
         """
         await self.catch_up(sandbox_id)
         found: dict[tuple[object, ...], Contact] = {}
-        wanted = Wanted(sandbox_id=sandbox_id, command_id=command_id)
-        for one in self._contacts.page(wanted, after=0, limit=MOST_IN_RESULT):
-            contact = _summed(one.contact)
+        for one in await self._contacts.of_command(command_id, limit=MOST_IN_RESULT):
+            contact = _summed(one)
             key = (contact.protocol, contact.name or contact.address, contact.port, contact.verdict, contact.rule)
             known = found.get(key)
             if known is not None:
@@ -381,13 +439,13 @@ class Network:
         _check_limit(limit)
         await self.catch_up(sandbox_id)
         wanted = wanted._replace(sandbox_id=sandbox_id)
-        found = self._contacts.page(wanted, after=after, limit=limit + 1)
+        found, more = await self._contacts.page(wanted, after=after, limit=limit)
         position = self._contacts.position(sandbox_id)
         sums = position.denied_sums if position is not None else ()
         if position is not None and not position.closed:
             sums = (await self._host.network_records(sandbox_id, after_seq=position.seq, limit=1)).denied_sums
         await self._read_by(caller, info, found)
-        return _page(found, limit, sums)
+        return _page(found, sums, more=more)
 
     async def follow(
         self, caller: Caller, sandbox_id: str, wanted: Wanted, *, after_change: int = 0
@@ -405,7 +463,7 @@ class Network:
         while True:
             put = self._put
             position = self._contacts.position(info.sandbox_id)
-            found = self._contacts.changes(wanted, after=after_change, limit=MOST_IN_PAGE)
+            found = self._contacts.changes(wanted, after=after_change, limit=CHANGES_AT_ONCE)
             await self._read_by(caller, info, found)
             for one in found:
                 yield one
@@ -416,17 +474,18 @@ class Network:
                 return
             await put.wait()
 
-    def search(self, caller: Caller, wanted: Wanted, *, after: int = 0, limit: int = 100) -> NetworkLog:
+    async def search(self, caller: Caller, wanted: Wanted, *, after: int = 0, limit: int = 100) -> NetworkLog:
         """Contacts of all sandboxes. Raises GrantMissing: for people only."""
         require(caller, "network.search")
         _check_limit(limit)
-        return _page(self._contacts.page(wanted, after=after, limit=limit + 1), limit, ())
+        found, more = await self._contacts.page(wanted, after=after, limit=limit)
+        return _page(found, (), more=more)
 
-    def reached_by(self, caller: Caller, wanted: Wanted, *, limit: int = 100) -> list[ReachedBy]:
+    async def reached_by(self, caller: Caller, wanted: Wanted, *, limit: int = 100) -> list[ReachedBy]:
         """Which sandboxes have contacts like that, whoever was there last first. Raises GrantMissing: for people only."""
         require(caller, "network.search")
         _check_limit(limit)
-        return self._contacts.reached_by(wanted, limit=limit)
+        return await self._contacts.reached_by(wanted, limit=limit)
 
     async def _read_by(self, caller: Caller, info: SandboxInfo, found: Iterable[LoggedContact]) -> None:
         if caller.role is not Role.AGENT:
@@ -459,13 +518,8 @@ def _check_limit(limit: int) -> None:
         raise InvalidArgument(f"ask for 1 to {MOST_IN_PAGE} at a time", argument="limit")
 
 
-def _page(found: list[LoggedContact], limit: int, sums: Iterable[Any]) -> NetworkLog:
-    shown = found[:limit]
-    return NetworkLog(
-        contacts=tuple(shown),
-        next_after=shown[-1].number if len(found) > limit else None,
-        denied_sums=tuple(sums),
-    )
+def _page(found: list[LoggedContact], sums: Iterable[Any], *, more: bool) -> NetworkLog:
+    return NetworkLog(contacts=tuple(found), next_after=found[-1].number if more else None, denied_sums=tuple(sums))
 
 
 def _session_at(sessions: list[SessionInfo], at: datetime) -> str | None:

@@ -21,8 +21,6 @@ from coldframe.contract.command import CommandEvent, Contact, Ended, OutputChunk
 from coldframe.contract.document import ContractDocument
 from coldframe.contract.errors import (
     ColdframeError,
-    DeniedByRule,
-    GrantMissing,
     GuestLost,
     HostUnreachable,
     InvalidArgument,
@@ -34,16 +32,16 @@ from coldframe.contract.errors import (
 )
 from coldframe.contract.files import ListProcesses, ListRuntimes, ProcessInfo, Runtime, TightenLimits
 from coldframe.contract.isolation import IsolationReport
-from coldframe.contract.network import NetworkAccess
 from coldframe.contract.policy import Label, Outcome, Role
 from coldframe.contract.ports import Box, Host
-from coldframe.contract.sandbox import LARGEST, Limits, SandboxInfo, SandboxSpec, SessionInfo
+from coldframe.contract.sandbox import Limits, SandboxInfo, SandboxSpec, SessionInfo
 from coldframe.contract.state import StateObject
 from coldframe.control.agents import Agents
 from coldframe.control.contacts import Contacts
 from coldframe.control.judgement import build_context, digest_of, judge_call
 from coldframe.control.keyed_calls import KeyedCalls
 from coldframe.control.ledger import Ledger, format_time, parse_time
+from coldframe.control.networked import Networked, find_access, find_profiles
 from coldframe.control.rights import require
 from coldframe.control.rulebook import Rulebook
 from coldframe.control.sandbox_rows import (
@@ -61,17 +59,15 @@ from coldframe.control.sandbox_rows import (
     stored_state,
     weak_points,
 )
+from coldframe.control.sandbox_specs import check_denied, check_limits, digests_of, restricted, tightened
 from coldframe.control.sessions import Sessions
 from coldframe.control.store import Kept, Store
 from coldframe.policy.labels import join, parse
-from coldframe.policy.network_rules import NONE
 from coldframe.policy.rules import RuleSet
 from coldframe.tools.registry import CallFacts
 
 IssueContract = Callable[[SandboxInfo, IsolationReport], str]
 """Gives the newest document as JSON."""
-MOST_DENIED = 256
-"""Programs that whoever makes a sandbox may deny in it beside the rules."""
 
 
 class Sandboxes:
@@ -103,10 +99,7 @@ class Sandboxes:
         self._told: dict[str, Limits] = {}
         """The limits that each box holds its commands to, as far as it was told since this server began."""
         self._telling = asyncio.Lock()
-        self.networked: dict[str, str] = {}
-        """Those that run and have a network, with what tells their workspace from others."""
-        self.network_ended: Callable[[str], None] = lambda _: None
-        """Told of each of them that has ended."""
+        self.networked = Networked()
         self.used: set[str] = set()
         """Those in which something may run that the probe has not measured; it takes out what it has."""
         self._keyed = KeyedCalls(store)
@@ -127,8 +120,8 @@ class Sandboxes:
             IsolationUnavailable: a wall is missing on this host; nothing is left behind.
         """
         require(caller, "sandbox.create")
-        _check_limits(caller, spec.limits)
-        _check_denied(spec.denied_programs)
+        check_limits(caller, spec.limits)
+        check_denied(spec.denied_programs)
         if (spec.agent_id is None) != spec.background:
             raise InvalidArgument(
                 "a sandbox has either an agent or a temporary background workspace",
@@ -137,17 +130,18 @@ class Sandboxes:
             )
         if caller.role is Role.AGENT and (spec.background or spec.agent_id != caller.agent_id):
             raise NotFound(f"no agent `{spec.agent_id or 'background'}`", hint="use the agent of your token")
-        asked = digest_of({"operation": "sandbox.create", "spec": _told_spec(spec)})
-        if (made := await self._made_before(caller, idempotency_key, asked)) is not None:
+        asked = digests_of(spec)
+        if (made := await self._made_before(caller, idempotency_key, *asked)) is not None:
             return made
-        spec = self._restricted(spec)
+        spec = restricted(spec, self._rulebook.current)
         if spec.agent_id is not None:
             await self._agents.ensure(spec.agent_id, caller=caller)
         # once more: from here to the row that holds the key nothing else runs
-        if (made := await self._made_before(caller, idempotency_key, asked)) is not None:
+        if (made := await self._made_before(caller, idempotency_key, *asked)) is not None:
             return made
         sandbox_id = f"sbx_{secrets.token_hex(10)}"
-        network = self._network_of(caller, sandbox_id, spec)
+        taint = Label.PUBLIC if spec.agent_id is None else self._agents.get(spec.agent_id).workspace_label
+        network = find_access(self._rulebook.current.network, caller, sandbox_id, spec, taint)
         now, written = self._clock(), spec.model_dump_json()
         with self._store.transaction() as connection:
             session = self._sessions.open(sandbox_id, spec.agent_id)
@@ -158,12 +152,12 @@ class Sandboxes:
             if network is not None:
                 self._contacts.open_network(sandbox_id, caller.role)
             if idempotency_key is not None:
-                self._keyed.open(caller.token_id, idempotency_key, asked, sandbox_id, connection=connection)
+                self._keyed.open(caller.token_id, idempotency_key, asked[0], sandbox_id, connection=connection)
                 self._creating[sandbox_id] = asyncio.Event()
         try:
             report = await self._host.create(sandbox_id, spec, session_id=session.session_id, network=network)
             self._told[sandbox_id] = spec.limits
-            if self._tightened(spec) is not spec:
+            if tightened(spec, self._rulebook.in_force) is not spec:
                 await self.hold_to_limits(sandbox_id, await self._host.box(sandbox_id))
                 report = await (await self._host.life(sandbox_id)).report()
             with self._store.transaction() as connection:
@@ -187,7 +181,7 @@ class Sandboxes:
                 info = self._find(sandbox_id)
                 self._issue_contract(info, report)
             if network is not None:
-                self.networked[sandbox_id] = _workspace_of(info)
+                self.networked.add(info)
         except BaseException as error:
             await asyncio.shield(self._undo(sandbox_id, session.session_id, spec, caller, error))
             raise
@@ -196,9 +190,9 @@ class Sandboxes:
                 self._creating.pop(sandbox_id).set()
         return info
 
-    async def _made_before(self, caller: Caller, key: str | None, asked: str) -> SandboxInfo | None:
+    async def _made_before(self, caller: Caller, key: str | None, *asked: str) -> SandboxInfo | None:
         """The sandbox that was made under *key*, or None, and then without having let anybody else run after the look."""
-        while key is not None and (known := self._keyed.find(caller.token_id, key, asked)) is not None:
+        while key is not None and (known := self._keyed.find(caller.token_id, key, *asked)) is not None:
             if known.call_id not in self._creating:
                 return self.get(caller, known.call_id)
             await self._creating[known.call_id].wait()
@@ -402,75 +396,6 @@ class Sandboxes:
                     await box.ask(TightenLimits(limits=limits))
                     self._told[sandbox_id] = limits
 
-    def networked_beside(self, info: SandboxInfo) -> builtins.list[str]:
-        """Sandboxes with a network on the workspace of *info*, itself included."""
-        return self.networked_on(_workspace_of(info))
-
-    def networked_on(self, workspace: str) -> builtins.list[str]:
-        """The same, by agent."""
-        return [sandbox_id for sandbox_id, other in self.networked.items() if other == workspace]
-
-    def _network_of(self, caller: Caller, sandbox_id: str, spec: SandboxSpec) -> NetworkAccess | None:
-        """How a new sandbox is joined to the network; None if it gets none. All profiles that apply have to agree to
-        whatever it reaches later, so one that asks for more than it is given gets no more.
-
-        Raises:
-            InvalidArgument: there is no such profile.
-            DeniedByRule: one was asked for, and the rules give none.
-        """
-        rules = self._rulebook.current.network
-        asked = spec.network
-        if asked is not None and rules.table(asked) is None:
-            raise InvalidArgument(
-                f"there is no network profile `{asked}`",
-                hint=f"profiles of the rules in force are {', '.join(rules.profiles)}",
-                argument="network",
-                profiles=list(rules.profiles),
-            )
-        if asked == NONE:
-            return None
-        if NONE in rules.applying(asked, sandbox_id=sandbox_id, agent_id=spec.agent_id, role=caller.role):
-            if asked is None:
-                return None
-            raise DeniedByRule(
-                f"the rules give this sandbox no network, so it cannot have `{asked}`",
-                hint="`use` in the section `network` of the rule file says who gets which profile",
-                argument="network",
-                rule="network:none",
-            )
-        taint = Label.PUBLIC
-        if spec.agent_id is not None:
-            taint = self._agents.get(spec.agent_id).workspace_label
-        return NetworkAccess(asked=asked, role=caller.role, taint=taint)
-
-    def _profiles(self, sandbox_id: str, agent_id: str | None, asked: str | None, role: str) -> tuple[str, ...]:
-        """Network profiles that apply to a sandbox that has a network, by the rules now."""
-        rules = self._rulebook.in_force
-        if rules is None:
-            return (NONE,)
-        return tuple(rules.network.applying(asked, sandbox_id=sandbox_id, agent_id=agent_id, role=Role(role)))
-
-    def _restricted(self, spec: SandboxSpec) -> SandboxSpec:
-        """With the programs that the rules leave a new sandbox of this agent; limits are told to the box, not built in."""
-        rules, agent_id = self._rulebook.current, spec.agent_id or "background"
-        denied = tuple(dict.fromkeys((*spec.denied_programs, *rules.denied_programs_of(agent_id))))
-        if denied != spec.denied_programs:
-            spec = spec.model_copy(update={"denied_programs": denied})
-        allowed = rules.runtimes_of(agent_id)
-        if allowed is None:
-            return spec
-        wanted = allowed if spec.runtimes is None else spec.runtimes
-        return spec.model_copy(update={"runtimes": tuple(name for name in wanted if name in allowed)})
-
-    def _tightened(self, spec: SandboxSpec) -> SandboxSpec:
-        """With the limits that the rules put on the agent, where they are lower."""
-        rules = self._rulebook.in_force
-        lower = {} if rules is None else rules.limits_of(spec.agent_id or "background")
-        changed = {name: value for name, value in lower.items() if value < getattr(spec.limits, name)}
-        if not changed:
-            return spec
-        return spec.model_copy(update={"limits": spec.limits.model_copy(update=changed)})
-
     def require_running(self, info: SandboxInfo) -> None:
         """Raise WrongState, with what can be done, unless the sandbox runs."""
         if info.state.state != "running":
@@ -566,7 +491,7 @@ class Sandboxes:
                 self.used.add(row.sandbox_id)  # nobody knows what was started in it before
                 info = self._find(row.sandbox_id)
                 if info.network is not None:
-                    self.networked[row.sandbox_id] = _workspace_of(info)
+                    self.networked.add(info)
             elif state == "running":
                 self.mark_lost(row.sandbox_id, "its box was not there when the server started")
         return await self._sweep()
@@ -586,8 +511,8 @@ class Sandboxes:
         with self._store.transaction():
             self._kept.forget(sandbox_id)
             self._store.raw.execute(SET_STATE, (state.model_dump_json(), sandbox_id))
-        if state.state in ENDED and self.networked.pop(sandbox_id, None) is not None:
-            self.network_ended(sandbox_id)
+        if state.state in ENDED:
+            self.networked.end(sandbox_id)
 
     def _find(self, sandbox_id: str) -> SandboxInfo:
         if self._kept_under is not self._rulebook.in_force:
@@ -605,7 +530,7 @@ class Sandboxes:
     def _labelled(self, info: SandboxInfo) -> SandboxInfo:
         """With what may differ from the row: the limits in force now, and the label of an agent's workspace, whichever
         sandbox raised it."""
-        spec = self._tightened(info.spec)
+        spec = tightened(info.spec, self._rulebook.in_force)
         if spec is not info.spec:
             info = info.model_copy(update={"spec": spec})
         if info.agent_id is not None:
@@ -617,7 +542,10 @@ class Sandboxes:
 
     def _info(self, row: tuple[Any, ...]) -> SandboxInfo:
         sandbox_id, agent_id, session_id, written, state, report, label, created_at, role = row
-        workspace_label, spec = parse(label), stored_spec(written)
+        workspace_label, spec, rules = parse(label), stored_spec(written), self._rulebook.in_force
+        network = None
+        if role is not None:
+            network = find_profiles(None if rules is None else rules.network, sandbox_id, agent_id, spec.network, role)
         return SandboxInfo(
             sandbox_id=sandbox_id,
             agent_id=agent_id,
@@ -626,7 +554,7 @@ class Sandboxes:
             state=stored_state(state),
             created_at=parse_time(created_at),
             workspace_label=workspace_label,
-            network=None if role is None else self._profiles(sandbox_id, agent_id, spec.network, role),
+            network=network,
             degraded=() if report is None else weak_points(report),
         )
 
@@ -637,51 +565,3 @@ def _no_sandbox(sandbox_id: str) -> NotFound:
         next_actions=[next_action("sandbox.list", "lists the sandboxes that are yours")],
         sandbox_id=sandbox_id[:80],
     )
-
-
-def _workspace_of(info: SandboxInfo) -> str:
-    """No agent's id has the sign in it, so none is taken for a temporary workspace."""
-    return info.agent_id if info.agent_id is not None else f"_{info.sandbox_id}"
-
-
-def _told_spec(spec: SandboxSpec) -> dict[str, Any]:
-    """What was asked for, as it is remembered with the key: by a version that did not know `denied_programs` as well."""
-    return spec.model_dump(mode="json", exclude=None if spec.denied_programs else {"denied_programs"})
-
-
-def _check_denied(names: tuple[str, ...]) -> None:
-    """Bound what looking for programs by name can cost the host. What the rules deny comes on top.
-
-    Raises:
-        InvalidArgument: there are more.
-    """
-    if len(names) > MOST_DENIED:
-        raise InvalidArgument(
-            f"{len(names)} denied programs are more than {MOST_DENIED}",
-            hint="deny them by patterns such as `python3*`, or in the rules",
-            argument="denied_programs",
-        )
-
-
-def _check_limits(caller: Caller, limits: Limits) -> None:
-    """Limits go down for anybody and up for owner and admin alone (A-36), and never over what a machine can hold.
-
-    Raises:
-        InvalidArgument: with the first limit that is over the largest, and the largest.
-        GrantMissing: with the first limit that is over the default, and the default.
-    """
-    for name, most in LARGEST.model_dump().items():
-        wanted = getattr(limits, name)
-        if wanted > most:
-            raise InvalidArgument(f"`{name}` of {wanted:g} is over {most:g}, the largest", argument=f"limits.{name}")
-    if caller.role in (Role.OWNER, Role.ADMIN):
-        return
-    for name, default in Limits().model_dump().items():
-        wanted = getattr(limits, name)
-        # `cpus` 0 is no cap at all, so any value is a tightening of the default.
-        if wanted > default and name != "cpus":
-            raise GrantMissing(
-                f"`{name}` of {wanted:g} is over the default of {default:g}",
-                hint="ask for less, or have an owner or admin create the sandbox",
-                argument=f"limits.{name}",
-            )

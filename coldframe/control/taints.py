@@ -38,12 +38,12 @@ class Taints:
             HostUnreachable: nobody knows whether it is, so nothing may follow.
         """
         if self._sandboxes.networked:
-            for sandbox_id in self._sandboxes.networked_beside(info):
+            for sandbox_id in self._sandboxes.networked.beside(info):
                 await self._tell(sandbox_id)
 
     async def settle_agent(self, agent_id: str) -> None:
         """The same for the workspace of an agent."""
-        for sandbox_id in self._sandboxes.networked_on(agent_id):
+        for sandbox_id in self._sandboxes.networked.of_agent(agent_id):
             await self._tell(sandbox_id)
 
     async def tell_all(self) -> None:

@@ -20,7 +20,7 @@ from coldframe.contract.errors import (
 )
 from coldframe.contract.network import NetworkAnswer, NetworkQuestion, NetworkRequest
 from coldframe.contract.policy import Label, Outcome, Role
-from coldframe.contract.sandbox import SandboxInfo
+from coldframe.contract.sandbox import SandboxInfo, SandboxSpec
 from tests.control.bench import AGENT, OWNER, VIEWER, Bench, opened, until
 from tests.fakes.network import contact
 
@@ -165,6 +165,21 @@ def test_a_handle_is_worth_nothing_in_another_sandbox(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+def test_a_handle_that_came_to_a_sandbox_of_nobody_who_is_named_is_worth_nothing(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path, RULES) as bench:
+            ada, bob = await bench.sandbox("ada"), await bench.sandbox("bob")
+            add(bench)
+            held = handle(bench, ada)
+            with bench.control.store.transaction() as connection:
+                connection.exec_driver_sql("UPDATE credential_handles SET sandbox_id = ?", (bob.sandbox_id,))
+            answer = await ask(bench, bob, held)
+            assert (answer.secret, answer.code) == (None, "DENIED_BY_RULE")
+            assert "not for this sandbox" in str(answer.refusal)
+
+    asyncio.run(scenario())
+
+
 def test_a_credential_is_for_the_agents_and_roles_that_are_named(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with opened(tmp_path, RULES) as bench:
@@ -176,6 +191,66 @@ def test_a_credential_is_for_the_agents_and_roles_that_are_named(tmp_path: Path)
             assert names == [["crm", "made-by-owners"], ["made-by-owners"]]
             with pytest.raises(InvalidArgument):
                 add(bench, name="nobodys", agents=[])
+
+    asyncio.run(scenario())
+
+
+def test_a_sandbox_without_an_agent_is_none_of_all_agents_and_is_named_by_role_only(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path, RULES) as bench:
+            info = await bench.control.sandboxes.create(OWNER, SandboxSpec(background=True))
+            add(bench, agents=["*"])
+            assert bench.control.credentials.handles(info) == []
+            add(bench, name="by-role", variable="OWN", agents=[], roles=["owner"])
+            assert [one.credential for one in bench.control.credentials.handles(info)] == ["by-role"]
+            ada = await bench.sandbox("ada")
+            assert [one.credential for one in bench.control.credentials.handles(ada)] == ["crm", "by-role"]
+
+    asyncio.run(scenario())
+
+
+def test_an_agent_does_not_inherit_what_was_given_to_one_of_its_id_that_was_deleted(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path, RULES) as bench:
+            credentials, agents = bench.control.credentials, bench.control.agents
+            info = await bench.sandbox()
+            add(bench, agents=["ada", "bob"])
+            add(bench, name="hers", variable="HERS")
+            add(bench, name="everybodys", variable="ALL", agents=["*"])
+            assert len(credentials.handles(info)) == 3
+            await bench.control.sandboxes.terminate(OWNER, info.sandbox_id)
+            await agents.delete("ada", caller=OWNER)
+            again = await bench.sandbox()
+            assert [one.credential for one in credentials.handles(again)] == ["everybodys"]
+            assert [one.credential for one in credentials.handles(await bench.sandbox("bob"))] == ["crm", "everybodys"]
+            assert credentials.get("hers", OWNER).terms.agents == ()
+            entries = bench.entries(kinds=["credential.agent_removed"])
+            assert [(one.body["credential"], one.body["agent_id"], one.body["agents"]) for one in entries] == [
+                ("crm", "ada", ["bob"]),
+                ("hers", "ada", []),
+            ]
+            await bench.restart()
+            assert [one.credential for one in bench.control.credentials.handles(again)] == ["everybodys"]
+
+    asyncio.run(scenario())
+
+
+def test_what_is_given_to_an_agent_while_it_is_deleted_is_taken_back_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path, RULES) as bench:
+            await bench.control.agents.ensure("ada", caller=OWNER)
+            delete_workspace = bench.host.delete_workspace
+
+            async def delete(agent_id: str) -> None:
+                add(bench)
+                await delete_workspace(agent_id)
+
+            with monkeypatch.context() as patch:
+                patch.setattr(bench.host, "delete_workspace", delete)
+                await bench.control.agents.delete("ada", caller=OWNER)
+            assert bench.control.credentials.handles(await bench.sandbox()) == []
 
     asyncio.run(scenario())
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+import coldframe.control.network as network_module
 from coldframe.contract.caller import Caller
 from coldframe.contract.errors import DeniedByRule, GrantMissing, HostUnreachable, InvalidArgument, RulesInvalid
-from coldframe.contract.network import DeniedSum, LoggedContact, NetworkQuestion
+from coldframe.contract.network import DeniedSum, LoggedContact, NetworkPage, NetworkQuestion
 from coldframe.contract.policy import Label, Outcome, Role
 from coldframe.contract.sandbox import SandboxInfo, SandboxSpec
 from coldframe.control.contacts import Wanted
@@ -319,6 +320,28 @@ def test_each_step_of_a_contact_is_in_the_ledger_and_the_log_has_it_once(tmp_pat
     asyncio.run(scenario())
 
 
+def test_what_a_host_tells_again_is_on_the_ledger_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path, RULES) as bench:
+            info = await bench.sandbox()
+            await listened(bench)
+            network_records = bench.host.network_records
+
+            async def from_the_first(sandbox_id: str, *, after_seq: int = 0, limit: int = 1000) -> NetworkPage:
+                return await network_records(sandbox_id, limit=limit)
+
+            monkeypatch.setattr(bench.host, "network_records", from_the_first)
+            for number in range(1, 4):
+                bench.host.put(info.sandbox_id, "begun", contact(f"c{number}"))
+                assert len(await logged(bench, info)) == number
+            entries = [entry for entry in bench.entries() if entry.kind.startswith("network.")]
+            assert [(one.kind, one.subject) for one in entries] == [
+                ("network.contact", f"c{number}") for number in range(1, 4)
+            ]
+
+    asyncio.run(scenario())
+
+
 def test_requests_gather_in_their_contact_whether_any_was_allowed_or_not(tmp_path: Path) -> None:
     from coldframe.contract.network import NetworkRequest
 
@@ -477,6 +500,135 @@ def test_an_end_that_nobody_tells_is_told_as_that(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+def test_an_ended_log_that_is_read_often_waits_for_its_last_word_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path, RULES) as bench:
+            info = await bench.sandbox()
+            await listened(bench)
+            bench.host.put(info.sandbox_id, "begun", contact(), quiet=True)
+            await bench.control.sandboxes.terminate(OWNER, info.sandbox_id)
+            loop, timers = asyncio.get_running_loop(), list[float]()
+            call_later = loop.call_later
+
+            def counted(delay: float, *rest: Any, **more: Any) -> asyncio.TimerHandle:
+                timers.append(delay)
+                return call_later(delay, *rest, **more)
+
+            monkeypatch.setattr(loop, "call_later", counted)
+            for _ in range(5):
+                assert len(await logged(bench, info)) == 1
+            assert len([delay for delay in timers if delay > LAST_WORD.total_seconds() / 2]) == 1
+            bench.host.put(info.sandbox_id, "ended", contact(ended="closed"), quiet=True)
+            await logged(bench, info)
+            assert bench.host.forgotten == [info.sandbox_id]
+            assert bench.control.network._last_words == {}
+
+    asyncio.run(scenario())
+
+
+class Failing:
+    """The records of one sandbox cannot be had."""
+
+    def __init__(self, bench: Bench, sandbox_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.reason: Exception | None = HostUnreachable("its disk is broken")
+        self.tries = 0
+        network_records = bench.host.network_records
+
+        async def fail(asked: str, *, after_seq: int = 0, limit: int = 1000) -> NetworkPage:
+            if asked == sandbox_id:
+                self.tries += 1
+                if self.reason is not None:
+                    raise self.reason
+            return await network_records(asked, after_seq=after_seq, limit=limit)
+
+        monkeypatch.setattr(bench.host, "network_records", fail)
+
+
+def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [one.getMessage() for one in caplog.records if "not on record yet" in one.getMessage()]
+
+
+def test_a_record_that_cannot_be_taken_is_tried_less_and_less_and_each_reason_is_logged_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(network_module, "GATHER_S", 0)
+    monkeypatch.setattr(network_module, "RETRY_FIRST_S", 0.001)
+
+    async def scenario() -> None:
+        async with opened(tmp_path, RULES) as bench:
+            info = await bench.sandbox()
+            await listened(bench)
+            failing = Failing(bench, info.sandbox_id, monkeypatch)
+            bench.host.put(info.sandbox_id, "begun", contact())
+            await until(lambda: failing.tries >= 5)
+            assert bench.control.network._failing[info.sandbox_id].pause_s >= 0.008
+            assert len(warnings_of(caplog)) == 1
+            tries, failing.reason = failing.tries, OSError("another")
+            await until(lambda: failing.tries >= tries + 2)
+            assert len(warnings_of(caplog)) == 2
+            failing.reason = None
+            await until(lambda: "network.contact" in bench.kinds())
+            await until(lambda: bench.control.network._failing == {})
+
+    asyncio.run(scenario())
+
+
+def test_while_a_record_that_cannot_be_taken_is_left_alone_the_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(network_module, "GATHER_S", 0)
+
+    async def scenario() -> None:
+        async with opened(tmp_path, RULES) as bench:
+            info, other = await bench.sandbox(), await bench.sandbox("bob")
+            await listened(bench)
+            monkeypatch.setattr(network_module, "RETRY_FIRST_S", 3600)
+            failing = Failing(bench, info.sandbox_id, monkeypatch)
+            for number in range(1, 4):
+                bench.host.put(info.sandbox_id, "begun", contact(f"c{number}"))
+                bench.host.put(other.sandbox_id, "begun", contact(f"c{number}"))
+                await until(lambda wanted=number: bench.kinds().count("network.contact") == wanted)  # type: ignore[misc]
+            assert failing.tries == 1
+            # whoever asks for the log does not wait, and a host that comes back is asked at once
+            failing.reason = None
+            assert len(await logged(bench, info)) == 3
+            failing.reason = HostUnreachable("its disk is broken")
+            monkeypatch.setattr(network_module, "RETRY_FIRST_S", 0)
+            tries = failing.tries
+            bench.host.break_off()
+            await until(lambda: failing.tries > tries)
+            assert len(warnings_of(caplog)) == 1
+
+    asyncio.run(scenario())
+
+
+def test_what_came_while_a_host_began_to_be_listened_to_is_looked_for_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(network_module, "AGAIN_LONGEST_S", 0.01)
+
+    async def scenario() -> None:
+        async with opened(tmp_path, RULES) as bench:
+            info = await bench.sandbox()
+            await listened(bench)
+            unfinished, asked = bench.control.network._contacts.unfinished, 0
+
+            def put_before_the_last() -> list[str]:
+                nonlocal asked
+                asked += 1
+                if asked == 2:
+                    bench.host.put(info.sandbox_id, "begun", contact(), quiet=True)
+                return unfinished()
+
+            monkeypatch.setattr(bench.control.network._contacts, "unfinished", put_before_the_last)
+            bench.host.break_off()
+            await until(lambda: "network.contact" in bench.kinds())
+
+    asyncio.run(scenario())
+
+
 def test_following_gives_each_contact_in_its_newest_form_and_ends_with_the_sandbox(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with opened(tmp_path, RULES) as bench:
@@ -514,16 +666,16 @@ def test_which_sandboxes_reached_something_is_answered_over_all_of_them(tmp_path
                 await logged(bench, one)
             network = bench.control.network
             week = Wanted(host="API.example.com", since=datetime.now(UTC) - timedelta(days=7))
-            (found,) = network.reached_by(VIEWER, week)
+            (found,) = await network.reached_by(VIEWER, week)
             assert (found.sandbox_id, found.agent_id, found.allowed, found.denied) == (bob.sandbox_id, "bob", 1, 1)
-            ever = network.reached_by(VIEWER, Wanted(host="*.example.com"))
+            ever = await network.reached_by(VIEWER, Wanted(host="*.example.com"))
             assert [one.sandbox_id for one in ever] == [bob.sandbox_id, ada.sandbox_id]
-            first = network.search(VIEWER, Wanted(), limit=2)
-            rest = network.search(VIEWER, Wanted(), after=first.next_after or 0, limit=2)
+            first = await network.search(VIEWER, Wanted(), limit=2)
+            rest = await network.search(VIEWER, Wanted(), after=first.next_after or 0, limit=2)
             assert [one.contact.contact_id for one in (*first.contacts, *rest.contacts)] == ["c1", "c1", "c2"]
             assert rest.next_after is None
             with pytest.raises(GrantMissing):
-                network.search(AGENT, Wanted())
+                await network.search(AGENT, Wanted())
 
     asyncio.run(scenario())
 
@@ -554,7 +706,7 @@ def test_a_sandbox_that_cannot_be_made_leaves_no_network(tmp_path: Path) -> None
                 await bench.control.sandboxes.create(OWNER, SandboxSpec(agent_id="bob"))
             bench.host.unreachable = None
             assert bench.control.store.read("SELECT * FROM networks") == []
-            assert bench.control.sandboxes.networked == {}
+            assert list(bench.control.sandboxes.networked) == []
 
     asyncio.run(scenario())
 

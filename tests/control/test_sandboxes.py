@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from coldframe.contract.caller import Caller
 from coldframe.contract.document import ContractDocument
 from coldframe.contract.errors import (
+    Conflict,
     GrantMissing,
     GuestLost,
     HostUnreachable,
@@ -365,12 +366,30 @@ def test_a_key_of_a_version_of_before_gives_the_sandbox_that_was_made_under_it(t
         async with opened(tmp_path) as bench:
             spec = {**STORED, "limits": Limits().model_dump()}
             create = bench.control.sandboxes.create
-            made = await create(OWNER, SandboxSpec.model_validate(spec), idempotency_key="k")
+            said = SandboxSpec.model_validate(spec)
+            made = await create(OWNER, said, idempotency_key="k")
             asked = digest_of({"operation": "sandbox.create", "spec": spec})
             with bench.control.store.transaction():
                 bench.control.store.raw.execute("UPDATE keyed_calls SET request_sha256 = ?", (asked,))
-            again = await create(OWNER, SandboxSpec.model_validate(spec), idempotency_key="k")
-            assert again.sandbox_id == made.sandbox_id
+            # it had no network, whether that was said or not
+            for same in (said, said.model_copy(update={"network": None})):
+                assert (await create(OWNER, same, idempotency_key="k")).sandbox_id == made.sandbox_id
+            with pytest.raises(Conflict):
+                await create(OWNER, said.model_copy(update={"network": "open"}), idempotency_key="k")
+
+    asyncio.run(scenario())
+
+
+def test_under_one_key_to_ask_for_no_network_and_to_leave_it_to_the_rules_are_two_things(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            create = bench.control.sandboxes.create
+            left, none = SandboxSpec(agent_id="one"), SandboxSpec(agent_id="one", network="none")
+            for key, first, second in (("a", left, none), ("b", none, left)):
+                made = await create(OWNER, first, idempotency_key=key)
+                assert (await create(OWNER, first, idempotency_key=key)).sandbox_id == made.sandbox_id
+                with pytest.raises(Conflict):
+                    await create(OWNER, second, idempotency_key=key)
 
     asyncio.run(scenario())
 

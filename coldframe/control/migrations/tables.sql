@@ -92,7 +92,7 @@ CREATE TABLE network_contacts (
 	outcome TEXT NOT NULL,
 	began_at TEXT NOT NULL,
 	open BOOLEAN NOT NULL,
-	document TEXT NOT NULL,
+	document TEXT NOT NULL, requests TEXT DEFAULT '[]' NOT NULL,
 	PRIMARY KEY (number)
 );
 
@@ -175,6 +175,8 @@ CREATE INDEX ledger_session_id ON ledger (session_id);
 
 CREATE INDEX ledger_subject ON ledger (subject) WHERE subject IS NOT call_id;
 
+CREATE INDEX network_contacts_agent_id ON network_contacts (agent_id);
+
 CREATE INDEX network_contacts_change ON network_contacts (sandbox_id, change);
 
 CREATE INDEX network_contacts_command_id ON network_contacts (command_id);
@@ -183,7 +185,7 @@ CREATE INDEX network_contacts_contact_id ON network_contacts (sandbox_id, contac
 
 CREATE INDEX network_contacts_dialled ON network_contacts (dialled);
 
-CREATE INDEX network_contacts_host ON network_contacts (host, began_at);
+CREATE INDEX network_contacts_host ON network_contacts (host);
 
 CREATE INDEX network_contacts_sandbox_id ON network_contacts (sandbox_id);
 
@@ -191,4 +193,4 @@ CREATE INDEX sessions_sandbox_id ON sessions (sandbox_id);
 
 CREATE UNIQUE INDEX tokens_digest ON tokens (digest);
 
-INSERT INTO alembic_version VALUES ('0005');
+INSERT INTO alembic_version VALUES ('0006');

@@ -88,12 +88,12 @@ async def _lines(contacts: AsyncGenerator[LoggedContact, None]) -> AsyncIterator
 async def search_network(request: Request, which: WhichOfAll) -> NetworkLog:
     """Contacts of all sandboxes."""
     control, caller = control_of(request), caller_of(request)
-    return control.network.search(caller, _wanted(which), after=which.after, limit=which.limit)
+    return await control.network.search(caller, _wanted(which), after=which.after, limit=which.limit)
 
 
 async def list_reached_by(request: Request, which: WhichOfAll) -> list[ReachedBy]:
     """Which sandboxes reached something, or tried to; whoever was there last first. `after` has no meaning here."""
-    return control_of(request).network.reached_by(caller_of(request), _wanted(which), limit=which.limit)
+    return await control_of(request).network.reached_by(caller_of(request), _wanted(which), limit=which.limit)
 
 
 def _outcome(verdict: Verdict) -> Outcome | None:
