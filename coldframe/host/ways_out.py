@@ -142,6 +142,8 @@ class WaysOut:
         """Boxes that are no more, whose records have an end of everything."""
         self._starts: dict[str, int] = {}
         """What the mark of each box says of its places."""
+        self._unwritten: set[str] = set()
+        """Boxes of which that could not be written down, which is logged once until it can be again."""
         self._shutting: set[asyncio.Task[None]] = set()
         self.questions = Questions()
 
@@ -210,6 +212,7 @@ class WaysOut:
         self._told.discard(sandbox_id)
         self._served.discard(sandbox_id)
         self._starts.pop(sandbox_id, None)
+        self._unwritten.discard(sandbox_id)
         if self._link is not None:
             await self._link.shut(sandbox_id)
             if is_served:
@@ -371,8 +374,14 @@ class WaysOut:
         mark = self._marks.read(sandbox_id)
         network = read_mark(mark)
         if mark is not None and network is not None:
-            with contextlib.suppress(OSError):  # as on a full disk; the next one tries again
+            try:
                 self._write(sandbox_id, mark, network.model_copy(update={"start": start}))
+            except OSError as error:  # as on a full disk; the next one tries again
+                if sandbox_id not in self._unwritten:
+                    _log.warning("which addresses sandbox `%s` knows is not written down: %s", sandbox_id, error)
+                self._unwritten.add(sandbox_id)
+            else:
+                self._unwritten.discard(sandbox_id)
                 self._starts[sandbox_id] = start
 
     def _write(self, sandbox_id: str, mark: KeeperMark, network: NetworkMark) -> None:

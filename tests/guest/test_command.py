@@ -161,8 +161,10 @@ def test_an_exit_code_and_both_streams_are_told(records: int) -> None:
     assert (result["ended"], result["exit_code"], output) == ("exited", 7, b"out\nerr\n")
 
 
-def told(records: int, *, together_s: float | None = None, **fields: Any) -> list[tuple[bool, bool, bool]]:
-    """What each piece of news was about: a start, some output, an end."""
+def told(
+    records: int, *, together_s: float | None = None, until_news: bool = False, **fields: Any
+) -> list[tuple[bool, bool, bool]]:
+    """What each piece of news was about: a start, some output, an end. *until_news*: the first one ends the command."""
 
     def whole() -> list[tuple[bool, bool, bool]]:
         if together_s is not None:
@@ -171,6 +173,8 @@ def told(records: int, *, together_s: float | None = None, **fields: Any) -> lis
 
         def note(command: Command) -> None:
             seen.append((command.started is not None, len(command.transcript) > 0, command.result is not None))
+            if until_news and len(seen) == 1 and command.started is not None and command.started.pid is not None:
+                os.kill(command.started.pid, signal.SIGKILL)
 
         run(records, SessionTree(), news=note, **fields)
         return seen
@@ -180,12 +184,12 @@ def told(records: int, *, together_s: float | None = None, **fields: Any) -> lis
 
 def test_a_start_is_told_with_what_follows_at_once(records: int) -> None:
     assert told(records, together_s=60.0, argv=["true"]) == [(True, False, True)]
-    first, *_ = told(records, together_s=60.0, shell="echo out; exec sleep 60", timeout_s=0.3)
+    first, *_ = told(records, together_s=60.0, shell="echo out; exec sleep 60", until_news=True)
     assert first == (True, True, False)
 
 
 def test_the_start_of_a_command_that_says_nothing_is_told_all_the_same(records: int) -> None:
-    assert told(records, argv=["sleep", "60"], timeout_s=0.3) == [(True, False, False), (True, False, True)]
+    assert told(records, argv=["sleep", "60"], until_news=True) == [(True, False, False), (True, False, True)]
 
 
 def test_a_step_that_fails_is_a_command_that_did_not_start(records: int) -> None:

@@ -100,6 +100,17 @@ def test_a_change_within_one_clock_tick_is_seen(workspace: Workspace) -> None:
         known = now
 
 
+def test_a_digest_of_what_changed_within_the_tick_is_not_kept_whatever_the_kernels_clock(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (workspace.path / "f").write_text("1")
+    changed_ns = os.stat(workspace.path / "f").st_ctime_ns
+    for past_ns, is_kept in ((manifest.TICK_NS // 2, False), (manifest.TICK_NS, False), (manifest.TICK_NS + 1, True)):
+        now_ns = changed_ns + past_ns
+        monkeypatch.setattr(time, "time_ns", lambda now_ns=now_ns: now_ns)
+        assert bool(scan(workspace.root).digests) is is_kept, past_ns
+
+
 def test_a_change_behind_a_restored_time_is_seen(workspace: Workspace) -> None:
     (workspace.path / "f").write_text("1")
     settle(workspace.path)

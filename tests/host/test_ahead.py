@@ -134,6 +134,27 @@ def test_nothing_is_left_of_a_box_that_the_keeper_that_waited_could_not_build(wh
     on_a_machine(steps, who=who)
 
 
+def test_a_keeper_that_is_forked_while_the_machine_closes_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def steps(machine: Machine) -> None:
+        await machine.prepare()
+        builder = machine._builder
+        await waiting(builder)
+        builder._drop_ahead()
+        create_ahead = BoxGroups.create_ahead
+
+        def create_and_close(groups: BoxGroups) -> None:
+            create_ahead(groups)
+            builder._closed = True
+
+        with monkeypatch.context() as patch:
+            patch.setattr(BoxGroups, "create_ahead", create_and_close)
+            await asyncio.to_thread(builder._fork_ahead)
+        assert builder._ahead == []
+        builder._closed = False
+
+    on_a_machine(steps)
+
+
 def test_who_is_endangered_is_let_out_of_the_groups_after_a_while() -> None:
     async def steps(machine: Machine) -> None:
         builder = machine._builder

@@ -121,7 +121,7 @@ print(len(body), seen, found)
 """
 
 
-@pytest.mark.req("T1.55", "T2.33")
+@pytest.mark.req("T1.55", "T2.33", "T4.73")
 def test_a_program_explores_a_service_with_a_credential_that_it_never_sees(room: Reachable) -> None:
     def steps(installation: Installation) -> None:
         with SyncColdframe(installation.url, installation.token) as client:
@@ -134,6 +134,7 @@ def test_a_program_explores_a_service_with_a_credential_that_it_never_sees(room:
                 assert ask(box, f"{SITE}/v1/guarded/x") == ("200", "")
                 done = box.run_command(f"cat body; {CURL} {SITE}/v1/guarded/x; cat body; env; cat .exec_history/*")
                 assert json.loads(str(done.stdout).partition("}")[0] + "}") == {"welcome": f"Bearer {held.handle}"}
+                assert "API_TOKEN=cfh_" in str(done.stdout) and CANARY not in str(done.stdout)
                 box.write_file("scan.py", SCAN)
                 half = len(CANARY) // 2
                 line = ["python3", "scan.py", f"{SITE}/v1/guarded/x", CANARY[:half], CANARY[half:]]
@@ -259,6 +260,23 @@ def test_a_revoked_credential_is_worth_nothing_from_the_next_request_on_an_open_
     room.run(steps)
 
 
+@pytest.mark.req("T3.09")
+def test_what_a_credential_allows_is_done_and_each_use_says_what(room: Reachable) -> None:
+    def steps(client: SyncColdframe) -> None:
+        client.policy.load(rules())
+        client.credentials.add(terms("deleter", methods=["GET", "DELETE"]), CANARY)
+        with client.sandboxes.create("deleter") as box:
+            lines = {line["id"] for line in box.contract()["not_prevented"]}
+            assert "not_prevented.credential.deleter" in lines
+            assert ask(box, f"{SITE}/v1/guarded/items/7", "-X DELETE") == ("200", "")
+            (use,) = client.credentials.uses("deleter")
+            assert (use.outcome, use.method, use.path) == ("used", "DELETE", "/v1/guarded/items/7")
+        client.credentials.revoke("deleter")
+
+    room.use(steps)
+
+
+@pytest.mark.req("T4.73")
 def test_git_uses_a_password_that_it_does_not_have_and_a_rotated_one_without_a_restart(room: Reachable) -> None:
     def steps(client: SyncColdframe) -> None:
         client.policy.load(rules())
@@ -328,6 +346,7 @@ def test_adding_one_of_production_asks_by_name(room: Reachable) -> None:
     room.run(steps)
 
 
+@pytest.mark.req("T4.73")
 def test_no_process_that_may_hold_a_secret_leaves_its_memory_behind(room: Reachable) -> None:
     def steps(installation: Installation) -> None:
         with SyncColdframe(installation.url, installation.token) as client:

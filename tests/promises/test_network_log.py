@@ -139,7 +139,9 @@ def test_what_comes_from_a_labelled_destination_labels_the_session_before_the_co
             )
             assert box.run_command(["curl", "-sS", CRM]).exit_code == 0
         with client.sandboxes.create("labelled") as box:
-            box.write_file("secrets/plan", "x")
+            assert box.run_command(["sh", "-c", f"mkdir secrets; echo x > secrets/plan; curl -sS {API}"]).exit_code == 0
+            assert client.sessions.get(box.info.session_id).taint is Label.PUBLIC
+            assert box.read_file("secrets/plan").result.taint is Label.CONFIDENTIAL
             assert box.run_command(["curl", "-sS", "-m", "20", API]).exit_code != 0
 
     room.use(steps)
@@ -298,7 +300,7 @@ def test_which_sandboxes_reached_something_last_week_is_answered_and_by_whom_rul
 ) -> None:
     def steps(installation: Installation) -> None:
         with SyncColdframe(installation.url, installation.token) as client:
-            before = client.policy.show().sha256
+            before = client.policy.load(RULES.replace("ports: 9000", "ports: 9001")).sha256
             after = client.policy.load(RULES).sha256
             with client.sandboxes.create("asked-1") as one, client.sandboxes.create("asked-2") as two:
                 one.run_command(["curl", "-sS", "http://api.example.com:8080/v1/text"])
@@ -314,10 +316,9 @@ def test_which_sandboxes_reached_something_last_week_is_answered_and_by_whom_rul
                 assert [found["sandbox_id"] for found in json.loads(shown.stdout)] == [two.id]
                 found = installation.cli("network", "search", "--host", "*.example.net", "--denied", "--json")
                 assert {line["sandbox_id"] for line in json.loads(found.stdout)} == {two.id}
-            if before != after:
-                (change,) = all_entries(client, kinds=["policy.changed"], subject=after)[-1:]
-                assert change.body["sha256_before"] == before
-                assert change.body["caller"].startswith("rest:tok_")
+            (change,) = all_entries(client, kinds=["policy.changed"], subject=after)[-1:]
+            assert (change.body["sha256_before"], change.body["text"]) == (before, RULES)
+            assert change.body["caller"].startswith("rest:tok_")
 
     room.run(steps)
 

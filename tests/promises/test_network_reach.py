@@ -5,7 +5,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -169,10 +168,8 @@ def test_a_change_of_the_rules_ends_what_is_open_and_forbidden_now(room: Reachab
             line = "exec 3<>/dev/tcp/ssh.example.com/9000; echo begun >&3; head -1 <&3; cat <&3; echo over"
             command = box.run_command(line, background=True).command_id
             wait_until(lambda: b"begun" in box.output(command).data, "the connection carries bytes")
-            began = time.monotonic()
             client.policy.load(rules(agent_open="other"))
             wait_until(lambda: b"over" in box.output(command).data, "the connection has ended", timeout_s=30)
-            assert time.monotonic() - began < 30
             (contact,) = contacts(box, host="ssh.example.com")
             assert contact.ended not in (None, "closed")
 

@@ -5,7 +5,6 @@ began, and call allowed only what is on record. One that says anything else, or 
 """
 
 import asyncio
-import contextlib
 import fcntl
 import logging
 import os
@@ -315,8 +314,12 @@ class Life:
                 raise LineageLost("nobody here has any secrets")
             async with asyncio.timeout(REACH_S):
                 answer = await self._secrets(contact, asked.request, asked.use)
-        except Exception as error:  # noqa: BLE001 - whatever it is: there is no secret
+        except (OSError, LineageLost) as error:
             answer = SecretAnswer(refusal=f"{error}" or "there was no answer in time")
+        except Exception as fault:  # noqa: BLE001 - whatever it is: there is no secret
+            # Without its text, in which a secret might be.
+            _log.error("whether contact %s gets a secret was not decided: %s", contact.id, type(fault).__name__)
+            answer = SecretAnswer(refusal="a fault of ours")
         if not self.is_over.is_set():
             self._channel.send(messages.write_command(Answered(asked.id, answer)))
 
@@ -339,8 +342,11 @@ class Life:
                 raise LineageLost("nobody here can raise the label of the session")
             async with asyncio.timeout(REACH_S):
                 await self._reach(contact)
-        except Exception as error:  # noqa: BLE001 - whatever it is: the label was not raised
+        except (OSError, LineageLost) as error:
             self._acknowledge(key, f"the label of the session could not be raised: {error}")
+        except Exception:  # noqa: BLE001 - whatever it is: the label was not raised
+            _log.exception("the label of contact %s was not raised", contact.id)
+            self._acknowledge(key, "the label of the session could not be raised: a fault of ours")
         else:
             self._record(key, record)
         finally:
@@ -393,8 +399,10 @@ class Life:
         if isinstance(denied, EgressContact):
             self._close(replace(denied, ended="denied", ended_at=now))
         else:
-            with contextlib.suppress(LineageLost):
+            try:
                 self._lineage.request(pending.contact, denied)
+            except LineageLost as error:
+                _log.error("a denied request of contact %s is not on record: %s", pending.contact.id, error)
 
     def _count(self, counts: list[tuple[str, int, int]]) -> None:
         for contact_id, sent_bytes, received_bytes in counts:

@@ -142,6 +142,9 @@ class Site:
             case "/v1/hints":
                 writer.write(b"HTTP/1.1 103 Early Hints\r\nLink: </style.css>\r\n\r\n")
                 send("200 OK", b"after hints")
+            case "/v1/many-hints":
+                writer.write(b"HTTP/1.1 103 Early Hints\r\n\r\n" * int(asked["count"]))
+                send("200 OK", b"after hints")
             case "/v1/to-the-end":
                 writer.write(b"HTTP/1.0 200 OK\r\n\r\nuntil the end")
                 return False

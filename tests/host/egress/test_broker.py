@@ -30,6 +30,7 @@ from coldframe.policy.document import read_document
 from coldframe.policy.network import Origin
 from coldframe.policy.network_rules import NetworkRules
 from coldframe.policy.network_section import load_network
+from tests.host.egress.hellos import encrypted, message, named, records
 from tests.host.egress.world import BANNER, INNER, OTHER, RESOLVER, SITE, SSH, UNKNOWN, World, in_world
 from tests.host.machines import as_root_and_ordinary
 
@@ -247,6 +248,18 @@ def test_a_handshake_for_another_name_than_was_asked_for_goes_nowhere() -> None:
     with_broker(steps)
 
 
+@pytest.mark.parametrize("extension", [encrypted(), encrypted(1), (0xFFCE, b"whatever")])
+def test_an_encrypted_hello_goes_nowhere_though_it_shows_the_right_name(extension: tuple[int, bytes]) -> None:
+    async def steps(world: World, broker: Broker, log: Log) -> None:
+        hello = records(message([named(SITE), extension]))
+        assert await world.inside(lambda: code_of(lambda: send_all(SITE, 443, hello))) == "ECONNRESET"
+        contact = (await log.of(1))[0]
+        assert (contact.outcome, contact.rule_id, contact.dialled) == (Outcome.DENY, "network:sni", None)
+        assert "encrypted hello" in contact.reason and log.begun == []
+
+    with_broker(steps)
+
+
 def test_what_is_no_tls_goes_nowhere_under_a_rule_for_it() -> None:
     async def steps(world: World, broker: Broker, log: Log) -> None:
         assert await world.inside(lambda: code_of(lambda: send_all(SITE, 443, b"\x05anything"))) == "ECONNRESET"
@@ -270,6 +283,7 @@ def test_a_name_that_resolves_to_an_inner_address_is_denied_whatever_rule_names_
     with_broker(steps)
 
 
+@pytest.mark.req("T1.100")
 def test_the_address_of_a_name_is_judged_when_it_is_dialled_and_not_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """It resolves to something else each time; what was judged is what is dialled."""
     monkeypatch.setattr(resolver, "KEEP_S", 0)
@@ -301,6 +315,20 @@ def test_without_a_record_nothing_is_dialled() -> None:
         assert (contact.rule_id, contact.dialled) == ("network:journal", None)
 
     with_broker(steps)
+
+
+def test_where_a_person_has_to_decide_nothing_is_dialled_until_then() -> None:
+    async def steps(world: World, broker: Broker, log: Log) -> None:
+        for name, port in ((SSH, 9000), (SITE, 443)):
+            assert await world.inside(partial(code_of, partial(send_all, name, port, b"x"))) == "ECONNRESET"
+        assert {(one.rule_id, one.outcome, one.dialled) for one in await log.of(2)} == {
+            ("raw", Outcome.DENY, None),
+            ("site", Outcome.DENY, None),
+        }
+        assert all("a person has to decide" in one.reason for one in log.ended) and log.begun == []
+
+    raw = f"{{id: raw, to: {SSH}, scheme: tcp, mode: raw, ports: [9000], then: ask}}"
+    with_broker(steps, raw, f"{{id: site, to: {SITE}, scheme: tcp, mode: raw, ports: [443], then: ask}}")
 
 
 # -- changes while it runs -------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 import base64
 import json
 import random
+from collections.abc import Callable
 
 import pytest
 
@@ -130,6 +131,18 @@ def test_no_form_of_the_secret_comes_back_however_the_answer_is_cut(header: str)
             heard += scrubber.feed(whole[at : at + step])
             at += step
         assert heard + scrubber.finish() == wanted
+
+
+@pytest.mark.parametrize("header", ["Bearer {}", "Basic alice:{}"])
+@pytest.mark.parametrize("encode", [base64.b64encode, base64.urlsafe_b64encode])
+def test_a_secret_comes_back_in_neither_alphabet_of_base64(header: str, encode: Callable[[bytes], bytes]) -> None:
+    secret = "odd???>>>~~~"  # whose last bytes have other letters in each of them
+    given = header.format(A) if "Bearer" in header else basic(f"alice:{A}")
+    scrubber = Swap(found_in(f"authorization: {given}"), secret).scrubber()
+    for text in [secret, *([] if "Bearer" in header else [f"alice:{secret}"])]:
+        form = encode(text.encode())
+        assert form != (base64.urlsafe_b64encode if encode is base64.b64encode else base64.b64encode)(text.encode())
+        assert scrubber.scrub(b"<" + form + b">") == b"<" + encode(text.replace(secret, A).encode()) + b">"
 
 
 def test_what_cannot_be_the_beginning_of_a_secret_passes_at_once() -> None:

@@ -755,6 +755,37 @@ def test_a_secret_is_asked_for_and_what_fails_is_a_refusal(monkeypatch: pytest.M
     with_talk(steps, monkeypatch, secrets=secrets)
 
 
+def test_a_fault_in_deciding_about_a_secret_is_logged_without_its_text_and_is_a_refusal(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def secrets(_: EgressContact, request: EgressRequest, use: HandleUse) -> SecretAnswer:
+        raise ValueError("not readable: s3cret")
+
+    async def steps(talk: Talk) -> None:
+        talk.say(Begun(contact()))
+        await talk.hear()
+        talk.say(Asked("c-1/1", "c-1", REQUEST, USE))
+        assert await talk.hear() == Answered("c-1/1", SecretAnswer(refusal="a fault of ours"))
+        assert "ValueError" in caplog.text and "s3cret" not in caplog.text
+
+    with_talk(steps, monkeypatch, secrets=secrets)
+
+
+def test_a_fault_in_raising_a_label_is_logged_and_nothing_begins(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def reach(_: EgressContact) -> None:
+        raise KeyError("session")
+
+    async def steps(talk: Talk) -> None:
+        talk.say(Begun(contact(label=Label.INTERNAL)))
+        heard = await talk.hear()
+        assert isinstance(heard, Acknowledge) and "a fault of ours" in str(heard.refusal)
+        assert "KeyError" in caplog.text and talk.lineage.read(ORIGIN.sandbox_id).lines == []
+
+    with_talk(steps, monkeypatch, reach=reach)
+
+
 def test_without_somebody_who_has_secrets_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     async def steps(talk: Talk) -> None:
         talk.say(Begun(contact()))
@@ -872,6 +903,17 @@ def test_of_two_that_open_a_box_at_once_the_later_one_holds(monkeypatch: pytest.
 
 
 # -- a broker that stands still --------------------------------------------------------------------
+
+
+def test_what_is_only_counted_is_written_down_every_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link_file, "FLUSH_S", 0.01)
+
+    async def steps(made: Brokered) -> None:
+        written = asyncio.Event()
+        monkeypatch.setattr(made.link._lineage, "flush", written.set)
+        await written.wait()
+
+    with_link(steps)
 
 
 def test_a_broker_that_stands_still_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:

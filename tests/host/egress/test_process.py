@@ -3,11 +3,13 @@
 import errno
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -19,7 +21,7 @@ from tests.host.machines import as_root_and_ordinary
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 PROGRAM = """
 import errno, json, os, socket, sys, threading
-sys.path.append(sys.argv[1])
+sys.path.insert(0, sys.argv[1])
 from coldframe.host.egress.process import give_up_rights
 
 def code_of(step, *arguments):
@@ -64,6 +66,21 @@ def folder() -> Iterator[str]:
             file.write("of its user")
         os.chmod(f"{path}/file", 0o666)
         yield path
+
+
+def test_the_code_that_runs_is_that_beside_the_program_whatever_else_is_installed(tmp_path: Path) -> None:
+    package = tmp_path / "coldframe" / "host" / "egress"
+    package.mkdir(parents=True)
+    for folder in (package.parent.parent, package.parent, package):
+        (folder / "__init__.py").touch()
+    shutil.copy(Path(ROOT, "coldframe/host/egress/__main__.py"), package)
+    (package / "process.py").write_text(
+        "import sys\ndef main(**given): print(__file__, given['channel'], given['packages'], sys.path[0])\n"
+    )
+    program = [sys.executable, "-I", str(package / "__main__.py"), "7", "1"]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=30)
+    assert done.stdout.split()[:3] == [str(package / "process.py"), "7", "None"], done.stderr
+    assert str(tmp_path) not in done.stdout.split()[3]  # where nothing else is looked for
 
 
 @pytest.mark.skipif(landlock.version() < 3, reason="the kernel's Landlock is too old or absent")

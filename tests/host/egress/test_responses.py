@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coldframe.host.egress.requests import RequestHead, read_head
-from coldframe.host.egress.responses import Response, ResponseInvalid, refuse
+from coldframe.host.egress.responses import MOST_INTERIM, Response, ResponseInvalid, refuse
 
 END = b"\r\n\r\n"
 
@@ -50,6 +50,14 @@ def test_what_is_no_answer_or_half_of_one_is_none(data: bytes) -> None:
     with pytest.raises(ResponseInvalid) as caught:
         passed(data)
     assert not any(word in str(caught.value) for word in ("nonsense", "colon", "Length", "zz", "HTTP/2"))
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+def test_a_server_that_says_too_much_before_its_answer_gives_none(is_old: bool) -> None:
+    hint, answer = b"HTTP/1.1 103 Early Hints\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
+    assert b" 200 OK" in passed(hint * MOST_INTERIM + answer, is_old=is_old)
+    with pytest.raises(ResponseInvalid):
+        passed(hint * (MOST_INTERIM + 1), is_old=is_old)
 
 
 def test_only_a_websocket_that_was_asked_for_is_switched_to() -> None:
