@@ -5,6 +5,8 @@ import random
 import socket
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from urllib.parse import urlsplit
 
 import pytest
@@ -21,19 +23,34 @@ SEED = 731
 CUTS = 16
 
 
-def vanish(
-    installation: Installation, payload: dict[str, object], key: str, chance: random.Random, *, token: str | None = None
-) -> str:
-    """Ask for a sandbox and cut the connection somewhere. Returns where."""
-    place = urlsplit(installation.url)
+def creation(installation: Installation, payload: dict[str, object], key: str, token: str) -> bytes:
+    """The bytes of a request for a sandbox."""
     body = json.dumps(payload).encode()
     head = (
-        f"POST /v1/sandboxes HTTP/1.1\r\nHost: {place.netloc}\r\nAuthorization: Bearer {token or installation.token}\r\n"
+        f"POST /v1/sandboxes HTTP/1.1\r\nHost: {urlsplit(installation.url).netloc}\r\nAuthorization: Bearer {token}\r\n"
         f"Idempotency-Key: {key}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     )
-    request = head.encode() + body
+    return head.encode() + body
+
+
+def connection(installation: Installation) -> socket.socket:
+    place = urlsplit(installation.url)
+    return socket.create_connection((str(place.hostname), place.port or 80), timeout=30)
+
+
+@contextmanager
+def asked(installation: Installation, payload: dict[str, object], key: str, token: str) -> Iterator[None]:
+    """The server has been sent the whole request and holds the connection; nobody reads the answer."""
+    with connection(installation) as peer:
+        peer.sendall(creation(installation, payload, key, token))
+        yield
+
+
+def vanish(installation: Installation, payload: dict[str, object], key: str, chance: random.Random) -> str:
+    """Ask for a sandbox and cut the connection somewhere. Returns where."""
+    request = creation(installation, payload, key, installation.token)
     where = chance.choice(["request", "wait", "wait", "answer"])
-    with socket.create_connection((str(place.hostname), place.port or 80), timeout=30) as peer:
+    with connection(installation) as peer:
         peer.sendall(request[: chance.randrange(len(request))] if where == "request" else request)
         if where == "wait":
             time.sleep(chance.uniform(0, 0.05))  # where it is cut is meant to differ; nothing waits for it
@@ -108,11 +125,8 @@ def test_a_key_holds_over_a_restart_and_a_creation_cut_off_by_it_did_nothing() -
         token = own.token  # a key belongs to a token, and a new start makes another for local clients
         with SyncColdframe(own.url, token) as client:
             kept = client.sandboxes.create("kept", idempotency_key="kept").id
-        wish: dict[str, object] = {"agent_id": "cut"}
-        asked = threading.Thread(target=lambda: vanish(own, wish, "cut", random.Random(2), token=token))
-        asked.start()
-        own.kill()
-        asked.join()
+        with asked(own, {"agent_id": "cut"}, "cut", token):
+            own.kill()
         own.start()
         with SyncColdframe(own.url, token) as client:
             assert client.sandboxes.create("kept", idempotency_key="kept").id == kept
