@@ -493,7 +493,7 @@ class Machine:
                 removed.append(name)
         await asyncio.to_thread(self.workspaces.mount_all)
         if len(self._sweeps) == 1:
-            self._builder.drop_names()
+            self._builder.ahead.drop_names()
         for name, mark in self._marks.all():
             if mark.alive():
                 spared.update((name, *(os.path.basename(path) for path in mark.groups.values())))
@@ -501,7 +501,7 @@ class Machine:
             used = {mark.settings for _, mark in self._marks.all() if mark.settings is not None}
             self._settings.remove_unused(used)
         gone = await asyncio.to_thread(
-            remove_groups, self._controllers, self.installation, keep=spared, ahead=self._builder.group_names
+            remove_groups, self._controllers, self.installation, keep=spared, ahead=self._builder.ahead.group_names
         )
         removed += [f"groups of {name}" for name in gone]
         return removed

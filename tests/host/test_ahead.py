@@ -28,10 +28,11 @@ async def waiting(builder: Builder) -> int:
     """The keeper that waits, once there is one."""
 
     async def there() -> bool:
-        return bool(builder._ahead)
+        return builder.ahead.keeper is not None
 
     await until(there, "a keeper waits")
-    return builder._ahead[0].pid
+    assert builder.ahead.keeper is not None
+    return builder.ahead.keeper.pid
 
 
 @as_root_and_ordinary
@@ -84,7 +85,8 @@ def test_a_keeper_that_waits_ends_with_the_machine_that_it_waits_for(who: str) -
     async def steps(machine: Machine) -> None:
         await machine.prepare()
         pid = await waiting(machine._builder)
-        machine._builder._ahead[0].answer.close()  # as `kill -9` of the daemon does
+        assert machine._builder.ahead.keeper is not None
+        machine._builder.ahead.keeper.answer.close()  # as `kill -9` of the daemon does
 
         async def gone() -> bool:
             return not os.path.exists(f"/proc/{pid}")
@@ -113,7 +115,7 @@ def test_a_sweep_spares_the_groups_of_the_keeper_that_waits_and_of_its_box_and_r
         later = await waiting(machine._builder)
         await machine.end_box("box")
         await machine._endings.finish()
-        assert {path.name for path in made(machine)["groups"]} <= machine._builder.group_names
+        assert {path.name for path in made(machine)["groups"]} <= machine._builder.ahead.group_names
         assert Path(f"/proc/{later}").exists()
 
     on_a_machine(steps)
@@ -137,22 +139,83 @@ def test_nothing_is_left_of_a_box_that_the_keeper_that_waited_could_not_build(wh
 def test_a_keeper_that_is_forked_while_the_machine_closes_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     async def steps(machine: Machine) -> None:
         await machine.prepare()
-        builder = machine._builder
-        await waiting(builder)
-        builder._drop_ahead()
+        ahead = machine._builder.ahead
+        await waiting(machine._builder)
+        taken = ahead.take()
+        assert taken is not None
+        taken.answer.close()
+        os.close(taken.process)
         create_ahead = BoxGroups.create_ahead
 
         def create_and_close(groups: BoxGroups) -> None:
             create_ahead(groups)
-            builder._closed = True
+            ahead.close()
 
         with monkeypatch.context() as patch:
             patch.setattr(BoxGroups, "create_ahead", create_and_close)
-            await asyncio.to_thread(builder._fork_ahead)
-        assert builder._ahead == []
-        builder._closed = False
+            await asyncio.to_thread(ahead.fork)
+        assert ahead.keeper is None
+        taken.groups.remove()
 
     on_a_machine(steps)
+
+
+def test_the_groups_of_a_keeper_that_is_being_forked_or_built_on_are_not_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def steps(machine: Machine) -> None:
+        await machine.prepare()
+        ahead = machine._builder.ahead
+        seen = []
+        enter, settle = BoxGroups.enter, BoxGroups.settle
+
+        def look(groups: BoxGroups) -> None:
+            ahead.drop_names()
+            seen.append(groups.name in ahead.group_names)
+
+        def look_and_enter(groups: BoxGroups, pid: int) -> None:
+            look(groups)
+            enter(groups, pid)
+
+        def look_and_settle(groups: BoxGroups, *processes: int) -> None:
+            look(groups)
+            settle(groups, *processes)
+
+        await waiting(machine._builder)
+        with monkeypatch.context() as patch:
+            patch.setattr(BoxGroups, "settle", look_and_settle)
+            patch.setattr(BoxGroups, "enter", look_and_enter)
+            await new_box(machine)
+            await waiting(machine._builder)
+        assert seen == [True, True]
+        await machine.end_box("box")
+
+    on_a_machine(steps)
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+@as_root_and_ordinary
+def test_keepers_that_wait_leave_no_descriptor_behind(who: str) -> None:
+    async def steps(machine: Machine) -> None:
+        await machine.prepare()
+
+        async def one(name: str) -> None:
+            await waiting(machine._builder)
+            await new_box(machine, name)
+            await machine.end_box(name)
+            await machine._endings.finish()
+            await waiting(machine._builder)
+
+        await one("first")
+        before = descriptors()
+        for number in range(5):
+            await one(f"later-{number}")
+        assert descriptors() <= before
+
+    on_a_machine(steps, who=who)
 
 
 def test_who_is_endangered_is_let_out_of_the_groups_after_a_while() -> None:

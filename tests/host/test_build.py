@@ -127,7 +127,7 @@ def test_a_keeper_that_cannot_be_forked_is_told_and_the_zygote_goes_on() -> None
         if "unified" not in machine._controllers.hierarchies:
             pytest.skip("needs a version 2 hierarchy")
         await new_box(machine, "first")
-        zygote = machine._builder.zygote
+        zygote = machine._builder.zygote.process
 
         def removed(self: BoxGroups) -> list[tuple[str, int]]:
             gone = f"{self.paths['unified']}/gone"
@@ -141,7 +141,7 @@ def test_a_keeper_that_cannot_be_forked_is_told_and_the_zygote_goes_on() -> None
             with pytest.raises(IsolationUnavailable, match="no keeper could be forked"):
                 await new_box(machine, "second")
         await new_box(machine, "third")
-        assert machine._builder.zygote is zygote
+        assert machine._builder.zygote.process is zygote
 
     on_a_machine(steps)
 
@@ -198,8 +198,8 @@ def test_an_order_that_did_not_come_whole_is_refused_and_the_next_is_carried_out
     async def steps(machine: Machine) -> None:
         builder = machine._builder
         builder.prepare()
-        zygote, channel = builder.zygote, builder._channel
-        assert zygote is not None and channel is not None
+        zygote, channel = builder.zygote.process, builder.zygote.start()
+        assert zygote is not None
         for order, copies in (
             (b"{", 1),
             (b"[]", 1),
@@ -215,7 +215,7 @@ def test_an_order_that_did_not_come_whole_is_refused_and_the_next_is_carried_out
                 assert "could not be read" in json.loads(mine.recv(65536))["failed"]
         socket.send_fds(channel, [b"{"], [])
         await new_box(machine)
-        assert builder.zygote is zygote
+        assert builder.zygote.process is zygote
 
     on_a_machine(steps, who=who)
 
@@ -224,7 +224,7 @@ def test_an_order_that_did_not_come_whole_is_refused_and_the_next_is_carried_out
 def test_a_box_whose_order_is_too_long_is_refused_before_it_is_sent(who: str) -> None:
     async def steps(machine: Machine) -> None:
         await new_box(machine, "first")
-        zygote = machine._builder.zygote
+        zygote = machine._builder.zygote.process
         spec = SandboxSpec(agent_id="other", denied_programs=("no-such-program",), on_missing="degrade")
         denied = {"denied": ["x" * MAX_ORDER_BYTES], "denied_links": []}
         with pytest.MonkeyPatch.context() as patch:
@@ -233,6 +233,6 @@ def test_a_box_whose_order_is_too_long_is_refused_before_it_is_sent(who: str) ->
                 await machine.create("second", spec, session_id="s")
         assert os.listdir(os.path.join(machine._data, "boxes")) == ["first"]
         await new_box(machine, "third")
-        assert machine._builder.zygote is zygote
+        assert machine._builder.zygote.process is zygote
 
     on_a_machine(steps, who=who)

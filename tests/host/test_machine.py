@@ -170,17 +170,18 @@ def test_the_zygote_may_be_killed_at_any_time() -> None:
     async def steps(machine: Machine) -> None:
         box = await new_box(machine)
         for number in range(3):
-            assert machine._builder.zygote is not None
-            machine._builder.zygote.kill()
+            assert machine._builder.zygote.process is not None
+            machine._builder.zygote.process.kill()
             if number == 1:
-                machine._builder.zygote.wait()
+                machine._builder.zygote.process.wait()
             try:
                 other = await new_box(machine, f"other-{number}", agent=f"other-{number}")
             except IsolationUnavailable:  # it took the order and died with it: nothing is left, and the next one works
                 other = await new_box(machine, f"other-{number}", agent=f"other-{number}")
             assert (await run(other, "echo other")).stdout == "other\n"
         assert (await run(box, "echo first")).stdout == "first\n"
-        os.kill(machine._builder.zygote.pid, signal.SIGSTOP)  # and one that is stopped holds nobody up for good
+        assert machine._builder.zygote.process is not None
+        os.kill(machine._builder.zygote.process.pid, signal.SIGSTOP)  # and one that is stopped holds nobody up for good
 
     on_a_machine(steps)
 
