@@ -272,10 +272,34 @@ LONE = (
         {"sizes": [1_000, 5_000]},
     ),
     Lone(
+        "layers",
+        (
+            Figure("P2s", "snapshot", "the store's part of a snapshot, slowest of the sizes", "ms", (most(15),)),
+            Figure("P2f", "fork", "the same of a fork", "ms", (most(15),)),
+            Figure("P2r", "reset", "the same of a reset", "ms", (most(15),)),
+            Figure("G4p", "ratio", "the same at 100,000 files against 1,000", "×", (most(1.5),)),
+            Figure("P2l", "copy of 10", "live copy of 40 MiB in 10 changed files", "ms", (most(60),)),
+            Figure("P2m", "copy of 1000", "live copy of 40 MiB in 1,000 changed files", "ms"),
+        ),
+        {"sizes": [1_000, 10_000, 100_000], "repetitions": 15},
+        {"sizes": [100, 1_000], "repetitions": 2},
+    ),
+    Lone(
         "history",
         (Figure("G3", "ratio", "`true` after 10,000 commands against the first, same sandbox", "×", (most(1.1),)),),
         {"sizes": [0, 1_000, 10_000], "repetitions": 100},
         {"sizes": [0, 100], "repetitions": 8},
+    ),
+    Lone(
+        "pause",
+        (
+            Figure("P1", "pause", "pause a sandbox with a server in it, over HTTP", "ms", (most(3.0),)),
+            Figure("P1r", "resume", "resume it", "ms", (most(3.0),)),
+            Figure("P1h", "pause, many", "pause one with 100 processes", "ms", (most(5.0),)),
+            Figure("P1hr", "resume, many", "resume it", "ms", (most(5.0),)),
+        ),
+        {"processes": 100, "repetitions": 100},
+        {"processes": 20, "repetitions": 8},
     ),
     Lone(
         "egress",

@@ -21,6 +21,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from bench.system_calls import count, parts_of, reason_against
+from bench.workers.layers import layers
 from bench.workers.product import AGENT, connected, end, installed, run_true
 from bench.workers.wire import STREAM_BYTES, STREAM_COMMAND, Action, Wrong, expect, timed
 from coldframe.client.api import Coldframe
@@ -44,10 +45,12 @@ async def open_alone(**_: str) -> AsyncIterator[dict[str, Action]]:
         "stream_memory": stream_memory,
         "policy_cost": policy_cost,
         "history": history,
+        "pause": pause,
         "audit": audit,
         "sdk_cost": sdk_cost,
         "start": start,
         "egress": egress,
+        "layers": layers,
     }
 
 
@@ -202,6 +205,25 @@ async def history(request: dict[str, Any]) -> Figures:
                     done = int(wanted) + repetitions
     first, last = (figures[f"after {size}"] for size in (request["sizes"][0], request["sizes"][-1]))
     return {**figures, "ratio": last / first}
+
+
+async def pause(request: dict[str, Any]) -> Figures:
+    """Over HTTP, with one process and with many, all of them asleep as servers are."""
+    figures: Figures = {}
+    with connected() as (_, client):
+        for processes, name in ((1, ""), (int(request["processes"]), ", many")):
+            with client.sandboxes.create(agent_id=AGENT) as sandbox:
+                sandbox.run_command(f"for i in $(seq {processes}); do sleep 10000 & done")
+                paused: list[float] = []
+                resumed: list[float] = []
+                for number in range(UNCOUNTED + int(request["repetitions"])):
+                    for act, times in ((sandbox.pause, paused), (sandbox.resume, resumed)):
+                        with timed() as watch:
+                            act()
+                        if number >= UNCOUNTED:
+                            times.append(watch.seconds)
+                figures[f"pause{name}"], figures[f"resume{name}"] = milliseconds(paused), milliseconds(resumed)
+    return figures
 
 
 async def audit(request: dict[str, Any]) -> Figures:

@@ -1,0 +1,64 @@
+"""What is never taken into a snapshot, so that it is safe to use again: by somebody else, or twice at once.
+
+Neither a fork nor an export may carry who the original was logged in as, what its machine was known by, or the record
+of what it did. What sandboxes are given of credentials (stand-ins, and a file of trust at a place of the box's own) is
+not among their files in the first place, and whatever else the host gives them is named by the caller.
+"""
+
+import fnmatch
+import stat
+from collections.abc import Iterable
+from typing import Literal
+
+from coldframe.host.layers.branch import Branch, join
+
+Omission = Literal["history", "logins", "identity"]
+
+_BROWSERS = (b".config/chromium", b".config/google-chrome", b".config/chrome")
+_LOGINS = (b"Cookies*", b"Network/Cookies*", b"Login Data*", b"Web Data*", b"Sessions", b"Session Storage")
+
+PATTERNS: dict[Omission, tuple[bytes, ...]] = {
+    "history": (b".exec_history",),
+    "logins": (
+        *(b"%s/*/%s" % (browser, name) for browser in _BROWSERS for name in _LOGINS),
+        b".mozilla/firefox/*/cookies.sqlite*",
+        b".mozilla/firefox/*/logins.json",
+        b".mozilla/firefox/*/key4.db",
+        b".mozilla/firefox/*/sessionstore*",
+    ),
+    "identity": (
+        b"etc/machine-id",
+        b"etc/ssh/ssh_host_*",
+        b"var/lib/dbus/machine-id",
+        b"var/lib/systemd/random-seed",
+    ),
+}
+"""By what they would give away. A sandbox itself keeps all of it when it is snapshotted."""
+
+OF_HOME: tuple[Omission, ...] = ("history", "logins")
+OF_SYSTEM: tuple[Omission, ...] = ("identity",)
+
+
+def patterns_of(kinds: Iterable[Omission], more: Iterable[bytes] = ()) -> list[bytes]:
+    return [pattern for kind in kinds for pattern in PATTERNS[kind]] + list(more)
+
+
+def omitted(branch: Branch, patterns: Iterable[bytes]) -> list[bytes]:
+    """The paths of a layer that match, uppermost only. Looks into no directory that no pattern names."""
+    found: set[bytes] = set()
+    for pattern in patterns:
+        level = [b""]
+        for part in pattern.split(b"/"):
+            level = [path for parent in level for path in _matching(branch, parent, part)]
+        found.update(level)
+    return sorted(path for path in found if not any(other != path and path.startswith(other + b"/") for other in found))
+
+
+def _matching(branch: Branch, parent: bytes, part: bytes) -> list[bytes]:
+    if b"*" not in part:
+        path = join(parent, part)
+        return [path] if branch.status(path) is not None else []
+    status = branch.status(parent)
+    if status is None or not stat.S_ISDIR(status.st_mode):
+        return []
+    return [join(parent, name) for name, _ in branch.entries(parent) if fnmatch.fnmatchcase(name, part)]

@@ -1,0 +1,280 @@
+"""Which stacks and snapshots there are in a store of layers, who uses which layer, and what nobody needs any more.
+
+What nobody names is collected later, so that nobody waits for it; after an unreadable description nothing is, since it
+may have named it.
+
+A stack in use, by a mount or by a step, is held through a lock on its upper layer that goes with its last descriptor. A
+keeper that has one keeps the stack from being changed underneath it, whoever of us is killed and started again.
+"""
+
+import fcntl
+import logging
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import TypeVar
+
+from coldframe.contract.errors import Conflict, NotFound, SnapshotCorrupt, WrongState
+from coldframe.host.layers.omissions import OF_HOME, OF_SYSTEM, omitted, patterns_of
+from coldframe.host.layers.records import Shelf, Snapshot, Stack, StackKind, read_snapshot, read_stack
+from coldframe.host.layers.trees import Trees
+from coldframe.host.removal import try_removal
+
+_log = logging.getLogger(__name__)
+
+R = TypeVar("R", Stack, Snapshot)
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+class Register:
+    """Everything below one directory, which nobody else writes to.
+
+    One process at a time; its threads may call this as they like. Long work is done outside the lock.
+
+    Args:
+        more_omissions: patterns of further paths that are never taken into a snapshot (see `omissions.py`).
+
+    Raises:
+        Conflict: another process has it open.
+    """
+
+    def __init__(
+        self, directory: str, *, clock: Callable[[], datetime] = _now, more_omissions: Collection[bytes] = ()
+    ) -> None:
+        os.makedirs(directory, mode=0o700, exist_ok=True)
+        self._clock = clock
+        self._more_omissions = tuple(more_omissions)
+        self._only_one = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(self._only_one, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._trees = Trees(directory)
+            for name in ("stacks", "snapshots"):
+                os.makedirs(os.path.join(directory, name), mode=0o700, exist_ok=True)
+            self._stack_shelf = Shelf(os.path.join(directory, "stacks"), read_stack)
+            self._snapshot_shelf = Shelf(os.path.join(directory, "snapshots"), read_snapshot)
+            self._lock = threading.RLock()
+            self._pins: Counter[str] = Counter()
+            """Trees that somebody reads or is about to name."""
+            self._drafts: set[str] = set()
+            """That are being made now."""
+            self._recover()
+        except BlockingIOError as error:
+            os.close(self._only_one)
+            raise Conflict("another process has these layers open") from error
+        except BaseException:
+            os.close(self._only_one)
+            raise
+
+    def close(self) -> None:
+        os.close(self._only_one)
+
+    def _recover(self) -> None:
+        self._stacks, broken_stacks = self._stack_shelf.read_all()
+        self._snapshots, broken_snapshots = self._snapshot_shelf.read_all()
+        self.unreadable = frozenset(broken_stacks | broken_snapshots)
+        """Stacks and snapshots whose description was altered or lost."""
+        uppers = {stack.upper for stack in self._stacks.values()}
+        for snapshot in list(self._snapshots.values()):
+            if uppers.intersection(snapshot.layers):  # was never taken: its stack did not get that far
+                self._snapshot_shelf.remove(snapshot.id)
+                del self._snapshots[snapshot.id]
+        points: list[Stack | Snapshot] = [*self._stacks.values(), *self._snapshots.values()]
+        for named in points:
+            for tree in named.layers:
+                if not self._trees.is_sealed(tree) and os.path.isdir(self._trees.files(tree)):
+                    self._trees.seal(tree, self._omitted(tree, named.kind))
+
+    # -- what there is -------------------------------------------------------------------------------
+
+    def stacks(self) -> list[Stack]:
+        with self._lock:
+            return sorted(self._stacks.values(), key=lambda stack: stack.created_at)
+
+    def snapshots(self, stack_id: str | None = None) -> list[Snapshot]:
+        """The oldest first; those that are over are left out."""
+        now = self._clock()
+        with self._lock:
+            found = [
+                one
+                for one in self._snapshots.values()
+                if (stack_id is None or one.stack == stack_id) and (one.expires_at is None or one.expires_at > now)
+            ]
+        return sorted(found, key=lambda snapshot: (snapshot.created_at, snapshot.id))
+
+    def stack(self, stack_id: str) -> Stack:
+        return self._known(self._stacks, stack_id, "stack")
+
+    def snapshot(self, snapshot_id: str) -> Snapshot:
+        found = self._known(self._snapshots, snapshot_id, "snapshot")
+        if found.expires_at is not None and found.expires_at <= self._clock():
+            raise NotFound(f"the snapshot `{snapshot_id}` was kept until {found.expires_at:%Y-%m-%d %H:%M}")
+        return found
+
+    def _known(self, among: dict[str, R], record_id: str, what: str) -> R:
+        with self._lock:
+            found = among.get(record_id)
+        if found is None:
+            if record_id in self.unreadable:
+                raise SnapshotCorrupt(f"the description of `{record_id}` was altered or lost", id=record_id)
+            raise NotFound(f"there is no {what} `{record_id}`")
+        return found
+
+    def remove_stack(self, stack_id: str) -> None:
+        """It is no more; its snapshots and forks are. Raises WrongState if it is in use."""
+        with self._held(stack_id), self._lock:
+            self._stack_shelf.remove(stack_id)
+            del self._stacks[stack_id]
+
+    def remove_snapshot(self, snapshot_id: str) -> None:
+        """What others need of it stays."""
+        with self._lock:
+            self._known(self._snapshots, snapshot_id, "snapshot")
+            self._snapshot_shelf.remove(snapshot_id)
+            del self._snapshots[snapshot_id]
+
+    def _put_stack(self, stack: Stack) -> None:
+        self._stack_shelf.write(stack)
+        self._stacks[stack.id] = stack
+
+    def _put_snapshot(self, snapshot: Snapshot) -> None:
+        with self._lock:
+            self._snapshot_shelf.write(snapshot)
+            self._snapshots[snapshot.id] = snapshot
+
+    # -- use -----------------------------------------------------------------------------------------
+
+    def hold(self, stack_id: str) -> int:
+        """A descriptor that keeps the stack as it is for as long as it, or a copy of it, is open in any process.
+
+        Raises WrongState if it is in use already.
+        """
+        with self._lock:
+            stack = self.stack(stack_id)
+            self._trees.require_upper(stack.upper)
+            held = self._trees.lock(stack.upper)
+        if held is None:
+            raise WrongState(
+                f"`{stack_id}` is in use", hint="stop its sandbox first, or take the snapshot while it runs"
+            )
+        return held
+
+    @contextmanager
+    def _held(self, stack_id: str) -> Iterator[Stack]:
+        held = self.hold(stack_id)
+        try:
+            yield self.stack(stack_id)
+        finally:
+            os.close(held)
+
+    @contextmanager
+    def _pinned(self, trees: Collection[str]) -> Iterator[None]:
+        with self._lock:
+            self._pins.update(trees)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._pins.subtract(trees)
+                self._pins += Counter()  # without those at zero
+
+    @contextmanager
+    def _layers_of(self, point: str) -> Iterator[tuple[str, ...]]:
+        """The layers of a point from the highest down, which stay until the end."""
+        with self._lock:
+            stack = self._stacks.get(point)
+            sealed = stack.layers if stack is not None else self.snapshot(point).layers
+            self._trees.require(sealed)
+            layers = sealed[::-1]
+            if stack is not None:
+                self._trees.require_upper(stack.upper)
+                layers = (stack.upper, *layers)
+            pinning = self._pinned(layers)
+            pinning.__enter__()
+        try:
+            yield layers
+        finally:
+            pinning.__exit__(None, None, None)
+
+    @contextmanager
+    def _draft(self) -> Iterator[str]:
+        with self._lock:
+            tree = self._trees.begin()
+            self._drafts.add(tree)
+        try:
+            yield tree
+        except BaseException:
+            with self._lock:
+                if tree in self._trees.names("drafts"):
+                    self._trees.bury("drafts", tree)
+            self._clear(tree)
+            raise
+        finally:
+            with self._lock:
+                self._drafts.discard(tree)
+
+    def _patterns(self, kind: StackKind) -> list[bytes]:
+        return patterns_of(OF_HOME if kind == "home" else OF_SYSTEM, self._more_omissions)
+
+    def _omitted(self, tree: str, kind: StackKind) -> list[bytes]:
+        with self._trees.branch(tree) as branch:
+            return omitted(branch, self._patterns(kind))
+
+    # -- upkeep --------------------------------------------------------------------------------------
+
+    def digest(self) -> int:
+        """Make the manifest of every sealed layer that has none; how many. For the background: it reads all of them."""
+        made = 0
+        for tree in sorted(self._named()):
+            with self._pinned((tree,)):
+                if self._trees.is_sealed(tree) and not self._trees.has_manifest(tree):
+                    self._trees.make_manifest(tree)
+                    made += 1
+        return made
+
+    def verify(self, point: str) -> int:
+        """Read all sealed layers of a point that have a manifest, and compare. How many those were.
+
+        Raises SnapshotCorrupt with `layer` and `path`.
+        """
+        found = self._stacks.get(point) or self.snapshot(point)
+        with self._pinned(found.layers):
+            self._trees.require(found.layers)
+            checked = [tree for tree in found.layers if self._trees.has_manifest(tree)]
+            for tree in checked:
+                self._trees.verify(tree)
+        return len(checked)
+
+    def collect(self) -> int:
+        """Remove what is over, and layers and drafts that nobody names; how many trees. For the background."""
+        now = self._clock()
+        with self._lock:
+            for snapshot in list(self._snapshots.values()):
+                if snapshot.expires_at is not None and snapshot.expires_at <= now:
+                    self._snapshot_shelf.remove(snapshot.id)
+                    del self._snapshots[snapshot.id]
+            for tree in self._trees.names("drafts"):
+                if tree not in self._drafts:
+                    self._trees.bury("drafts", tree)
+            if self.unreadable:
+                _log.warning("layers are not collected while descriptions are unreadable: %s", sorted(self.unreadable))
+            else:
+                needed = self._named() | self._pins.keys()
+                for tree in self._trees.names("trees"):
+                    if tree not in needed:
+                        self._trees.bury("trees", tree)
+            buried = self._trees.names("gone")
+        return sum(self._clear(tree) for tree in buried)
+
+    def _clear(self, tree: str) -> bool:
+        return try_removal(tree, lambda: self._trees.clear(tree))
+
+    def _named(self) -> set[str]:
+        with self._lock:
+            of_stacks = {tree for stack in self._stacks.values() for tree in (*stack.layers, stack.upper)}
+            return of_stacks | {tree for snapshot in self._snapshots.values() for tree in snapshot.layers}
