@@ -38,11 +38,13 @@ BOX_HOLDERS = {
 """Nobody else in control, the fronts or at start-up can get hold of a Box."""
 
 STARTS_PROGRAMS = {  # file -> what it starts
-    "coldframe.host.builder": "the zygote",
+    "coldframe.host.zygote_link": "the zygote",
     "coldframe.host.offered_tools": "the loader, to ask it for the libraries of a runtime",
     "coldframe.host.disk_images": "mkfs.ext4, e2fsck and resize2fs, on images that no box ever writes directly",
     "coldframe.host.isolation.namespaces": "bwrap",
     "coldframe.host.egress.life": "the egress broker",
+    "coldframe.host.layers.mounts": "the place in which an ordinary user mounts layers",
+    "coldframe.host.templates.id_range": "what builds a system of its own, as root over a range of users of its own alone",
     "coldframe.host.birth": "keepers, and commands inside the box",
     "coldframe.guest.spawn": "commands, inside the box",
     "coldframe.guest.runtimes": "`--version` of the runtimes, inside the box",

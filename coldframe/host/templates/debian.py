@@ -1,0 +1,131 @@
+"""The base `debian`: a whole system of its own, put together by mmdebstrap from the package sources of the host.
+
+Where the host is Debian its own sources are taken, so that a company's mirror just works; elsewhere Debian's. What is
+the machine's own and no system's is taken out again: machine id, keys of a secure shell server, package lists.
+"""
+
+import os
+import shutil
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from coldframe.contract.errors import IsolationUnavailable, Unavailable
+from coldframe.host.templates.id_range import IdRange, start_in_range
+
+PROGRAM = "mmdebstrap"
+RELEASE = "bookworm"
+"""Where the host is no Debian."""
+PACKAGES = ("bash", "ca-certificates", "curl", "git", "less", "procps", "python3", "python3-pip", "python3-venv")
+USER_ID = 1000
+EPOCH_S = 1_700_000_000
+"""What steps of a build that write down a time are told it is, so that the same packages make the same system."""
+KEPT_LINES = 8
+"""Of what it said, in the error."""
+
+_SETTLE = (
+    # The name and number that every box has for its user.
+    f'chroot "$1" useradd --uid {USER_ID} --user-group --create-home --shell /bin/bash user',
+    'rm -f "$1"/etc/machine-id "$1"/var/lib/dbus/machine-id "$1"/etc/ssh/ssh_host_* "$1"/var/lib/systemd/random-seed',
+    'rm -f "$1"/etc/hostname "$1"/etc/resolv.conf "$1"/var/log/*.log "$1"/var/log/apt/* "$1"/var/cache/ldconfig/aux-cache',
+    # Packages that want to start servers are told that there is nothing to start them with.
+    'printf "#!/bin/sh\\nexit 101\\n" > "$1"/usr/sbin/policy-rc.d && chmod 0755 "$1"/usr/sbin/policy-rc.d',
+)
+
+
+class Package(NamedTuple):
+    name: str
+    version: str
+    architecture: str
+
+
+def sources(etc: str = "/etc") -> tuple[str, list[str]]:
+    """The release, and files of the host that say where its packages come from; none of them to take Debian's own."""
+    told = {}
+    with open(os.path.join(etc, "os-release"), encoding="utf-8") as release:
+        for line in release:
+            key, _, value = line.strip().partition("=")
+            told[key] = value.strip('"')
+    if told.get("ID") != "debian" or not told.get("VERSION_CODENAME"):
+        return RELEASE, []
+    folder = os.path.join(etc, "apt", "sources.list.d")
+    found = [os.path.join(etc, "apt", "sources.list")]
+    if os.path.isdir(folder):
+        found += [os.path.join(folder, name) for name in sorted(os.listdir(folder))]
+    files = [path for path in found if path.endswith((".list", ".sources")) and _names_packages(path)]
+    return told["VERSION_CODENAME"], files
+
+
+def build(
+    target: str,
+    ids: IdRange,
+    *,
+    log: Callable[[str], None],
+    extra: Sequence[str] = (),
+    is_wanted: Callable[[], bool] = lambda: True,
+) -> None:
+    """Make the system in *target*, an empty directory of the range's root. Blocks for half a minute and more.
+
+    *log* is told each line that is said on the way; once *is_wanted* says no, the work is broken off.
+
+    Raises:
+        IsolationUnavailable: mmdebstrap is missing, or this machine does not give the namespaces.
+        Unavailable: it failed, with the last that it said. What is in *target* then is for the caller to remove.
+    """
+    if shutil.which(PROGRAM) is None:
+        raise IsolationUnavailable(
+            f"`{PROGRAM}` is not installed",
+            hint=f"install it (Debian and Ubuntu: apt-get install {PROGRAM})",
+            property="template:debian",
+        )
+    release, files = sources()
+    line = [PROGRAM, "--mode=root", "--variant=apt", "--format=directory", f"--include={','.join((*PACKAGES, *extra))}"]
+    line += ["--dpkgopt=path-exclude=/usr/share/man/*", "--dpkgopt=path-exclude=/usr/share/doc/*"]
+    line += ["--dpkgopt=path-include=/usr/share/doc/*/copyright"]
+    line += [f"--customize-hook={step}" for step in _SETTLE]
+    line += ["--skip=output/dev", "--skip=chroot/mount/sys", release, target, *files]
+    said = deque[str](maxlen=KEPT_LINES)
+    reading, writing = os.pipe2(os.O_CLOEXEC)
+    with open(reading, encoding="utf-8", errors="replace") as lines:
+        try:
+            process = start_in_range(
+                ids, line, output=writing, errors=writing, environment={"SOURCE_DATE_EPOCH": str(EPOCH_S)}
+            )
+        finally:
+            os.close(writing)
+        try:
+            for text in lines:
+                said.append(text.rstrip())
+                log(said[-1])
+                if not is_wanted():
+                    process.kill()
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
+    if process.wait() != 0:
+        raise Unavailable(
+            f"`{PROGRAM}` failed: {'; '.join(said) or 'without a word'}",
+            hint="see the log of the build; most often a package source could not be reached",
+        )
+
+
+def packages(root: str) -> list[Package]:
+    """What is installed in a system, by name."""
+    found = []
+    with open(os.path.join(root, "var/lib/dpkg/status"), encoding="utf-8") as status:
+        for paragraph in status.read().split("\n\n"):
+            fields = dict(
+                line.split(": ", 1) for line in paragraph.splitlines() if ": " in line and not line.startswith(" ")
+            )
+            if fields.get("Status", "").endswith(" installed"):
+                found.append(Package(fields["Package"], fields["Version"], fields["Architecture"]))
+    return sorted(found)
+
+
+def _names_packages(path: str) -> bool:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as source:
+            return any(line.startswith(("deb ", "deb\t", "URIs:")) for line in source)
+    except OSError:
+        return False
