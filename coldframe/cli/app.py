@@ -6,7 +6,20 @@ from typing import Annotated
 
 import typer
 
-from coldframe.cli import agents, bench, credentials, files, installation, ledger, network, policy, running, sandboxes
+from coldframe.cli import (
+    agents,
+    bench,
+    credentials,
+    files,
+    installation,
+    jobs,
+    ledger,
+    lineage,
+    network,
+    policy,
+    running,
+    sandboxes,
+)
 from coldframe.cli.output import EXIT_CODES, EXIT_INTERNAL, Chosen, exit_code_of, show_error
 
 app = typer.Typer(
@@ -24,9 +37,11 @@ app.command("bench", context_settings=bench.PASS_ON)(bench.bench)
 app.command("run", context_settings=running.PASS_ALL)(running.run)
 app.command("exec")(running.exec_)
 app.add_typer(sandboxes.app, name="sandbox")
+app.add_typer(jobs.app, name="job")
 app.add_typer(files.app, name="files")
 app.add_typer(network.app, name="network")
 app.add_typer(ledger.app, name="ledger")
+app.add_typer(lineage.app, name="lineage")
 app.add_typer(policy.app, name="policy")
 app.add_typer(agents.tokens, name="token")
 app.add_typer(credentials.app, name="credential")
@@ -60,7 +75,7 @@ def main() -> None:
     """Run the command line and end the process."""
     arguments = _globals_first(sys.argv[1:])
     try:
-        code = app(args=arguments, standalone_mode=False)
+        code = app(args=arguments, prog_name="coldframe", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
     except typer.Exit as done:
         sys.exit(done.exit_code)
@@ -90,17 +105,20 @@ def _globals_first(arguments: list[str]) -> list[str]:
 
 
 def _report(error: Exception) -> int:
-    from coldframe.contract.errors import ColdframeError, Internal, InvalidArgument
+    from coldframe.contract.errors import ColdframeError, Internal, InvalidArgument, next_action
 
     if isinstance(error, ColdframeError):
         show_error(error)
         return exit_code_of(error)
     if hasattr(error, "format_message"):  # typer's own usage errors
         message = str(error.format_message()).rstrip(".").replace("'", "`")
-        hint = "see `coldframe --help`"
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context is not None else "coldframe"
+        hint = f"see `{command} --help`"
         if message.startswith("No such option"):
             hint += "; put `--` before a command that has options of its own"
-        show_error(InvalidArgument(message[:1].lower() + message[1:], hint=hint))
+        offer = next_action("cli.help", "lists commands and options", command=command)
+        show_error(InvalidArgument(message[:1].lower() + message[1:], hint=hint, next_actions=[offer]))
         return 2
     if isinstance(error, OSError):
         from coldframe.contract.errors import Unavailable

@@ -31,7 +31,7 @@ def ls(
         (
             f"{e.mode:04o}",
             e.size,
-            f"{e.modified_at:%Y-%m-%d %H:%M:%S}",
+            e.modified_at,
             e.path + (f" -> {e.target}" if e.target else "/" if e.type == "directory" else ""),
         )
         for e in listing.entries

@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -18,6 +19,26 @@ EXIT_NOT_NOW = 6
 EXIT_CODES = """Exit codes: 0 done · 1 a fault of ours · 2 the call is wrong · 3 refused · 4 not found ·
 5 not available · 6 not possible now (conflict, state, limit). `run` and `exec` end with the code of the
 command itself, 128 + N if signal N ended it."""
+
+
+COMMANDS = {
+    "host.doctor": "coldframe doctor",
+    "policy.show": "coldframe policy show",
+    "token.create": "coldframe token create",
+    "sandbox.list": "coldframe sandbox list",
+    "sandbox.create": "coldframe sandbox create",
+    "sandbox.get": "coldframe sandbox show",
+    "sandbox.pause": "coldframe sandbox pause",
+    "sandbox.resume": "coldframe sandbox resume",
+    "sandbox.stop": "coldframe sandbox stop",
+    "sandbox.start": "coldframe sandbox start",
+    "sandbox.extend": "coldframe sandbox extend",
+    "sandbox.terminate": "coldframe sandbox terminate",
+    "sandbox.contract": "coldframe sandbox contract",
+    "ledger.verify": "coldframe ledger verify",
+    "credential.read": "coldframe credential show",
+}
+"""What a person types for an operation that an error offers; the others are for programs."""
 
 
 class Chosen:
@@ -49,7 +70,11 @@ def show_error(error: "ColdframeError") -> None:
     sys.stderr.write(f"error: {printable(error.message)} [{error.wire_code or error.code}]\n")
     sys.stderr.write(f"hint: {printable(error.advice)}\n")
     for action in error.next_actions:
-        sys.stderr.write(f"next: {printable(str(action.get('op')))}: {printable(str(action.get('effect')))}\n")
+        command = COMMANDS.get(str(action.get("op")))
+        if command is not None:
+            named = (str(value) for key, value in action.get("args", {}).items() if key in ("sandbox_id", "name"))
+            line = " ".join((command, *named))
+            sys.stderr.write(f"next: {printable(line)}: {printable(str(action.get('effect')))}\n")
 
 
 def printable(text: str) -> str:
@@ -96,8 +121,15 @@ def show_table(values: Sequence[Any], columns: Iterable[str], rows: Iterable[Seq
     for column in columns:
         table.add_column(column, overflow="fold")
     for row in rows:
-        table.add_row(*(Text(printable("" if cell is None else str(cell))) for cell in row))
+        table.add_row(*(Text(printable(_cell(value))) for value in row))
     Console(width=None if sys.stdout.isatty() else 160).print(table)
+
+
+def _cell(value: object) -> str:
+    """Times as on the wall clock, to the second: the whole of it is in the JSON."""
+    if isinstance(value, datetime):
+        return f"{value.astimezone():%Y-%m-%d %H:%M:%S}"
+    return "" if value is None else str(value)
 
 
 def note(sentence: str) -> None:

@@ -3,7 +3,8 @@
 Programs trust one file: the roots of the host, and the sandbox's own authority (`egress/authority.py`), in whose name the
 broker answers them where requests are read. It lies at a fixed place in the box, read-only, is named by the variables of
 the usual clients, and covers the host's own bundle in the box's view, for programs that read that one whatever they are
-told. Nothing is changed on the host.
+told. Browsers have roots of their own and are told by their policies (`browser_policies.py`). Nothing is changed on the
+host.
 
 It travels to the keeper as one file in memory, since it holds the authority's key: the keeper keeps that for a host daemon
 that is started again, and so it is never on disk. Standard library only.
@@ -13,6 +14,7 @@ import json
 import os
 from typing import NamedTuple
 
+from coldframe.host.browser_policies import policy_files
 from coldframe.host.isolation.namespaces import NAMESERVER
 
 TRUST = "/opt/coldframe/trust.pem"
@@ -71,7 +73,7 @@ def make_outfit(authority: str, certificate: str) -> Outfit:
     roots, place = host_roots()
     trusted = f"{roots.rstrip()}\n{certificate}" if roots else certificate
     covers = {**RESOLVER, **({place: trusted} if place else {})}
-    return Outfit({TRUST: trusted}, covers, dict(ENVIRONMENT), authority)
+    return Outfit({TRUST: trusted, **policy_files(roots, certificate)}, covers, dict(ENVIRONMENT), authority)
 
 
 def host_roots() -> tuple[str, str]:

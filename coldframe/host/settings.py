@@ -25,7 +25,7 @@ import time
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from coldframe.host.isolation.namespaces import HOST_SETTINGS, SETTINGS
+from coldframe.host.isolation.namespaces import HOST_SETTINGS, LINKS, SETTINGS
 from coldframe.host.removal import remove_tree, try_removal
 
 _CHANGES = 0x2 | 0x4 | 0x8 | 0xC0 | 0x100 | 0x200 | 0x400 | 0x800
@@ -83,7 +83,7 @@ class HostSettings:
             return None
         try:
             found = [entry for path in self._paths for entry in self._look(path)]
-            seen = hashlib.sha256(repr((_boot(), found, SETTINGS)).encode("utf-8", "surrogateescape"))
+            seen = hashlib.sha256(repr((_boot(), found, SETTINGS, LINKS)).encode("utf-8", "surrogateescape"))
             newest = max((entry[3][-1] for entry in found), default=0)
             own = f"-{secrets.token_hex(4)}" if newest > time.time_ns() - UNSURE_NS else ""
             whole = os.path.join(self._directory, seen.hexdigest()[:32] + own)
@@ -222,7 +222,11 @@ def _copy(found: list[tuple[str, str, str, tuple[int, ...]]], root: str, target:
             with contextlib.suppress(FileNotFoundError):  # its end is told
                 _write(copy, _content(source))
     for path, text in SETTINGS.items():
+        os.makedirs(os.path.dirname(target + path.removeprefix("/etc")), 0o755, exist_ok=True)
         _write(target + path.removeprefix("/etc"), text.encode())
+    for path, leads_to in LINKS.items():
+        os.makedirs(os.path.dirname(target + path.removeprefix("/etc")), 0o755, exist_ok=True)
+        os.symlink(leads_to, target + path.removeprefix("/etc"))
     for folder, _, _ in os.walk(target):
         os.chmod(folder, 0o755)  # whatever our umask
 
