@@ -17,6 +17,7 @@ import importlib
 import json
 import logging
 import os
+import re
 import resource
 import select
 import signal
@@ -59,6 +60,10 @@ _SERVER_CODE = (
     "coldframe.fronts.corked",
     "uvloop",
 )
+_OF_CLIENTS = re.compile(
+    r"(?:pip|npm|node_auth)_.*|(?:https?|all|no)_proxy|netrc|xdg_config_(?:home|dirs)", re.IGNORECASE
+)
+"""Variables of the caller's that the daemon reads: settings of package clients, with the tokens that these name, and proxies."""
 _log = logging.getLogger("coldframe.assembly")
 
 
@@ -69,6 +74,7 @@ def build_embedded(settings: Settings) -> "Control":
         WrongState: a server has the data directory open.
     """
     from coldframe.control.control import build_control
+    from coldframe.control.sandbox_specs import Longest
     from coldframe.host.machine import Machine
 
     prepare_data_dir(settings)
@@ -77,6 +83,7 @@ def build_embedded(settings: Settings) -> "Control":
         host=Machine(settings.data_dir, embedded=True, own_disks=settings.own_disks, broker_uid=settings.broker_uid),
         clock=_now,
         rules_path=settings.rules_path if os.path.exists(settings.rules_path) else None,
+        longest=Longest(settings.max_idle_s, settings.max_age_s),
     )
 
 
@@ -203,6 +210,12 @@ def _child_environment() -> dict[str, str]:
     }
 
 
+def _daemon_environment() -> dict[str, str]:
+    """That, and what tells the clients of this machine its registries and its proxies: boxes are given the same ways."""
+    told = {name: value for name, value in os.environ.items() if _OF_CLIENTS.fullmatch(name) is not None}
+    return {**told, **_child_environment()}
+
+
 def _find_daemon(settings: Settings) -> int | None:
     """Process id of the daemon that runs on this data directory already."""
     told = _ping_daemon(settings)
@@ -243,7 +256,7 @@ def _start_daemon(settings: Settings, user: ServerUser | None) -> int:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env=_child_environment(),
+            env=_daemon_environment(),
             cwd="/",
             pass_fds=[write],
             start_new_session=True,
@@ -402,6 +415,7 @@ async def _serve_http(settings: Settings, ready: int) -> None:
     import uvicorn
 
     from coldframe.control.control import build_control
+    from coldframe.control.sandbox_specs import Longest
     from coldframe.fronts.corked import CorkedProtocol
     from coldframe.fronts.rest import build_app
     from coldframe.host.remote import RemoteHost
@@ -409,7 +423,13 @@ async def _serve_http(settings: Settings, ready: int) -> None:
     listener = _listen(settings)
     address, port = listener.getsockname()[:2]
     host = RemoteHost(settings.data_dir)
-    control = build_control(data_dir=settings.data_dir, host=host, clock=_now, rules_path=settings.rules_path)
+    control = build_control(
+        data_dir=settings.data_dir,
+        host=host,
+        clock=_now,
+        rules_path=settings.rules_path,
+        longest=Longest(settings.max_idle_s, settings.max_age_s),
+    )
     try:
         await control.start()
         url = f"http://{f'[{address}]' if ':' in address else address}:{port}"

@@ -34,6 +34,10 @@ class Settings(Model):
     2,000,000 to 2,059,999, nor the server's."""
     on_missing: Literal["refuse", "degrade"] = "degrade"
     """For sandboxes that do not say: what to do where this machine can keep a limit by best effort only."""
+    max_idle_s: float | None = Field(default=None, gt=0)
+    """Longest time a sandbox may run without activity, and what one that asks for nothing has. None for no end."""
+    max_age_s: float | None = Field(default=None, gt=0)
+    """The same for its whole life. Sandboxes that are there already are held to both as well."""
     workspace_disk: Literal["directory", "image"] = "directory"
     """What a new workspace is: a directory, or (root only) an ext4 image of its own, whose limit the kernel keeps hard."""
     allowed_hosts: tuple[str, ...] = ()

@@ -2,7 +2,8 @@
 
 Only the public surface is used: the command line to start the installation, the SDK for the rest. The project is the
 source distribution of a package from the index pip is set up with, pinned by digest. Its tests need pytest, which comes
-from a folder of wheels made on this machine, since a sandbox of this version reaches no network.
+from a folder of wheels made on this machine, since its sandbox reaches no network. Another one then has the way out that
+package registries are, and shows what it reached by it.
 
     scripts/demo                     in a new directory below /tmp; waits at the end if somebody watches, then ends all
     scripts/demo --data-dir DIR      in DIR, which is kept
@@ -36,11 +37,14 @@ from coldframe.client.answers import CommandAnswer
 from coldframe.client.api import Coldframe
 from coldframe.client.sandbox import Sandbox
 from coldframe.contract.errors import ColdframeError, Refused
+from coldframe.contract.network import NetworkContact
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = "inflection"
 VERSION = "0.5.1"
 SDIST_SHA256 = "1a29730d366e996aaacffb2f1f1cb9593dc38e2ddd30c91250c6dde09ea9b417"
+INSTALLED = "iniconfig"
+"""A small package without dependencies, which is installed from inside."""
 HOME = "/home/user"
 WORK = f"integrations/{PROJECT}-{VERSION}"
 MODULE = f"{WORK}/{PROJECT}/__init__.py"
@@ -278,6 +282,45 @@ async def overstep(sandbox: Sandbox) -> Table:
     return table
 
 
+async def install(client: Coldframe) -> None:
+    """In a sandbox of its own: one that was made without a network stays without."""
+    step("Give another sandbox one way out: the package registries of this machine")
+    async with await client.sandboxes.create("demo-packages", network="packages") as sandbox:
+        told(f"{sandbox.id}, network profile {', '.join(sandbox.info.network or ())}")
+        done = await sandbox.run_command(
+            f"pip install --no-cache-dir --disable-pip-version-check --target site {INSTALLED} && PYTHONPATH=site python3 -c"
+            f" 'import {INSTALLED}; print({INSTALLED}.__file__)'",
+            timeout_s=120,
+        )
+        if done.exit_code == 0:
+            told(f"pip install {INSTALLED}: exit code 0, imported from {last_line(done)}")
+        else:
+            reason = ((done.stderr or done.stdout or "").strip().splitlines() or ["no reason was printed"])[-1]
+            console.print(f"  [yellow]![/] pip install {INSTALLED}: exit code {done.exit_code}:", end=" ")
+            console.print(
+                f"{reason}. `coldframe doctor` and docs/network.md say which registries can be used.", markup=False
+            )
+        refused = await sandbox.run_command(["curl", "-sS", "-m", "20", "https://example.com/"])
+        expect(refused.exit_code != 0, "a name that is no registry was reached")
+        log = Table("whom", "verdict", "rule", "what", title="whom it reached and tried to reach", title_justify="left")
+        contacts = [one.contact for one in (await sandbox.network_log(limit=100)).contacts]
+        for row in dict.fromkeys(row for contact in contacts for row in rows_of(contact)):
+            log.add_row(*row)
+        console.print(log)
+
+
+def rows_of(contact: NetworkContact) -> list[tuple[str, str, str, str]]:
+    """One for each request, or for the contact where none is read."""
+    whom = f"{contact.name or contact.address}:{contact.port}"
+    rows = []
+    for request in contact.requests:
+        what, package = f"{request.method} {request.path}", request.package
+        if package is not None:
+            what = f"{package.file or package.name} from the {package.source} {package.digest[:20]}".rstrip()
+        rows.append((whom, request.outcome.value, request.rule_id, what))
+    return rows or [(whom, contact.outcome.value, contact.rule_id, "")]
+
+
 async def account(client: Coldframe, sandbox: Sandbox) -> None:
     step("What is on record")
     history = [json.loads(line) for line in (await sandbox.read_file(".exec_history")).data.splitlines()]
@@ -322,6 +365,7 @@ def look_further(data_dir: str, sandbox: Sandbox) -> None:
         f"{command} files cat {sandbox.id} {MODULE}",
         f"{command} exec {sandbox.id} -- python3 --version",
         f"{command} ledger history",
+        f"{command} network search",
         f"{command} ledger verify",
         f"{command} policy show",
         f"{command} sandbox list",
@@ -349,6 +393,7 @@ async def perform(data_dir: str, *, keep: bool) -> None:
             await bring_in(sandbox, sdist, wheels)
             await mend(sandbox)
             await overstep(sandbox)
+            await install(client)
             await account(client, sandbox)
             console.print("\n[bold green]Done.[/] The project is mended, every call is on record.")
             look_further(data_dir, sandbox)

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -19,6 +20,7 @@ from typing import Any, cast
 import pytest
 
 from coldframe.cli import connection, running
+from coldframe.cli.output import COMMANDS
 from coldframe.client.sync import Sandboxes, SyncColdframe, SyncSandbox
 from coldframe.contract.command import Ended, OutputChunk, Started
 from tests.fronts.served import Served, serve_fake
@@ -157,6 +159,21 @@ def test_an_error_has_its_exit_code_a_code_and_a_hint(
     error = json.loads(as_json.stderr)["error"]
     assert error["code"] == name and error["hint"]
     assert b"Traceback" not in plain.stderr + as_json.stderr
+
+
+def test_what_can_be_done_next_is_said_in_commands_that_there_are(served: Served) -> None:
+    wrong = coldframe(served, "files", "no-such-command")
+    assert b"see `coldframe files --help`" in wrong.stderr
+    missing = coldframe(served, "sandbox", "show", "none").stderr.decode()
+    assert "next: coldframe sandbox list: " in missing
+    for command in COMMANDS.values():
+        assert coldframe(served, *command.split()[1:], "--help").returncode == 0, command
+
+
+def test_a_table_shows_times_to_the_second(served: Served, sandbox: SyncSandbox) -> None:
+    table = coldframe(served, "sandbox", "list").stdout.decode()
+    created = sandbox.info.created_at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    assert re.search(rf"{sandbox.id} .* {created} *$", table, re.MULTILINE)
 
 
 def test_files_go_in_and_out(served: Served, sandbox: SyncSandbox, tmp_path: Path) -> None:
@@ -371,6 +388,34 @@ def test_killing_up_or_the_host_daemon_ends_no_command(data_dir: str) -> None:
             assert isinstance(events[-1], Ended) and events[-1].result.exit_code == 9
             sandbox.terminate()
             assert client.ledger.verify().intact
+
+
+@pytest.mark.req("T4.61", "T4.62")
+def test_a_sandbox_is_paused_stopped_and_ended_from_the_command_line(served: Served) -> None:
+    def told(*arguments: str) -> dict[str, Any]:
+        done = coldframe(served, "--json", "sandbox", *arguments)
+        assert done.returncode == 0, done.stderr
+        answer: dict[str, Any] = json.loads(done.stdout)
+        return answer
+
+    info = told("create", "--agent", "resting", "--idle-timeout-s", "3600", "--on-timeout", "pause")
+    sandbox_id = info["sandbox_id"]
+    assert (info["spec"]["on_timeout"], info["expires_at"] is None) == ("pause", False)
+    for command, state in (("pause", "paused"), ("resume", "running"), ("stop", "stopped"), ("start", "running")):
+        assert told(command, sandbox_id)["state"]["state"] == state
+    assert told("pause", sandbox_id, "--kind", "files")["state"]["state"] == "stopped"
+    listed = json.loads(coldframe(served, "--json", "sandbox", "list", "--state", "stopped", "--limit", "1").stdout)
+    assert [one["sandbox_id"] for one in listed] == [sandbox_id]
+    refused = coldframe(served, "files", "cat", sandbox_id, "a")
+    assert f"next: coldframe sandbox start {sandbox_id}: " in refused.stderr.decode()
+    told("resume", sandbox_id)
+    before = told("show", sandbox_id)["expires_at"]
+    assert told("extend", sandbox_id, "--for", "7200")["sandbox_id"] == sandbox_id
+    assert told("show", sandbox_id)["expires_at"] > before
+    tried = coldframe(served, "sandbox", "terminate", sandbox_id, "--dry-run").stdout.decode()
+    assert "is running" in tried and "would lose" in tried
+    assert told("terminate", sandbox_id)["state"]["state"] == "terminated"
+    assert coldframe(served, "sandbox", "pause", sandbox_id, "--kind", "none").returncode == 2
 
 
 @needs_machine

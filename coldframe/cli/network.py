@@ -12,7 +12,7 @@ from coldframe.cli.packages import packages
 
 if TYPE_CHECKING:
     from coldframe.client.sync import SyncSandbox
-    from coldframe.contract.network import DeniedSum, LoggedContact
+    from coldframe.contract.network import DeniedSum, LoggedContact, NetworkContact, NetworkRequest
 
 app = typer.Typer(help="See whom sandboxes reached and tried to reach.", no_args_is_help=True)
 app.add_typer(cache.app, name="cache")
@@ -22,6 +22,7 @@ _AGO = re.compile(r"([0-9]{1,6})([smhdw])")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 Host = Annotated[str | None, typer.Option(help="Only this name or address, or *.NAME for all names below it.")]
 Since = Annotated[str | None, typer.Option(help="From then on: a time, or how long ago, as 90m, 12h, 7d.")]
+Lookups = Annotated[bool, typer.Option("--lookups", help="Also names that were looked up and answered.")]
 Denied = Annotated[bool, typer.Option("--denied", help="Only what was denied.")]
 
 
@@ -33,6 +34,7 @@ def log(
     denied: Denied = False,
     host: Host = None,
     command: Annotated[str | None, typer.Option(help="Only contacts of this command.")] = None,
+    lookups: Lookups = False,
     after: Annotated[int, typer.Option(help="Only contacts after this number.")] = 0,
     limit: Annotated[int | None, typer.Option(help="At most so many; all without it.")] = None,
 ) -> None:
@@ -43,13 +45,15 @@ def log(
     with connect() as client:
         found = client.sandboxes.get(sandbox)
         if follow:
-            _follow(found, outcome, host, command)
+            _follow(found, outcome, host, command, lookups=lookups)
             return
         contacts: list[LoggedContact] = []
         sums: tuple[DeniedSum, ...] = ()
         while limit is None or len(contacts) < limit:
             size = PAGE if limit is None else min(PAGE, limit - len(contacts))
-            page = found.network_log(after=after, limit=size, outcome=outcome, host=host, command_id=command)
+            page = found.network_log(
+                after=after, limit=size, outcome=outcome, host=host, command_id=command, lookups=lookups
+            )
             contacts += page.contacts
             sums = page.denied_sums
             if page.next_after is None:
@@ -73,6 +77,7 @@ def search(
     since: Since = None,
     denied: Denied = False,
     agent: Annotated[str | None, typer.Option(help="Only this agent.")] = None,
+    lookups: Lookups = False,
     after: Annotated[int, typer.Option(help="Only contacts after this number.")] = 0,
     limit: Annotated[int, typer.Option(help="At most so many.")] = 100,
 ) -> None:
@@ -87,6 +92,7 @@ def search(
             agent_id=agent,
             after=after,
             limit=min(limit, PAGE),
+            lookups=lookups,
         )
     _show(list(page.contacts), with_sandbox=True)
 
@@ -129,8 +135,10 @@ def moment(text: str | None) -> str | None:
     return at.astimezone().isoformat()
 
 
-def _follow(sandbox: "SyncSandbox", outcome: Literal["deny"] | None, host: str | None, command: str | None) -> None:
-    for one in sandbox.follow_network(outcome=outcome, host=host, command_id=command):
+def _follow(
+    sandbox: "SyncSandbox", outcome: Literal["deny"] | None, host: str | None, command: str | None, *, lookups: bool
+) -> None:
+    for one in sandbox.follow_network(outcome=outcome, host=host, command_id=command, lookups=lookups):
         text = (
             one.model_dump_json() if Chosen.as_json else printable("  ".join(str(cell) for cell in _row(one) if cell))
         )
@@ -140,24 +148,52 @@ def _follow(sandbox: "SyncSandbox", outcome: Literal["deny"] | None, host: str |
 
 def _show(contacts: "list[LoggedContact]", *, with_sandbox: bool = False) -> None:
     first = ("sandbox",) if with_sandbox else ()
-    columns = (*first, "began", "verdict", "where", "port", "how", "sent", "received", "ended", "rule", "command")
+    columns = (
+        *first,
+        "began",
+        "verdict",
+        "where",
+        "port",
+        "how",
+        "sent",
+        "received",
+        "ended",
+        "rule",
+        "command",
+        "program",
+    )
     rows = [(*((one.sandbox_id,) if with_sandbox else ()), *_row(one)) for one in contacts]
     show_table(contacts, columns, rows, empty="no contacts")
 
 
 def _row(one: "LoggedContact") -> tuple[object, ...]:
     contact = one.contact
-    requests = ", ".join(f"{r.method} {r.path}" for r in contact.requests[:3])
+    requests = ", ".join(f"{r.method} {r.path}{_left_out(r)}" for r in contact.requests[:3])
     more = f" and {len(contact.requests) - 3} more" if len(contact.requests) > 3 else ""
     return (
         contact.began_at.isoformat(timespec="milliseconds"),
         contact.outcome.value,
         contact.name or contact.address,
         contact.port,
-        requests + more or contact.scheme or contact.protocol,
+        requests + more or _looked_up(contact) or contact.scheme or contact.protocol,
         contact.sent_bytes,
         contact.received_bytes,
         contact.ended or "open",
         contact.rule_id,
         contact.command_id or "",
+        _program(contact),
     )
+
+
+def _program(contact: "NetworkContact") -> str:
+    """By its name alone: the whole path is in the JSON."""
+    name = (contact.program or "").rpartition("/")[2]
+    return name if contact.pid is None else f"{name} ({contact.pid})"
+
+
+def _left_out(request: "NetworkRequest") -> str:
+    return " (query omitted)" if "query" in request.omitted else ""
+
+
+def _looked_up(contact: "NetworkContact") -> str:
+    return "" if contact.lookup is None else f"look-up {contact.lookup.kind}: {contact.lookup.answer}"

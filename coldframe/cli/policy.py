@@ -2,11 +2,15 @@
 
 import json
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coldframe.cli.output import Chosen, note, show, show_json, write_bytes
+from coldframe.cli.output import Chosen, note, printable, show, show_json, show_table, write_bytes
+
+if TYPE_CHECKING:
+    from coldframe.client.sync import SyncColdframe
+    from coldframe.contract.policy import PolicyChange
 
 app = typer.Typer(help="Show, validate, load and try rules.", no_args_is_help=True)
 RuleFile = Annotated[str, typer.Argument(metavar="FILE", help="Rule file (YAML), or - for standard input.")]
@@ -36,14 +40,54 @@ def validate(file: RuleFile) -> None:
 
 
 @app.command()
-def load(file: RuleFile) -> None:
+def load(
+    file: RuleFile, *, reason: Annotated[str | None, typer.Option(help="Why; it is kept with the change.")] = None
+) -> None:
     """Put a rule file into force. One that is not valid changes nothing."""
     from coldframe.cli.connection import connect
 
     text = _read(file)
     with connect() as client:
-        rules = client.policy.load(text)
+        rules = client.policy.load(text, reason=reason)
     show(rules, f"in force, sha256 {rules.sha256}")
+
+
+@app.command()
+def log() -> None:
+    """List how the rules have changed, the first first: who, when, why, and from which version to which."""
+    from coldframe.cli.connection import connect
+
+    with connect() as client:
+        changes = _changes(client)
+    columns = ("number", "at", "by", "from", "to", "why")
+    rows = [(c.seq, c.at, c.caller or c.origin, _short(c.sha256_before), _short(c.sha256), c.reason) for c in changes]
+    show_table(changes, columns, rows, empty="no changes")
+
+
+@app.command()
+def diff(
+    before: Annotated[str | None, typer.Argument(help="Digest of a version, or its beginning.")] = None,
+    after: Annotated[str | None, typer.Argument(help="The same of another; that in force without it.")] = None,
+) -> None:
+    """Show what differs between two versions of the rules; without arguments, what the last change has changed."""
+    from difflib import unified_diff
+
+    from coldframe.cli.connection import connect
+    from coldframe.contract.errors import NotFound
+
+    with connect() as client:
+        changes = _changes(client)
+        if not changes:
+            raise NotFound("the rules were never changed")
+        second = _find(changes, after) if after is not None else changes[-1].sha256
+        first = _find(changes, before) if before is not None else changes[-1].sha256_before
+        old = "" if first is None else client.policy.version(first).text
+        new = client.policy.version(second).text
+    lines = list(unified_diff(old.splitlines(), new.splitlines(), _short(first), _short(second), lineterm=""))
+    show(
+        {"sha256_before": first, "sha256_after": second, "diff": lines},
+        "\n".join(printable(line) for line in lines) or "no difference",
+    )
 
 
 @app.command()
@@ -82,6 +126,32 @@ def replay(seq: Annotated[int, typer.Argument(help="Number of the ledger entry."
         f"again {again['outcome']} by {again['rule_id']}",
     )
     return 0 if answer["same"] else 6
+
+
+def _changes(client: "SyncColdframe") -> "list[PolicyChange]":
+    found: list[PolicyChange] = []
+    while more := client.policy.log(after=found[-1].seq if found else 0):
+        found += more
+    return found
+
+
+def _find(changes: "list[PolicyChange]", beginning: str) -> str:
+    """The digest that begins like that. Raises NotFound, InvalidArgument."""
+    from coldframe.contract.errors import InvalidArgument, NotFound
+
+    known = {one for change in changes for one in (change.sha256_before, change.sha256) if one is not None}
+    found = [one for one in known if one.startswith(beginning.lower())]
+    if not found:
+        raise NotFound(
+            f"no version of the rules begins with `{beginning[:80]}`", hint="list them with `coldframe policy log`"
+        )
+    if len(found) > 1:
+        raise InvalidArgument(f"`{beginning[:80]}` begins more than one version of the rules", hint="give more of it")
+    return found[0]
+
+
+def _short(sha256: str | None) -> str:
+    return "" if sha256 is None else sha256[:12]
 
 
 def _read(file: str) -> str:

@@ -27,6 +27,7 @@ Shell = Annotated[str | None, typer.Option("-c", help="A line for bash, instead 
 Cwd = Annotated[str | None, typer.Option(help="Directory below the workspace.")]
 Env = Annotated[list[str] | None, typer.Option("-e", "--env", help="NAME=VALUE, as often as needed.")]
 Timeout = Annotated[float | None, typer.Option(help="Wall time in seconds.")]
+ShellSession = Annotated[str | None, typer.Option(help="Go on in this shell session; with -c.")]
 Stdin = Annotated[bool, typer.Option("-i", "--stdin", help="Give standard input, to its end, to the command.")]
 
 
@@ -90,12 +91,15 @@ def exec_(
     env: Env = None,
     timeout_s: Timeout = None,
     stdin: Stdin = False,
+    shell_session: ShellSession = None,
     background: Annotated[bool, typer.Option(help="Answer as soon as it runs, with the id of the command.")] = False,
 ) -> int:
     """Run a command in a sandbox that is there already."""
     from coldframe.cli.connection import connect
 
     arguments = command_arguments(command, shell, cwd=cwd, env=env, timeout_s=timeout_s, stdin=stdin)
+    if shell_session is not None:
+        arguments["shell_session"] = shell_session
     with connect() as client:
         found = client.sandboxes.get(sandbox)
         if not background:
@@ -244,7 +248,7 @@ async def _run_embedded(spec: "SandboxSpec", arguments: dict[str, Any]) -> int:
                 return _show_result(await control.gate.call(caller, info.sandbox_id, "run_command", arguments))
             return await _print_embedded(control, caller, info.sandbox_id, arguments)
         finally:
-            await control.sandboxes.terminate(caller, info.sandbox_id)
+            await control.lifecycle.terminate(caller, info.sandbox_id)
 
 
 async def _print_embedded(control: "Control", caller: "Caller", sandbox_id: str, arguments: dict[str, Any]) -> int:

@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, PrivateAttr
 
-from coldframe.contract.command import Contact, FileChanges, Leftover, LimitHit
+from coldframe.contract.command import Contact, FileChanges, Leftover, LimitHit, ShellSession
 from coldframe.contract.tool import ToolResult
 
 
@@ -163,6 +163,7 @@ class CommandAnswer(Answer):
     transcript: tuple[Segment, ...] | None = None
     order: str | None = None
     leftovers: tuple[Leftover, ...] = ()
+    shell_session: ShellSession | None = None
     leftovers_ended: int = 0
     files: FileChanges | None = None
     contacts: tuple[Contact, ...] = ()

@@ -45,6 +45,7 @@ class Coldframe:
         self.sandboxes = Sandboxes(self._transport)
         self.agents = Agents(self._transport)
         self.ledger = LedgerView(self._transport)
+        self.lineage = LineageView(self._transport)
         self.policy = Policy(self._transport)
         self.tokens = TokenList(self._transport)
         self.credentials = Credentials(self._transport)
@@ -114,8 +115,19 @@ class Sandboxes:
         reply = await ask(self._transport, "GET", f"/v1/sandboxes/{encode_path(sandbox_id)}")
         return Sandbox(self._transport, read_answer(models.SandboxInfo, reply.body))
 
-    async def list(self) -> SandboxItems:
-        reply = await ask(self._transport, "GET", "/v1/sandboxes")
+    async def list(
+        self,
+        *,
+        state: Sequence[str] = (),
+        agent_id: str | None = None,
+        label: str | None = None,
+        after: str | None = None,
+        limit: int | None = None,
+    ) -> SandboxItems:
+        """Newest first; of these states, this agent, this label of the workspace. *after* the id that the page before
+        ended with, at most *limit*."""
+        query = {"state": list(state), "agent_id": agent_id, "label": label, "after": after, "limit": limit}
+        reply = await ask(self._transport, "GET", "/v1/sandboxes", query=query)
         return [Sandbox(self._transport, info) for info in read_answers(models.SandboxInfo, reply.body)]
 
 
@@ -180,8 +192,12 @@ class NetworkView:
         sandbox_id: str | None = None,
         after: int = 0,
         limit: int = 100,
+        lookups: bool = False,
     ) -> models.NetworkLog:
-        """Contacts of all sandboxes. Times in ISO form with a zone; *host* is a name, an address, or `*.NAME`."""
+        """Contacts of all sandboxes. Times in ISO form with a zone; *host* is a name, an address, or `*.NAME`.
+
+        *lookups*: also names that were looked up and answered; denied look-ups are there in any case.
+        """
         query = {
             "host": host,
             "since": since,
@@ -191,6 +207,7 @@ class NetworkView:
             "sandbox_id": sandbox_id,
             "after": after,
             "limit": limit,
+            "lookups": "true" if lookups else None,
         }
         return read_answer(models.NetworkLog, (await ask(self._transport, "GET", "/v1/network", query=query)).body)
 
@@ -255,6 +272,59 @@ class LedgerView:
                 yield part
 
 
+class LineageView:
+    """What was reached, read, printed and written, and what was derived from what."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    async def list(
+        self,
+        *,
+        session_id: str | None = None,
+        agent_id: str | None = None,
+        sandbox_id: str | None = None,
+        path: str | None = None,
+        sha256: str | None = None,
+        endpoint: str | None = None,
+        label: str | None = None,
+        after: int = 0,
+        limit: int = 100,
+    ) -> models.LineagePage:
+        """Items behind number *after*, in the order in which they came on record.
+
+        *endpoint* is a name or an address, also with a port; *label* is this one or a higher.
+        """
+        query = {
+            "session_id": session_id,
+            "agent_id": agent_id,
+            "sandbox_id": sandbox_id,
+            "path": path,
+            "sha256": sha256,
+            "endpoint": endpoint,
+            "label": label,
+            "after": after,
+            "limit": limit,
+        }
+        return read_answer(models.LineagePage, (await ask(self._transport, "GET", "/v1/lineage", query=query)).body)
+
+    async def get(self, item_id: str) -> models.LineageItem:
+        reply = await ask(self._transport, "GET", f"/v1/lineage/{encode_path(item_id)}")
+        return read_answer(models.LineageItem, reply.body)
+
+    async def trace(
+        self, any_id: str, direction: str = "back", *, known: bool = False, after: int | None = None, limit: int = 100
+    ) -> models.LineageTrace:
+        """What an item, or a call by its call, command or receipt id, may have come from (`back`) or gone to (`forward`).
+
+        All generations, newest first when going back; *after* is `next_after` of the page before. With *known* only what
+        the record names, step by step.
+        """
+        query = {"direction": direction, "known": str(known).lower(), "after": after, "limit": limit}
+        reply = await ask(self._transport, "GET", f"/v1/lineage/{encode_path(any_id)}/trace", query=query)
+        return read_answer(models.LineageTrace, reply.body)
+
+
 class Policy:
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -262,14 +332,26 @@ class Policy:
     async def show(self) -> models.LiveRules:
         return read_answer(models.LiveRules, (await ask(self._transport, "GET", "/v1/policy")).body)
 
-    async def load(self, text: str) -> models.LiveRules:
-        """Put a rule file into force.
+    async def load(self, text: str, *, reason: str | None = None) -> models.LiveRules:
+        """Put a rule file into force. *reason* is kept with the change.
 
         Raises:
             RulesInvalid: with the line; the old set stays.
         """
-        reply = await ask(self._transport, "PUT", "/v1/policy", body=text.encode())
+        reply = await ask(self._transport, "PUT", "/v1/policy", query={"reason": reason}, body=text.encode())
         return read_answer(models.LiveRules, reply.body)
+
+    async def log(self, *, after: int = 0, limit: int = 100) -> list[models.PolicyChange]:
+        """How the rules have changed, the first first: who, when, why, and from which version to which."""
+        query = {"after": after, "limit": limit}
+        return read_answers(
+            models.PolicyChange, (await ask(self._transport, "GET", "/v1/policy/log", query=query)).body
+        )
+
+    async def version(self, sha256: str) -> models.LiveRules:
+        """A version that is or was in force. Raises NotFound."""
+        path = f"/v1/policy/versions/{encode_path(sha256)}"
+        return read_answer(models.LiveRules, (await ask(self._transport, "GET", path)).body)
 
     async def check(self, sandbox_id: str, tool: str, arguments: Mapping[str, Any]) -> JsonObject:
         """The decision that a call would get now. Nothing is run or recorded as run."""

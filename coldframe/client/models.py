@@ -18,27 +18,45 @@ if TYPE_CHECKING:
         Written,
     )
     from coldframe.contract.caller import TokenInfo
-    from coldframe.contract.command import CommandEvent, CommandInfo, Contact, Ended, OutputChunk, Started
+    from coldframe.contract.command import CommandEvent, CommandInfo, Contact, Ended, InputState, OutputChunk, Started
     from coldframe.contract.credential import CredentialInfo, CredentialUse, HandleInfo
-    from coldframe.contract.files import ProcessInfo, Runtime
+    from coldframe.contract.files import ProcessInfo, Runtime, ShellInfo
     from coldframe.contract.isolation import IsolationReport
     from coldframe.contract.ledger import LedgerEntry, LedgerVerdict
+    from coldframe.contract.lineage import LineageItem, LineagePage, LineageTrace
     from coldframe.contract.network import LoggedContact, NetworkContact, NetworkLog, ReachedBy
-    from coldframe.contract.policy import Label
-    from coldframe.contract.sandbox import AgentInfo, Limits, SandboxInfo, SandboxSpec, SessionInfo
+    from coldframe.contract.policy import Label, PolicyChange
+    from coldframe.contract.sandbox import (
+        AgentInfo,
+        Limits,
+        Loss,
+        SandboxEnd,
+        SandboxInfo,
+        SandboxSpec,
+        SessionInfo,
+    )
     from coldframe.contract.tool import AllowedOperation, OutputWindow, ToolInfo, ToolResult
 
 _HOMES = {
     "client.answers": ("CommandAnswer", "Edited", "FileContent", "Found", "Listing", "LiveRules", "Written"),
     "contract.caller": ("TokenInfo",),
-    "contract.command": ("CommandEvent", "CommandInfo", "Contact", "Ended", "OutputChunk", "Started"),
+    "contract.command": ("CommandEvent", "CommandInfo", "Contact", "Ended", "InputState", "OutputChunk", "Started"),
     "contract.credential": ("CredentialInfo", "CredentialUse", "HandleInfo"),
-    "contract.files": ("ProcessInfo", "Runtime"),
+    "contract.files": ("ProcessInfo", "Runtime", "ShellInfo"),
     "contract.isolation": ("IsolationReport",),
     "contract.ledger": ("LedgerEntry", "LedgerVerdict"),
+    "contract.lineage": ("LineageItem", "LineagePage", "LineageTrace"),
     "contract.network": ("LoggedContact", "NetworkContact", "NetworkLog", "ReachedBy"),
-    "contract.policy": ("Label",),
-    "contract.sandbox": ("AgentInfo", "Limits", "SandboxInfo", "SandboxSpec", "SessionInfo"),
+    "contract.policy": ("Label", "PolicyChange"),
+    "contract.sandbox": (
+        "AgentInfo",
+        "Limits",
+        "Loss",
+        "SandboxEnd",
+        "SandboxInfo",
+        "SandboxSpec",
+        "SessionInfo",
+    ),
     "contract.tool": ("AllowedOperation", "OutputWindow", "ToolInfo", "ToolResult"),
 }
 __all__ = [
@@ -55,24 +73,32 @@ __all__ = [
     "FileContent",
     "Found",
     "HandleInfo",
+    "InputState",
     "IsolationReport",
     "Label",
     "LedgerEntry",
     "LedgerVerdict",
     "Limits",
+    "LineageItem",
+    "LineagePage",
+    "LineageTrace",
     "Listing",
     "LiveRules",
     "LoggedContact",
+    "Loss",
     "NetworkContact",
     "NetworkLog",
     "OutputChunk",
     "OutputWindow",
+    "PolicyChange",
     "ProcessInfo",
     "ReachedBy",
     "Runtime",
+    "SandboxEnd",
     "SandboxInfo",
     "SandboxSpec",
     "SessionInfo",
+    "ShellInfo",
     "Started",
     "TokenInfo",
     "ToolInfo",

@@ -9,6 +9,7 @@ from contextlib import aclosing, suppress
 from typing import Any, Literal
 
 from coldframe.client import models
+from coldframe.client.commands import Commands, Job, command_events
 from coldframe.client.replies import (
     JsonObject,
     answer_from,
@@ -16,24 +17,20 @@ from coldframe.client.replies import (
     read_answers,
     read_object,
     read_part,
-    unknown_answer,
 )
 from coldframe.client.transport import Reply, Transport, ask, ask_json, ask_stream, encode_path, error_of
-from coldframe.contract.errors import HostUnreachable, Unavailable, from_wire
+from coldframe.contract.errors import Unavailable, from_wire
 
-FRAMES = "application/x-coldframe-frames"
-"""Events with bytes as they are; without it they come as lines of JSON."""
 Content = str | bytes | AsyncIterable[bytes]
 READING = frozenset({"list_directory", "read_file", "search_files"})
 """Tools that change nothing: a call repeated over a broken connection needs no key."""
 
 
-class Sandbox:
+class Sandbox(Commands):
     """One sandbox. As a context manager it is terminated at the end of the block; the agent's workspace stays."""
 
     def __init__(self, transport: Transport, info: models.SandboxInfo) -> None:
-        self._transport = transport
-        self._path = f"/v1/sandboxes/{encode_path(info.sandbox_id)}"
+        super().__init__(transport, f"/v1/sandboxes/{encode_path(info.sandbox_id)}")
         self.info = info
         self.id = info.sandbox_id
 
@@ -161,9 +158,12 @@ class Sandbox:
         *,
         cwd: str | None = None,
         timeout_s: float | None = None,
+        idle_timeout_s: float | None = None,
+        cpu_s: float | None = None,
         stdin: str | bytes | None = None,
         env: Mapping[str, str] | None = None,
         runtime: str | None = None,
+        shell_session: str | None = None,
         pty: bool = False,
         background: bool = False,
         encoding: Literal["utf-8", "base64"] = "utf-8",
@@ -172,15 +172,19 @@ class Sandbox:
     ) -> models.CommandAnswer:
         """Run a shell line (text) or a program with arguments (list) and return how it went, output complete.
 
-        A failing program is an answer, not an error. *view_bytes* asks for only so much of each stream.
+        A failing program is an answer, not an error. Commands of one *shell_session* go on with the directory, variables
+        and functions that the one before left; `shell_session` of the answer says whether this one left its own. *view_bytes* asks for only so much of each stream.
         """
         arguments = _command_arguments(
             command,
             cwd=cwd,
             timeout_s=timeout_s,
+            idle_timeout_s=idle_timeout_s,
+            cpu_s=cpu_s,
             stdin=stdin,
             env=env,
             runtime=runtime,
+            shell_session=shell_session,
             pty=pty,
             background=background,
             encoding=encoding,
@@ -190,6 +194,49 @@ class Sandbox:
         if result.error is not None:
             raise from_wire(result.error)
         return answer_from(result, models.CommandAnswer)
+
+    async def start(
+        self,
+        command: str | Sequence[str],
+        *,
+        cwd: str | None = None,
+        timeout_s: float | None = None,
+        idle_timeout_s: float | None = None,
+        cpu_s: float | None = None,
+        stdin: str | bytes | None = None,
+        stdin_open: bool = False,
+        env: Mapping[str, str] | None = None,
+        runtime: str | None = None,
+        shell_session: str | None = None,
+        pty: bool = False,
+        columns: int | None = None,
+        rows: int | None = None,
+        idempotency_key: str | None = None,
+    ) -> Job:
+        """Start a command and return as soon as it runs. It goes on whoever leaves, and its record stays.
+
+        With *stdin_open* more input can be sent behind *stdin*; on a terminal that is so in any case.
+        """
+        arguments = _command_arguments(
+            command,
+            cwd=cwd,
+            timeout_s=timeout_s,
+            idle_timeout_s=idle_timeout_s,
+            cpu_s=cpu_s,
+            stdin=stdin,
+            stdin_open=stdin_open or None,
+            env=env,
+            runtime=runtime,
+            shell_session=shell_session,
+            pty=pty,
+            columns=columns,
+            rows=rows,
+            background=True,
+        )
+        result = await self.call("run_command", arguments, idempotency_key=idempotency_key)
+        if result.error is not None:
+            raise from_wire(result.error)
+        return self.job(str(result.value["command_id"]))
 
     async def run(
         self,
@@ -221,7 +268,9 @@ class Sandbox:
         """Like `run`, with the arguments of the tool as they are."""
         headers = _call_headers(None, idempotency_key)
         path = f"{self._path}/tools/run_command"
-        async with aclosing(_events(self._transport, "POST", path, payload=arguments, headers=headers)) as events:
+        async with aclosing(
+            command_events(self._transport, "POST", path, payload=arguments, headers=headers)
+        ) as events:
             async for event in events:
                 yield event
 
@@ -261,62 +310,6 @@ class Sandbox:
         query = {"recursive": recursive}
         await ask(self._transport, "DELETE", f"{self._path}/files/{encode_path(path)}", query=query)
 
-    # Commands that were started.
-
-    async def commands(self) -> list[models.CommandInfo]:
-        return read_answers(models.CommandInfo, (await ask(self._transport, "GET", f"{self._path}/commands")).body)
-
-    async def command(self, command_id: str) -> models.CommandInfo:
-        reply = await ask(self._transport, "GET", f"{self._path}/commands/{encode_path(command_id)}")
-        return read_answer(models.CommandInfo, reply.body)
-
-    async def output(
-        self,
-        command_id: str,
-        stream: Literal["stdout", "stderr"] = "stdout",
-        *,
-        offset: int = 0,
-        length: int | None = None,
-    ) -> models.OutputWindow:
-        """Raw bytes of one stream, at most 16 MiB from *offset*."""
-        reply = await ask(
-            self._transport,
-            "GET",
-            f"{self._path}/commands/{encode_path(command_id)}/output",
-            query={"stream": stream, "offset": offset, "length": length},
-        )
-        headers = reply.headers
-        window = {
-            "command_id": command_id,
-            "stream": stream,
-            "offset": headers.get("coldframe-offset"),
-            "data": reply.body,
-            "next_offset": headers.get("coldframe-next-offset"),
-            "total_bytes": headers.get("coldframe-total-bytes"),
-            "sha256": headers.get("coldframe-sha256"),
-            "ended": headers.get("coldframe-ended"),
-            "label": headers.get("coldframe-label"),
-        }
-        return read_part(models.OutputWindow, window)
-
-    async def follow(
-        self, command_id: str, *, after_seq: int = -1
-    ) -> AsyncGenerator[models.CommandEvent | models.ToolResult, None]:
-        """Yield the events of a command after chunk *after_seq*, until it ends."""
-        path = f"{self._path}/commands/{encode_path(command_id)}/events"
-        async with aclosing(_events(self._transport, "GET", path, query={"after_seq": after_seq})) as events:
-            async for event in events:
-                yield event
-
-    async def signal(self, command_id: str, signal: int = 15, *, cancel: bool = False) -> None:
-        """Signal the whole process tree of a command; with *cancel* TERM, then KILL, counted as cancelled."""
-        path = f"{self._path}/commands/{encode_path(command_id)}/signal"
-        await ask(self._transport, "POST", path, payload={"signal": signal, "cancel": cancel})
-
-    async def resize(self, command_id: str, columns: int, rows: int) -> None:
-        path = f"{self._path}/commands/{encode_path(command_id)}/resize"
-        await ask(self._transport, "POST", path, payload={"columns": columns, "rows": rows})
-
     # Whom it reached.
 
     async def network_log(
@@ -327,12 +320,21 @@ class Sandbox:
         outcome: Literal["allow", "ask", "deny"] | None = None,
         host: str | None = None,
         command_id: str | None = None,
+        lookups: bool = False,
     ) -> models.NetworkLog:
         """At most *limit* contacts after number *after*, allowed and denied; also of a sandbox that has ended.
 
         *host* is a name, an address, or `*.NAME` for all names below it. Read on with `next_after` of the answer.
+        *lookups*: also names that were looked up and answered; denied look-ups are there in any case.
         """
-        query = {"after": after, "limit": limit, "outcome": outcome, "host": host, "command_id": command_id}
+        query = {
+            "after": after,
+            "limit": limit,
+            "outcome": outcome,
+            "host": host,
+            "command_id": command_id,
+            "lookups": "true" if lookups else None,
+        }
         return read_answer(
             models.NetworkLog, (await ask(self._transport, "GET", f"{self._path}/network", query=query)).body
         )
@@ -344,9 +346,16 @@ class Sandbox:
         outcome: Literal["allow", "ask", "deny"] | None = None,
         host: str | None = None,
         command_id: str | None = None,
+        lookups: bool = False,
     ) -> AsyncGenerator[models.LoggedContact, None]:
         """Yield contacts as they come on record, and each again when more is known of it, until the sandbox has ended."""
-        query = {"after_change": after_change, "outcome": outcome, "host": host, "command_id": command_id}
+        query = {
+            "after_change": after_change,
+            "outcome": outcome,
+            "host": host,
+            "command_id": command_id,
+            "lookups": "true" if lookups else None,
+        }
         stream = await ask_stream(self._transport, "GET", f"{self._path}/network/events", query=query)
         async with aclosing(stream.lines()) as lines:
             async for line in lines:
@@ -377,6 +386,18 @@ class Sandbox:
     async def processes(self) -> list[models.ProcessInfo]:
         return read_answers(models.ProcessInfo, (await ask(self._transport, "GET", f"{self._path}/processes")).body)
 
+    async def shells(self) -> list[models.ShellInfo]:
+        """Shell sessions, each with the command that runs in it."""
+        return read_answers(models.ShellInfo, (await ask(self._transport, "GET", f"{self._path}/shells")).body)
+
+    async def end_shell(self, name: str) -> None:
+        """Forget a shell session: the next command of that name begins anew. Raises Conflict while it runs a command."""
+        await ask(self._transport, "DELETE", f"{self._path}/shells/{encode_path(name)}")
+
+    async def ports(self) -> list[models.ProcessInfo]:
+        """Processes that listen at a port."""
+        return read_answers(models.ProcessInfo, (await ask(self._transport, "GET", f"{self._path}/ports")).body)
+
     async def runtimes(self) -> list[models.Runtime]:
         return read_answers(models.Runtime, (await ask(self._transport, "GET", f"{self._path}/runtimes")).body)
 
@@ -384,56 +405,47 @@ class Sandbox:
         """What commands have in place of secrets, and in which variables."""
         return read_answers(models.HandleInfo, (await ask(self._transport, "GET", f"{self._path}/credentials")).body)
 
-    async def terminate(self) -> None:
-        """End the sandbox and everything in it. Idempotent."""
-        await ask(self._transport, "DELETE", self._path)
+    async def pause(self, kind: Literal["memory", "files"] = "memory") -> models.SandboxInfo:
+        """Hold its processes still, with their memory and connections, until `resume`; its files can be read meanwhile.
+        With kind `files` they end, as with `stop`. One that is paused stays so.
 
+        Raises:
+            PauseKindUnsupported: the server's machine cannot hold them.
+            WrongState: it does not run.
+        """
+        return await self._act("pause", {"kind": kind})
 
-async def _events(
-    transport: Transport,
-    method: str,
-    path: str,
-    *,
-    query: Mapping[str, object] | None = None,
-    payload: object = None,
-    headers: Mapping[str, str] | None = None,
-) -> AsyncGenerator[models.CommandEvent | models.ToolResult, None]:
-    accept = {"Accept": f"{FRAMES}, application/x-ndjson"}
-    stream = await ask_stream(
-        transport, method, path, query=query, payload=payload, headers={**(headers or {}), **accept}
-    )
-    complete = False
-    if stream.headers.get("content-type") == FRAMES:
-        async with aclosing(stream.frames()) as frames:
-            async for head, body in frames:
-                event = _event_of(head, body)
-                complete = isinstance(event, (models.Ended, models.ToolResult))
-                yield event
-    else:  # a server that knows no frames
-        async with aclosing(stream.lines()) as lines:
-            async for line in lines:
-                event = _event_of(line)
-                complete = isinstance(event, (models.Ended, models.ToolResult))
-                yield event
-    if not complete:
-        raise HostUnreachable("the events of the command stopped before its end")
+    async def resume(self) -> models.SandboxInfo:
+        """Let it go on where it was, or start it again if it is stopped. One that runs goes on."""
+        return await self._act("resume")
 
+    async def start_again(self) -> models.SandboxInfo:
+        """Build a stopped one anew: the same id, workspace, session and network. One that runs goes on.
 
-def _event_of(line: bytes, body: bytes | None = None) -> models.CommandEvent | models.ToolResult:
-    if body is not None and line.startswith(b'{"event":"output"'):
-        return read_part(models.OutputChunk, {**read_object(line), "data": body})
-    if line.startswith(b'{"event":"output"'):
-        return read_answer(models.OutputChunk, line)
-    if line.startswith(b'{"event":"started"'):
-        return read_answer(models.Started, line)
-    if line.startswith(b'{"event":"ended"'):
-        return read_answer(models.Ended, line)
-    content = read_object(line)
-    if content.get("event") == "result":
-        return read_part(models.ToolResult, content.get("result"))
-    if isinstance(error := content.get("error"), dict):
-        raise from_wire(error)
-    raise unknown_answer("an event without a meaning here")
+        Raises:
+            SandboxExpired: it has reached its maximum age; `extend_life` first.
+        """
+        return await self._act("start")
+
+    async def extend_life(self, for_s: float) -> models.SandboxInfo:
+        """Have no timer act on it for *for_s* seconds from now. What time it has already it keeps."""
+        return await self._act("extend", {"for_s": for_s})
+
+    async def _act(self, act: str, payload: JsonObject | None = None) -> models.SandboxInfo:
+        reply = await ask(self._transport, "POST", f"{self._path}/{act}", payload=payload, repeatable=True)
+        self.info = read_answer(models.SandboxInfo, reply.body)
+        return self.info
+
+    async def stop(self, *, dry_run: bool = False) -> models.SandboxEnd:
+        """End its processes and keep its files, for `start`. The answer says what was lost, or with *dry_run* would be."""
+        query = {"dry_run": "true"} if dry_run else None
+        reply = await ask(self._transport, "POST", f"{self._path}/stop", query=query, repeatable=True)
+        return read_answer(models.SandboxEnd, reply.body)
+
+    async def terminate(self, *, dry_run: bool = False) -> models.SandboxEnd:
+        """End the sandbox and everything in it. Idempotent. The answer says what was lost, or with *dry_run* would be."""
+        query = {"dry_run": "true"} if dry_run else None
+        return read_answer(models.SandboxEnd, (await ask(self._transport, "DELETE", self._path, query=query)).body)
 
 
 def _result_of(reply: Reply) -> models.ToolResult:

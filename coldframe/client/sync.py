@@ -360,8 +360,13 @@ def ask(
     payload: object = None,
     body: bytes = b"",
     headers: Mapping[str, str] | None = None,
+    repeatable: bool = False,
 ) -> Reply:
-    return raise_for(transport.request(method, path, query=query, payload=payload, body=body, headers=headers or {}))
+    return raise_for(
+        transport.request(
+            method, path, query=query, payload=payload, body=body, headers=headers or {}, repeatable=repeatable
+        )
+    )
 
 
 def ask_stream(
@@ -393,17 +398,249 @@ def ask_json(
 
 FRAMES = "application/x-coldframe-frames"
 """Events with bytes as they are; without it they come as lines of JSON."""
+PART_BYTES = 256 * 1024
+"""Most bytes of input in one request; more is sent in several."""
+WAIT_S = 30
+"""How long the server lets one question about an end wait."""
+
+
+class Commands:
+    """Those of one sandbox."""
+
+    def __init__(self, transport: Transport, path: str) -> None:
+        self._transport = transport
+        self._path = path
+
+    def job(self, command_id: str) -> Job:
+        """The handle on a command that was started, by whomever and whenever. Nothing is asked yet."""
+        return Job(self, command_id)
+
+    def commands(self) -> list[models.CommandInfo]:
+        return read_answers(models.CommandInfo, (ask(self._transport, "GET", f"{self._path}/commands")).body)
+
+    def command(self, command_id: str) -> models.CommandInfo:
+        reply = ask(self._transport, "GET", f"{self._path}/commands/{encode_path(command_id)}")
+        return read_answer(models.CommandInfo, reply.body)
+
+    def output(
+        self,
+        command_id: str,
+        stream: Literal["stdout", "stderr"] = "stdout",
+        *,
+        offset: int = 0,
+        length: int | None = None,
+    ) -> models.OutputWindow:
+        """Raw bytes of one stream, at most 16 MiB from *offset*."""
+        reply = ask(
+            self._transport,
+            "GET",
+            f"{self._path}/commands/{encode_path(command_id)}/output",
+            query={"stream": stream, "offset": offset, "length": length},
+        )
+        headers = reply.headers
+        window = {
+            "command_id": command_id,
+            "stream": stream,
+            "offset": headers.get("coldframe-offset"),
+            "data": reply.body,
+            "next_offset": headers.get("coldframe-next-offset"),
+            "total_bytes": headers.get("coldframe-total-bytes"),
+            "sha256": headers.get("coldframe-sha256"),
+            "ended": headers.get("coldframe-ended"),
+            "label": headers.get("coldframe-label"),
+        }
+        return read_part(models.OutputWindow, window)
+
+    def follow(
+        self, command_id: str, *, after_seq: int = -1
+    ) -> Generator[models.CommandEvent | models.ToolResult, None, None]:
+        """Yield the events of a command after chunk *after_seq*, until it ends."""
+        path = f"{self._path}/commands/{encode_path(command_id)}/events"
+        with closing(command_events(self._transport, "GET", path, query={"after_seq": after_seq})) as events:
+            for event in events:
+                yield event
+
+    def signal(self, command_id: str, signal: int = 15, *, cancel: bool = False) -> None:
+        """Signal the whole process tree of a command; with *cancel* TERM, then KILL, counted as cancelled."""
+        path = f"{self._path}/commands/{encode_path(command_id)}/signal"
+        ask(self._transport, "POST", path, payload={"signal": signal, "cancel": cancel})
+
+    def resize(self, command_id: str, columns: int, rows: int) -> None:
+        path = f"{self._path}/commands/{encode_path(command_id)}/resize"
+        ask(self._transport, "POST", path, payload={"columns": columns, "rows": rows})
+
+    def wait(self, command_id: str, *, timeout_s: float | None = None) -> models.CommandInfo:
+        """Return a command once its end is recorded, or as it is after *timeout_s*: then its `result` is None."""
+        path = f"{self._path}/commands/{encode_path(command_id)}"
+        left_s = timeout_s
+        while True:
+            wait_s = WAIT_S if left_s is None else max(0, min(WAIT_S, round(left_s)))
+            reply = ask(self._transport, "GET", path, query={"wait_s": wait_s})
+            info = read_answer(models.CommandInfo, reply.body)
+            left_s = None if left_s is None else left_s - wait_s
+            if info.state != "running" or (left_s is not None and left_s <= 0):
+                return info
+
+    def send_stdin(
+        self, command_id: str, data: str | bytes, *, offset: int | None = None, end: bool = False
+    ) -> models.InputState:
+        """Send all of *data* to the open input of a command, and with *end* its end of file; waits while it does not read.
+
+        *offset* is the place of the first byte in the whole input, by default behind all that was taken: what is sent
+        twice from the same place arrives once.
+
+        Raises:
+            Conflict: the input goes on elsewhere, since somebody else sends too.
+            WrongState: the command has ended or takes no input.
+        """
+        content = data.encode() if isinstance(data, str) else data
+        if offset is None:
+            activity = (self.command(command_id)).activity
+            offset = 0 if activity is None or activity.stdin is None else activity.stdin.taken
+        path = f"{self._path}/commands/{encode_path(command_id)}/stdin"
+        sent = 0
+        while True:
+            part = content[sent : sent + PART_BYTES]
+            is_last = sent + len(part) == len(content)
+            query = {"offset": offset + sent, "end": "true" if end and is_last else None}
+            reply = ask(self._transport, "POST", path, body=part, query=query, repeatable=True)
+            state = read_answer(models.InputState, reply.body)
+            sent = state.taken - offset
+            if sent >= len(content):
+                return state
+
+    def extend_command(
+        self,
+        command_id: str,
+        *,
+        timeout_s: float | None = None,
+        idle_timeout_s: float | None = None,
+        cpu_s: float | None = None,
+    ) -> None:
+        """Hold a running command to other limits, higher or lower, each counted from its start."""
+        limits = {"timeout_s": timeout_s, "idle_timeout_s": idle_timeout_s, "cpu_s": cpu_s}
+        path = f"{self._path}/commands/{encode_path(command_id)}/limits"
+        payload = {name: value for name, value in limits.items() if value is not None}
+        ask(self._transport, "POST", path, payload=payload)
+
+
+class Job:
+    """One command that was started. It belongs to its sandbox and not to this handle: any number of them can be had."""
+
+    def __init__(self, commands: Commands, command_id: str) -> None:
+        self._commands = commands
+        self.id = command_id
+        self._sent: int | None = None
+        """How far its input had come when this handle last sent something."""
+
+    def info(self) -> models.CommandInfo:
+        """How it stands: `status` with what can be done, `activity` while it runs, `result` when it has ended."""
+        return self._commands.command(self.id)
+
+    def wait(self, timeout_s: float | None = None) -> models.CommandInfo:
+        """Return it once it has ended, or as it is after *timeout_s*."""
+        return self._commands.wait(self.id, timeout_s=timeout_s)
+
+    def output(self, stream: Literal["stdout", "stderr"] = "stdout") -> bytes:
+        """All that it has written to one stream until now. For more than fits into memory see `Commands.output`."""
+        found = bytearray()
+        offset: int | None = 0
+        while offset is not None:
+            window = self._commands.output(self.id, stream, offset=offset)
+            found += window.data
+            offset = window.next_offset if window.data else None
+        return bytes(found)
+
+    def follow(self, *, after_seq: int = -1) -> Generator[models.CommandEvent | models.ToolResult, None, None]:
+        """Yield its events after chunk *after_seq*, until it ends."""
+        with closing(self._commands.follow(self.id, after_seq=after_seq)) as events:
+            for event in events:
+                yield event
+
+    def send_stdin(self, data: str | bytes, *, end: bool = False) -> models.InputState:
+        """Send input behind what this handle has sent, or else behind all there is. Raises like `Commands.send_stdin`."""
+        state = self._commands.send_stdin(self.id, data, offset=self._sent, end=end)
+        self._sent = state.taken
+        return state
+
+    def close_stdin(self) -> models.InputState:
+        """Have it read the end of its input; at a terminal, send what a person types for that."""
+        return self.send_stdin(b"", end=True)
+
+    def signal(self, signal: int = 15) -> None:
+        """Signal its whole process tree."""
+        self._commands.signal(self.id, signal)
+
+    def cancel(self) -> None:
+        """End its whole process tree: TERM, then KILL. A second time, or after its end, it changes no result."""
+        self._commands.signal(self.id, cancel=True)
+
+    def resize(self, columns: int, rows: int) -> None:
+        """Give its terminal another size."""
+        self._commands.resize(self.id, columns, rows)
+
+    def extend(
+        self, *, timeout_s: float | None = None, idle_timeout_s: float | None = None, cpu_s: float | None = None
+    ) -> None:
+        """Hold it to other limits, each counted from its start."""
+        self._commands.extend_command(self.id, timeout_s=timeout_s, idle_timeout_s=idle_timeout_s, cpu_s=cpu_s)
+
+
+def command_events(
+    transport: Transport,
+    method: str,
+    path: str,
+    *,
+    query: Mapping[str, object] | None = None,
+    payload: object = None,
+    headers: Mapping[str, str] | None = None,
+) -> Generator[models.CommandEvent | models.ToolResult, None, None]:
+    accept = {"Accept": f"{FRAMES}, application/x-ndjson"}
+    stream = ask_stream(transport, method, path, query=query, payload=payload, headers={**(headers or {}), **accept})
+    complete = False
+    if stream.headers.get("content-type") == FRAMES:
+        with closing(stream.frames()) as frames:
+            for head, body in frames:
+                event = _event_of(head, body)
+                complete = isinstance(event, (models.Ended, models.ToolResult))
+                yield event
+    else:  # a server that knows no frames
+        with closing(stream.lines()) as lines:
+            for line in lines:
+                event = _event_of(line)
+                complete = isinstance(event, (models.Ended, models.ToolResult))
+                yield event
+    if not complete:
+        raise HostUnreachable("the events of the command stopped before its end")
+
+
+def _event_of(line: bytes, body: bytes | None = None) -> models.CommandEvent | models.ToolResult:
+    if body is not None and line.startswith(b'{"event":"output"'):
+        return read_part(models.OutputChunk, {**read_object(line), "data": body})
+    if line.startswith(b'{"event":"output"'):
+        return read_answer(models.OutputChunk, line)
+    if line.startswith(b'{"event":"started"'):
+        return read_answer(models.Started, line)
+    if line.startswith(b'{"event":"ended"'):
+        return read_answer(models.Ended, line)
+    content = read_object(line)
+    if content.get("event") == "result":
+        return read_part(models.ToolResult, content.get("result"))
+    if isinstance(error := content.get("error"), dict):
+        raise from_wire(error)
+    raise unknown_answer("an event without a meaning here")
+
+
 Content = str | bytes | Iterable[bytes]
 READING = frozenset({"list_directory", "read_file", "search_files"})
 """Tools that change nothing: a call repeated over a broken connection needs no key."""
 
 
-class SyncSandbox:
+class SyncSandbox(Commands):
     """One sandbox. As a context manager it is terminated at the end of the block; the agent's workspace stays."""
 
     def __init__(self, transport: Transport, info: models.SandboxInfo) -> None:
-        self._transport = transport
-        self._path = f"/v1/sandboxes/{encode_path(info.sandbox_id)}"
+        super().__init__(transport, f"/v1/sandboxes/{encode_path(info.sandbox_id)}")
         self.info = info
         self.id = info.sandbox_id
 
@@ -529,9 +766,12 @@ class SyncSandbox:
         *,
         cwd: str | None = None,
         timeout_s: float | None = None,
+        idle_timeout_s: float | None = None,
+        cpu_s: float | None = None,
         stdin: str | bytes | None = None,
         env: Mapping[str, str] | None = None,
         runtime: str | None = None,
+        shell_session: str | None = None,
         pty: bool = False,
         background: bool = False,
         encoding: Literal["utf-8", "base64"] = "utf-8",
@@ -540,15 +780,19 @@ class SyncSandbox:
     ) -> models.CommandAnswer:
         """Run a shell line (text) or a program with arguments (list) and return how it went, output complete.
 
-        A failing program is an answer, not an error. *view_bytes* asks for only so much of each stream.
+        A failing program is an answer, not an error. Commands of one *shell_session* go on with the directory, variables
+        and functions that the one before left; `shell_session` of the answer says whether this one left its own. *view_bytes* asks for only so much of each stream.
         """
         arguments = _command_arguments(
             command,
             cwd=cwd,
             timeout_s=timeout_s,
+            idle_timeout_s=idle_timeout_s,
+            cpu_s=cpu_s,
             stdin=stdin,
             env=env,
             runtime=runtime,
+            shell_session=shell_session,
             pty=pty,
             background=background,
             encoding=encoding,
@@ -558,6 +802,49 @@ class SyncSandbox:
         if result.error is not None:
             raise from_wire(result.error)
         return answer_from(result, models.CommandAnswer)
+
+    def start(
+        self,
+        command: str | Sequence[str],
+        *,
+        cwd: str | None = None,
+        timeout_s: float | None = None,
+        idle_timeout_s: float | None = None,
+        cpu_s: float | None = None,
+        stdin: str | bytes | None = None,
+        stdin_open: bool = False,
+        env: Mapping[str, str] | None = None,
+        runtime: str | None = None,
+        shell_session: str | None = None,
+        pty: bool = False,
+        columns: int | None = None,
+        rows: int | None = None,
+        idempotency_key: str | None = None,
+    ) -> Job:
+        """Start a command and return as soon as it runs. It goes on whoever leaves, and its record stays.
+
+        With *stdin_open* more input can be sent behind *stdin*; on a terminal that is so in any case.
+        """
+        arguments = _command_arguments(
+            command,
+            cwd=cwd,
+            timeout_s=timeout_s,
+            idle_timeout_s=idle_timeout_s,
+            cpu_s=cpu_s,
+            stdin=stdin,
+            stdin_open=stdin_open or None,
+            env=env,
+            runtime=runtime,
+            shell_session=shell_session,
+            pty=pty,
+            columns=columns,
+            rows=rows,
+            background=True,
+        )
+        result = self.call("run_command", arguments, idempotency_key=idempotency_key)
+        if result.error is not None:
+            raise from_wire(result.error)
+        return self.job(str(result.value["command_id"]))
 
     def run(
         self,
@@ -589,7 +876,7 @@ class SyncSandbox:
         """Like `run`, with the arguments of the tool as they are."""
         headers = _call_headers(None, idempotency_key)
         path = f"{self._path}/tools/run_command"
-        with closing(_events(self._transport, "POST", path, payload=arguments, headers=headers)) as events:
+        with closing(command_events(self._transport, "POST", path, payload=arguments, headers=headers)) as events:
             for event in events:
                 yield event
 
@@ -629,62 +916,6 @@ class SyncSandbox:
         query = {"recursive": recursive}
         ask(self._transport, "DELETE", f"{self._path}/files/{encode_path(path)}", query=query)
 
-    # Commands that were started.
-
-    def commands(self) -> list[models.CommandInfo]:
-        return read_answers(models.CommandInfo, (ask(self._transport, "GET", f"{self._path}/commands")).body)
-
-    def command(self, command_id: str) -> models.CommandInfo:
-        reply = ask(self._transport, "GET", f"{self._path}/commands/{encode_path(command_id)}")
-        return read_answer(models.CommandInfo, reply.body)
-
-    def output(
-        self,
-        command_id: str,
-        stream: Literal["stdout", "stderr"] = "stdout",
-        *,
-        offset: int = 0,
-        length: int | None = None,
-    ) -> models.OutputWindow:
-        """Raw bytes of one stream, at most 16 MiB from *offset*."""
-        reply = ask(
-            self._transport,
-            "GET",
-            f"{self._path}/commands/{encode_path(command_id)}/output",
-            query={"stream": stream, "offset": offset, "length": length},
-        )
-        headers = reply.headers
-        window = {
-            "command_id": command_id,
-            "stream": stream,
-            "offset": headers.get("coldframe-offset"),
-            "data": reply.body,
-            "next_offset": headers.get("coldframe-next-offset"),
-            "total_bytes": headers.get("coldframe-total-bytes"),
-            "sha256": headers.get("coldframe-sha256"),
-            "ended": headers.get("coldframe-ended"),
-            "label": headers.get("coldframe-label"),
-        }
-        return read_part(models.OutputWindow, window)
-
-    def follow(
-        self, command_id: str, *, after_seq: int = -1
-    ) -> Generator[models.CommandEvent | models.ToolResult, None, None]:
-        """Yield the events of a command after chunk *after_seq*, until it ends."""
-        path = f"{self._path}/commands/{encode_path(command_id)}/events"
-        with closing(_events(self._transport, "GET", path, query={"after_seq": after_seq})) as events:
-            for event in events:
-                yield event
-
-    def signal(self, command_id: str, signal: int = 15, *, cancel: bool = False) -> None:
-        """Signal the whole process tree of a command; with *cancel* TERM, then KILL, counted as cancelled."""
-        path = f"{self._path}/commands/{encode_path(command_id)}/signal"
-        ask(self._transport, "POST", path, payload={"signal": signal, "cancel": cancel})
-
-    def resize(self, command_id: str, columns: int, rows: int) -> None:
-        path = f"{self._path}/commands/{encode_path(command_id)}/resize"
-        ask(self._transport, "POST", path, payload={"columns": columns, "rows": rows})
-
     # Whom it reached.
 
     def network_log(
@@ -695,12 +926,21 @@ class SyncSandbox:
         outcome: Literal["allow", "ask", "deny"] | None = None,
         host: str | None = None,
         command_id: str | None = None,
+        lookups: bool = False,
     ) -> models.NetworkLog:
         """At most *limit* contacts after number *after*, allowed and denied; also of a sandbox that has ended.
 
         *host* is a name, an address, or `*.NAME` for all names below it. Read on with `next_after` of the answer.
+        *lookups*: also names that were looked up and answered; denied look-ups are there in any case.
         """
-        query = {"after": after, "limit": limit, "outcome": outcome, "host": host, "command_id": command_id}
+        query = {
+            "after": after,
+            "limit": limit,
+            "outcome": outcome,
+            "host": host,
+            "command_id": command_id,
+            "lookups": "true" if lookups else None,
+        }
         return read_answer(models.NetworkLog, (ask(self._transport, "GET", f"{self._path}/network", query=query)).body)
 
     def follow_network(
@@ -710,9 +950,16 @@ class SyncSandbox:
         outcome: Literal["allow", "ask", "deny"] | None = None,
         host: str | None = None,
         command_id: str | None = None,
+        lookups: bool = False,
     ) -> Generator[models.LoggedContact, None, None]:
         """Yield contacts as they come on record, and each again when more is known of it, until the sandbox has ended."""
-        query = {"after_change": after_change, "outcome": outcome, "host": host, "command_id": command_id}
+        query = {
+            "after_change": after_change,
+            "outcome": outcome,
+            "host": host,
+            "command_id": command_id,
+            "lookups": "true" if lookups else None,
+        }
         stream = ask_stream(self._transport, "GET", f"{self._path}/network/events", query=query)
         with closing(stream.lines()) as lines:
             for line in lines:
@@ -743,6 +990,18 @@ class SyncSandbox:
     def processes(self) -> list[models.ProcessInfo]:
         return read_answers(models.ProcessInfo, (ask(self._transport, "GET", f"{self._path}/processes")).body)
 
+    def shells(self) -> list[models.ShellInfo]:
+        """Shell sessions, each with the command that runs in it."""
+        return read_answers(models.ShellInfo, (ask(self._transport, "GET", f"{self._path}/shells")).body)
+
+    def end_shell(self, name: str) -> None:
+        """Forget a shell session: the next command of that name begins anew. Raises Conflict while it runs a command."""
+        ask(self._transport, "DELETE", f"{self._path}/shells/{encode_path(name)}")
+
+    def ports(self) -> list[models.ProcessInfo]:
+        """Processes that listen at a port."""
+        return read_answers(models.ProcessInfo, (ask(self._transport, "GET", f"{self._path}/ports")).body)
+
     def runtimes(self) -> list[models.Runtime]:
         return read_answers(models.Runtime, (ask(self._transport, "GET", f"{self._path}/runtimes")).body)
 
@@ -750,54 +1009,47 @@ class SyncSandbox:
         """What commands have in place of secrets, and in which variables."""
         return read_answers(models.HandleInfo, (ask(self._transport, "GET", f"{self._path}/credentials")).body)
 
-    def terminate(self) -> None:
-        """End the sandbox and everything in it. Idempotent."""
-        ask(self._transport, "DELETE", self._path)
+    def pause(self, kind: Literal["memory", "files"] = "memory") -> models.SandboxInfo:
+        """Hold its processes still, with their memory and connections, until `resume`; its files can be read meanwhile.
+        With kind `files` they end, as with `stop`. One that is paused stays so.
 
+        Raises:
+            PauseKindUnsupported: the server's machine cannot hold them.
+            WrongState: it does not run.
+        """
+        return self._act("pause", {"kind": kind})
 
-def _events(
-    transport: Transport,
-    method: str,
-    path: str,
-    *,
-    query: Mapping[str, object] | None = None,
-    payload: object = None,
-    headers: Mapping[str, str] | None = None,
-) -> Generator[models.CommandEvent | models.ToolResult, None, None]:
-    accept = {"Accept": f"{FRAMES}, application/x-ndjson"}
-    stream = ask_stream(transport, method, path, query=query, payload=payload, headers={**(headers or {}), **accept})
-    complete = False
-    if stream.headers.get("content-type") == FRAMES:
-        with closing(stream.frames()) as frames:
-            for head, body in frames:
-                event = _event_of(head, body)
-                complete = isinstance(event, (models.Ended, models.ToolResult))
-                yield event
-    else:  # a server that knows no frames
-        with closing(stream.lines()) as lines:
-            for line in lines:
-                event = _event_of(line)
-                complete = isinstance(event, (models.Ended, models.ToolResult))
-                yield event
-    if not complete:
-        raise HostUnreachable("the events of the command stopped before its end")
+    def resume(self) -> models.SandboxInfo:
+        """Let it go on where it was, or start it again if it is stopped. One that runs goes on."""
+        return self._act("resume")
 
+    def start_again(self) -> models.SandboxInfo:
+        """Build a stopped one anew: the same id, workspace, session and network. One that runs goes on.
 
-def _event_of(line: bytes, body: bytes | None = None) -> models.CommandEvent | models.ToolResult:
-    if body is not None and line.startswith(b'{"event":"output"'):
-        return read_part(models.OutputChunk, {**read_object(line), "data": body})
-    if line.startswith(b'{"event":"output"'):
-        return read_answer(models.OutputChunk, line)
-    if line.startswith(b'{"event":"started"'):
-        return read_answer(models.Started, line)
-    if line.startswith(b'{"event":"ended"'):
-        return read_answer(models.Ended, line)
-    content = read_object(line)
-    if content.get("event") == "result":
-        return read_part(models.ToolResult, content.get("result"))
-    if isinstance(error := content.get("error"), dict):
-        raise from_wire(error)
-    raise unknown_answer("an event without a meaning here")
+        Raises:
+            SandboxExpired: it has reached its maximum age; `extend_life` first.
+        """
+        return self._act("start")
+
+    def extend_life(self, for_s: float) -> models.SandboxInfo:
+        """Have no timer act on it for *for_s* seconds from now. What time it has already it keeps."""
+        return self._act("extend", {"for_s": for_s})
+
+    def _act(self, act: str, payload: JsonObject | None = None) -> models.SandboxInfo:
+        reply = ask(self._transport, "POST", f"{self._path}/{act}", payload=payload, repeatable=True)
+        self.info = read_answer(models.SandboxInfo, reply.body)
+        return self.info
+
+    def stop(self, *, dry_run: bool = False) -> models.SandboxEnd:
+        """End its processes and keep its files, for `start`. The answer says what was lost, or with *dry_run* would be."""
+        query = {"dry_run": "true"} if dry_run else None
+        reply = ask(self._transport, "POST", f"{self._path}/stop", query=query, repeatable=True)
+        return read_answer(models.SandboxEnd, reply.body)
+
+    def terminate(self, *, dry_run: bool = False) -> models.SandboxEnd:
+        """End the sandbox and everything in it. Idempotent. The answer says what was lost, or with *dry_run* would be."""
+        query = {"dry_run": "true"} if dry_run else None
+        return read_answer(models.SandboxEnd, (ask(self._transport, "DELETE", self._path, query=query)).body)
 
 
 def _result_of(reply: Reply) -> models.ToolResult:
@@ -866,6 +1118,7 @@ class SyncColdframe:
         self.sandboxes = Sandboxes(self._transport)
         self.agents = Agents(self._transport)
         self.ledger = LedgerView(self._transport)
+        self.lineage = LineageView(self._transport)
         self.policy = Policy(self._transport)
         self.tokens = TokenList(self._transport)
         self.credentials = Credentials(self._transport)
@@ -935,8 +1188,19 @@ class Sandboxes:
         reply = ask(self._transport, "GET", f"/v1/sandboxes/{encode_path(sandbox_id)}")
         return SyncSandbox(self._transport, read_answer(models.SandboxInfo, reply.body))
 
-    def list(self) -> SandboxItems:
-        reply = ask(self._transport, "GET", "/v1/sandboxes")
+    def list(
+        self,
+        *,
+        state: Sequence[str] = (),
+        agent_id: str | None = None,
+        label: str | None = None,
+        after: str | None = None,
+        limit: int | None = None,
+    ) -> SandboxItems:
+        """Newest first; of these states, this agent, this label of the workspace. *after* the id that the page before
+        ended with, at most *limit*."""
+        query = {"state": list(state), "agent_id": agent_id, "label": label, "after": after, "limit": limit}
+        reply = ask(self._transport, "GET", "/v1/sandboxes", query=query)
         return [SyncSandbox(self._transport, info) for info in read_answers(models.SandboxInfo, reply.body)]
 
 
@@ -1001,8 +1265,12 @@ class NetworkView:
         sandbox_id: str | None = None,
         after: int = 0,
         limit: int = 100,
+        lookups: bool = False,
     ) -> models.NetworkLog:
-        """Contacts of all sandboxes. Times in ISO form with a zone; *host* is a name, an address, or `*.NAME`."""
+        """Contacts of all sandboxes. Times in ISO form with a zone; *host* is a name, an address, or `*.NAME`.
+
+        *lookups*: also names that were looked up and answered; denied look-ups are there in any case.
+        """
         query = {
             "host": host,
             "since": since,
@@ -1012,6 +1280,7 @@ class NetworkView:
             "sandbox_id": sandbox_id,
             "after": after,
             "limit": limit,
+            "lookups": "true" if lookups else None,
         }
         return read_answer(models.NetworkLog, (ask(self._transport, "GET", "/v1/network", query=query)).body)
 
@@ -1074,6 +1343,59 @@ class LedgerView:
                 yield part
 
 
+class LineageView:
+    """What was reached, read, printed and written, and what was derived from what."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def list(
+        self,
+        *,
+        session_id: str | None = None,
+        agent_id: str | None = None,
+        sandbox_id: str | None = None,
+        path: str | None = None,
+        sha256: str | None = None,
+        endpoint: str | None = None,
+        label: str | None = None,
+        after: int = 0,
+        limit: int = 100,
+    ) -> models.LineagePage:
+        """Items behind number *after*, in the order in which they came on record.
+
+        *endpoint* is a name or an address, also with a port; *label* is this one or a higher.
+        """
+        query = {
+            "session_id": session_id,
+            "agent_id": agent_id,
+            "sandbox_id": sandbox_id,
+            "path": path,
+            "sha256": sha256,
+            "endpoint": endpoint,
+            "label": label,
+            "after": after,
+            "limit": limit,
+        }
+        return read_answer(models.LineagePage, (ask(self._transport, "GET", "/v1/lineage", query=query)).body)
+
+    def get(self, item_id: str) -> models.LineageItem:
+        reply = ask(self._transport, "GET", f"/v1/lineage/{encode_path(item_id)}")
+        return read_answer(models.LineageItem, reply.body)
+
+    def trace(
+        self, any_id: str, direction: str = "back", *, known: bool = False, after: int | None = None, limit: int = 100
+    ) -> models.LineageTrace:
+        """What an item, or a call by its call, command or receipt id, may have come from (`back`) or gone to (`forward`).
+
+        All generations, newest first when going back; *after* is `next_after` of the page before. With *known* only what
+        the record names, step by step.
+        """
+        query = {"direction": direction, "known": str(known).lower(), "after": after, "limit": limit}
+        reply = ask(self._transport, "GET", f"/v1/lineage/{encode_path(any_id)}/trace", query=query)
+        return read_answer(models.LineageTrace, reply.body)
+
+
 class Policy:
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -1081,14 +1403,24 @@ class Policy:
     def show(self) -> models.LiveRules:
         return read_answer(models.LiveRules, (ask(self._transport, "GET", "/v1/policy")).body)
 
-    def load(self, text: str) -> models.LiveRules:
-        """Put a rule file into force.
+    def load(self, text: str, *, reason: str | None = None) -> models.LiveRules:
+        """Put a rule file into force. *reason* is kept with the change.
 
         Raises:
             RulesInvalid: with the line; the old set stays.
         """
-        reply = ask(self._transport, "PUT", "/v1/policy", body=text.encode())
+        reply = ask(self._transport, "PUT", "/v1/policy", query={"reason": reason}, body=text.encode())
         return read_answer(models.LiveRules, reply.body)
+
+    def log(self, *, after: int = 0, limit: int = 100) -> list[models.PolicyChange]:
+        """How the rules have changed, the first first: who, when, why, and from which version to which."""
+        query = {"after": after, "limit": limit}
+        return read_answers(models.PolicyChange, (ask(self._transport, "GET", "/v1/policy/log", query=query)).body)
+
+    def version(self, sha256: str) -> models.LiveRules:
+        """A version that is or was in force. Raises NotFound."""
+        path = f"/v1/policy/versions/{encode_path(sha256)}"
+        return read_answer(models.LiveRules, (ask(self._transport, "GET", path)).body)
 
     def check(self, sandbox_id: str, tool: str, arguments: Mapping[str, Any]) -> JsonObject:
         """The decision that a call would get now. Nothing is run or recorded as run."""

@@ -349,9 +349,12 @@ async def ask(
     payload: object = None,
     body: bytes = b"",
     headers: Mapping[str, str] | None = None,
+    repeatable: bool = False,
 ) -> Reply:
     return raise_for(
-        await transport.request(method, path, query=query, payload=payload, body=body, headers=headers or {})
+        await transport.request(
+            method, path, query=query, payload=payload, body=body, headers=headers or {}, repeatable=repeatable
+        )
     )
 
 

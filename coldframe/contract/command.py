@@ -1,7 +1,7 @@
 """What is asked of a command, and everything that is told about one."""
 
 from datetime import datetime
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -16,6 +16,9 @@ MAX_COMMAND_BYTES = 8 * 1024 * 1024
 class TerminalSize(Model):
     columns: int = Field(default=120, ge=1, le=1000)
     rows: int = Field(default=40, ge=1, le=1000)
+
+
+ShellName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$", max_length=64)]
 
 
 class CommandSpec(Model):
@@ -33,12 +36,19 @@ class CommandSpec(Model):
     """Added to the box's clean environment."""
     stdin: bytes = b""
     """Given whole, then end of file."""
+    stdin_open: bool = False
+    """The input stays open behind `stdin`: more of it is sent later, and its end. A terminal's does in any case."""
     timeout_s: float = Field(default=600.0, gt=0, le=86_400)
     """Wall time. Source of the default: A-36."""
+    idle_timeout_s: float | None = Field(default=None, gt=0, le=86_400)
+    """Longest time without output and without input that is taken; None for no such limit."""
     cpu_s: float | None = Field(default=None, gt=0)
     """CPU time of the whole process tree; None for the box's own limit."""
     terminal: TerminalSize | None = None
     """Run on a pseudo-terminal of this size: one stream, isatty true."""
+    shell_session: ShellName | None = None
+    """The session whose directory, variables, functions, aliases and options the shell goes on with, and leaves to the
+    next command of it. One command of a session runs at a time."""
     leftovers: Literal["adopt", "end"] = "adopt"
     """What happens to processes that outlive the main one: kept and listed, or ended."""
     track_files: bool = True
@@ -92,7 +102,7 @@ class Contact(Model):
 
 
 class LimitHit(Model):
-    kind: Literal["wall", "cpu", "memory", "pids", "disk", "output"]
+    kind: Literal["wall", "idle", "cpu", "memory", "pids", "disk", "output"]
     limit: float
     used: float | None = None
     unit: str
@@ -104,6 +114,16 @@ class StreamInfo(Model):
     bytes: int = 0
     sha256: str
     invalid_utf8: bool = False
+
+
+class ShellSession(Model):
+    """What became of the shell session that a command ran in."""
+
+    name: str
+    kept: bool
+    """Whether the next command finds what this one left. If not, it finds what this one found."""
+    reason: str | None = None
+    """Why not."""
 
 
 class CommandResult(Model):
@@ -133,6 +153,7 @@ class CommandResult(Model):
     leftovers: tuple[Leftover, ...] = ()
     leftovers_ended: int = 0
     files: FileChanges
+    shell_session: ShellSession | None = None
     contacts: tuple[Contact, ...] = ()
     artifact_id: str
     """Names the raw streams in the store of the box; equal to the command id."""
@@ -156,6 +177,8 @@ class OutputChunk(Model):
     seq: int
     stream: Literal["stdout", "stderr"]
     data: bytes
+    at: datetime | None = None
+    """When it was read; None for output that a version without times has kept."""
 
 
 class Ended(Model):
@@ -164,6 +187,37 @@ class Ended(Model):
 
 
 CommandEvent = Started | OutputChunk | Ended
+
+
+class InputState(Model):
+    """How far the input of a command has come."""
+
+    taken: int
+    """Bytes from the first one on, those given at the start included: where the next one belongs. They are not lost any
+    more, whoever sent them ends."""
+    waiting: int
+    """Of these, not read by the command yet."""
+    open: bool
+    """Whether it takes more."""
+
+
+class Activity(Model):
+    """What a command does now, as far as the kernel tells; a diagnosis, since a program decides how it waits."""
+
+    running_for_s: float
+    silent_for_s: float
+    """Since the last output, or input that was taken."""
+    stalled: bool
+    """Silent for three seconds, and it waits for somebody or computes."""
+    waiting_for: Literal["stdin", "lock", "child", "none"] | None
+    """`none`: it computes, or is stopped. None: it waits for time or the network, or nobody can tell."""
+    cpu_used_s: float
+    timeout_s: float
+    """The limits in force, counted from its start."""
+    idle_timeout_s: float | None
+    cpu_s: float
+    stdin: InputState | None
+    """None if its whole input was given when it started."""
 
 
 class CommandInfo(Model):
@@ -175,5 +229,7 @@ class CommandInfo(Model):
     command_line: str = ""
     started_at: datetime | None = None
     result: CommandResult | None = None
+    activity: Activity | None = None
+    """Of a command that runs, if it is the only one that was asked for."""
     status: StateObject | None = None
     """How it stands, with a code if something is the matter and what can be done. Filled in by control."""

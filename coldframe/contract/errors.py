@@ -23,11 +23,14 @@
     ├── Unfit                      family conflict or input: the thing is there but not fit for this
     │   ├── Conflict               CONFLICT             it changed, or the name is taken
     │   ├── WrongState             WRONG_STATE
+    │   │   ├── PauseKindUnsupported PAUSE_KIND_UNSUPPORTED  this machine cannot hold processes still
+    │   │   └── SandboxExpired     SANDBOX_EXPIRED      it is older than it may get
     │   ├── IsDirectory            IS_A_DIRECTORY
     │   ├── NotDirectory           NOT_A_DIRECTORY
     │   ├── NotRegular             NOT_A_REGULAR_FILE
     │   ├── EditNotFound           EDIT_NOT_FOUND
     │   ├── EditNotUnique          EDIT_NOT_UNIQUE
+    │   ├── SnapshotCorrupt        SNAPSHOT_CORRUPT     a snapshot or an archive of one is not what it was
     │   ├── TooLarge               TOO_LARGE
     │   └── PatternTooSlow         PATTERN_TOO_SLOW
     ├── LimitReached               LIMIT_DISK, LIMIT_…  with kind, limit, used
@@ -334,6 +337,28 @@ class WrongState(Unfit):
     hint = "look at the state and its next actions"
 
 
+class PauseKindUnsupported(WrongState):
+    """This machine cannot pause a sandbox in this way. Nothing has changed."""
+
+    code = "PAUSE_KIND_UNSUPPORTED"
+    status = 409
+    retry: ClassVar[Retry] = "after_change"
+    family: ClassVar[Family] = "state"
+    hint = "pause with kind `files`, which ends its processes and keeps its files"
+    offer = ("sandbox.stop", "ends its processes and keeps its files", {})
+
+
+class SandboxExpired(WrongState):
+    """A sandbox has reached its maximum age, and is started or resumed only after it was extended."""
+
+    code = "SANDBOX_EXPIRED"
+    status = 409
+    retry: ClassVar[Retry] = "after_change"
+    family: ClassVar[Family] = "state"
+    hint = "extend it first, or create another on the same workspace"
+    offer = ("sandbox.extend", "gives it more time", {})
+
+
 class IsDirectory(Unfit):
     """The path is a directory."""
 
@@ -398,6 +423,16 @@ class TooLarge(Unfit):
     family: ClassVar[Family] = "limit"
     hint = "ask for a range, or use the raw file routes"
     offer = ("read_file", "reads a range", {"offset": 0, "length": 1048576})
+
+
+class SnapshotCorrupt(Unfit):
+    """A snapshot, or an archive of one, is cut off or was altered. Nothing was started from it, and nothing of it stays."""
+
+    code = "SNAPSHOT_CORRUPT"
+    status = 409
+    retry: ClassVar[Retry] = "never"
+    family: ClassVar[Family] = "state"
+    hint = "use another snapshot, or get the archive again from where it was made"
 
 
 class PatternTooSlow(Unfit):

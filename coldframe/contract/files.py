@@ -8,7 +8,7 @@ from typing import Generic, Literal, TypeVar
 
 from pydantic import Field
 
-from coldframe.contract.command import CommandInfo
+from coldframe.contract.command import CommandInfo, InputState
 from coldframe.contract.model import Model
 from coldframe.contract.sandbox import Limits
 
@@ -16,6 +16,9 @@ A = TypeVar("A", bound=Model)
 
 READ_CAP_BYTES = 64 * 1024 * 1024
 """Most bytes that one ReadFile answers; more is read by range."""
+
+MOST_SENT_BYTES = 256 * 1024
+"""Most bytes that one SendInput takes."""
 
 FileKind = Literal["file", "directory", "symlink", "fifo", "socket", "device"]
 
@@ -182,6 +185,30 @@ class MakeDirectory(Request[Done]):
     path: str
 
 
+class TemporaryFiles(Model):
+    """What the memory file systems of a box hold."""
+
+    files: int
+    """Folders included."""
+    bytes: int
+
+
+class AtStake(Model):
+    """What is in a box and ends with it."""
+
+    command_ids: tuple[str, ...]
+    """Commands that have not ended."""
+    processes: int
+    """Of commands, and left over from them."""
+    temporary: TemporaryFiles
+
+
+class LookAtStake(Request[AtStake]):
+    """What the end of the box would take away."""
+
+    verb: str = "look_at_stake"
+
+
 class TightenLimits(Request[Done]):
     """Hold what starts from now on to these limits, where they are below those that the box was built with.
 
@@ -203,6 +230,29 @@ class SignalCommand(Request[Done]):
     """Count it as cancelled by the caller: TERM, then KILL after the grace period."""
 
 
+class ChangeLimits(Request[Done]):
+    """Hold a command that runs to these limits, each counted from its start; None leaves one as it is."""
+
+    verb: str = "change_limits"
+    command_id: str
+    timeout_s: float | None = Field(default=None, gt=0)
+    idle_timeout_s: float | None = Field(default=None, gt=0)
+    cpu_s: float | None = Field(default=None, gt=0)
+
+
+class SendInput(Request[InputState]):
+    """Send bytes to an input that stays open, or to a terminal."""
+
+    verb: str = "send_input"
+    command_id: str
+    content: bytes = b""
+    """At most MOST_SENT_BYTES."""
+    offset: int | None = Field(default=None, ge=0)
+    """Which byte of the whole input the first one is; what was taken already is not taken again. None: behind all others."""
+    end: bool = False
+    """Nothing comes behind it: the command reads its end of file. At a terminal, what a person types for that."""
+
+
 class ResizeTerminal(Request[Done]):
     verb: str = "resize_terminal"
     command_id: str
@@ -220,12 +270,52 @@ class ListCommands(Request[CommandsAnswer]):
     """Only this one."""
 
 
+class ShellInfo(Model):
+    """A shell session of the box."""
+
+    name: str
+    command_id: str | None
+    """The command that runs in it now."""
+
+
+class ShellsAnswer(Model):
+    shells: tuple[ShellInfo, ...]
+
+
+class ListShells(Request[ShellsAnswer]):
+    verb: str = "list_shells"
+
+
+class EndShell(Request[Done]):
+    """Forget a shell session: the next command of that name begins anew."""
+
+    verb: str = "end_shell"
+    name: str
+
+
+class ListeningPort(Model):
+    protocol: Literal["tcp", "udp"]
+    address: str
+    """As bound: `127.0.0.1`, `0.0.0.0`, `::`."""
+    port: int
+
+
 class ProcessInfo(Model):
     pid: int
+    """As seen inside the box."""
     parent: int
     command_line: str
+    """Empty for one that has ended and was not waited for."""
     started_at: datetime
     command_id: str | None
+    """The command that started it, or whose left-over it is."""
+    state: Literal["running", "sleeping", "blocked", "stopped", "zombie"] = "sleeping"
+    """`blocked` waits for a disk; `zombie` has ended and was not waited for."""
+    cpu_s: float = 0.0
+    """Used by itself until now."""
+    memory_bytes: int = 0
+    """In memory now, shared pages included."""
+    ports: tuple[ListeningPort, ...] = ()
 
 
 class ProcessesAnswer(Model):

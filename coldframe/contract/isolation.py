@@ -118,5 +118,7 @@ class IsolationReport(Model):
     """Mounts that are nothing of this level's own; empty, since none can be asked for in this version."""
     processes: int = 0
     """Of the box, its first one included."""
+    pause_kinds: tuple[Literal["memory", "files"], ...] = ("files",)
+    """How it can be paused on this host; `memory` takes a control group that can be frozen."""
     trials: tuple[Trial, ...] = ()
     """What `coldframe doctor` tried inside; empty in the report of a sandbox in use."""

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from coldframe.contract.command import FileChanges
 from coldframe.contract.model import Model
-from coldframe.contract.policy import CallContext, Decision, Label, ResultContext
+from coldframe.contract.policy import CallContext, Decision, InputContext, Label, ResultContext
 
 
 class LedgerEntry(Model):
@@ -63,13 +63,22 @@ class ExecutionInputs(Model):
     isolation: str
     limits: dict[str, int] = Field(default_factory=dict)
     """Whole numbers, unit in the name: `wall_ms`, `cpu_ms`, `memory_mib`, `disk_mib`, `pids`,
-    `open_files`, `file_mib`, `cpus_milli`."""
+    `open_files`, `file_mib`, `cpus_milli`, and `idle_ms` of a command that has such a limit."""
 
 
 class StreamDigest(Model):
     bytes: int
     sha256: str
     invalid_utf8: bool = False
+
+
+class Shown(Model):
+    """What a tool that runs nothing handed out."""
+
+    bytes: int
+    sha256: str
+    whole: bool
+    """False for a range of a file."""
 
 
 class CallRecord(Model):
@@ -93,6 +102,7 @@ class CallStarted(CallRecord):
     argv: tuple[str, ...] | None = None
     cwd: str | None = None
     runtime: str | None = None
+    shell_session: str | None = None
     command_id: str | None = None
     """For tools that run something."""
     arguments_sha256: str
@@ -132,12 +142,30 @@ class CallEnded(CallRecord):
     endpoints: tuple[str, ...] = ()
     """Contacts, as `tcp:203.0.113.9:443:refused`."""
     files: FileChanges | None = None
+    shown: Shown | None = None
+    """None for commands, which have `stdout` and `stderr`, and where nothing but what was done is told."""
     label: Label
     label_reason: str
     taint_after: Label
     lineage_ids: tuple[str, ...] = ()
+    """Not filled in: they follow from what is here (`derivation.py`), and old entries have this field."""
     context: ResultContext | None = None
     decision: Decision | None = None
+
+
+class InputSent(CallRecord):
+    """Body of `call.input`: bytes for the input of a command that runs, let through and about to be sent. How many of
+    them it takes is told to whoever sends, who may send the rest again: what begins at the same byte is the same input.
+    Session, caller and taint are of who sends; `call_id` is the call that started the command."""
+
+    role: str
+    command_id: str
+    offset: int | None
+    bytes: int
+    sha256: str
+    end: bool
+    input: InputContext
+    decision: Decision
 
 
 class CallRefused(CallRecord):
@@ -154,7 +182,9 @@ class CallRefused(CallRecord):
     arguments_sha256: str
     approval_id: str | None = None
     context: CallContext | None = None
-    """None if the call was refused before any rule was asked."""
+    """None if the call was refused before any rule was asked, and for input."""
+    input: InputContext | None = None
+    """For input to a command; None for every other call."""
     decision: Decision | None = None
 
 

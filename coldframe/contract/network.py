@@ -58,7 +58,22 @@ class NetworkRequest(Model):
     """Name of the credential that was put into it."""
     package: NetworkPackage | None = None
     """What came of it, in a second record of the same request."""
+    omitted: tuple[Literal["query", "headers"], ...] = ()
+    """What it had that is not kept here, since it may hold secrets. Never kept, and not said, is its body."""
+    body_bytes: int = 0
+    """Of its body that were sent on; told, as its digest, when the connection has ended."""
+    body_sha256: str | None = None
+    """Of these bytes, without chunks or frames around them; None while there are none."""
     at: datetime
+
+
+class NetworkLookup(Model):
+    """A name that was looked up. Nobody outside hears of it: the answer is made up here."""
+
+    kind: str
+    """Type of record, as `A`; `TYPE65` for one that is seldom asked for."""
+    answer: Literal["address", "no-data", "no-name", "failed"]
+    """`no-data`: the name is known, and has nothing of this type. `no-name`: no rule knows it."""
 
 
 class NetworkContact(Model):
@@ -74,6 +89,8 @@ class NetworkContact(Model):
     """What was spoken, as far as it was looked at: `https`, `http` or `tcp`."""
     mode: str | None = None
     """How much was looked at: `sni`, `intercept` or `raw`."""
+    lookup: NetworkLookup | None = None
+    """For one that looked a name up, and went nowhere."""
     outcome: Outcome
     rule_id: str
     reason: str = ""
@@ -85,6 +102,11 @@ class NetworkContact(Model):
     """The proxy of the host's network that was asked for `dialled`, or for the name where there is none."""
     sent_bytes: int = 0
     received_bytes: int = 0
+    sent_sha256: str | None = None
+    """Digest of what was sent, once the connection has ended; None if nothing was, or nobody could add it up."""
+    sent_sha256_of: Literal["stream", "body"] | None = None
+    """`stream`: of all that the program sent, which under `sni` is TLS as it went by. `body`: of the body of the one request
+    that had one; where several had, each has its own."""
     began_at: datetime
     ended_at: datetime | None = None
     ended: str | None = None
@@ -92,9 +114,15 @@ class NetworkContact(Model):
     is_partial: bool = False
     """Its end was not told by the broker: it carried as many bytes as are written here, or more."""
     times: int = 1
-    """For how many equal denied attempts it stands."""
+    """For how many equal denied attempts it stands, or equal look-ups since the one before it on record."""
+    program: str | None = None
+    """Path in the box of the program whose process held the connection when it was decided, as the kernel tells it;
+    `unknown` if nobody did any more, or it could not be told. None where nobody has looked."""
+    pid: int | None = None
+    """Of that process, as it is numbered in the box."""
     command_id: str | None = None
-    """The command that made it, if it can only have been one; None rather than a guess."""
+    """The command that made it, by the control group of that process; else the one that ran, if it can only have been one.
+    None rather than a guess."""
     requests: tuple[NetworkRequest, ...] = ()
 
 
@@ -103,8 +131,9 @@ class NetworkRecord(Model):
 
     seq: int
     """From 1, without a gap."""
-    event: Literal["begun", "request", "ended", "denied", "torn"]
-    """`request`: the contact as it began, with this request alone. `torn`: a line was lost here in a crash."""
+    event: Literal["begun", "request", "ended", "denied", "looked-up", "torn"]
+    """`request`: the contact as it began, with this request alone. `looked-up`: a look-up that was answered. `torn`: a line
+    was lost here in a crash."""
     at: datetime
     """By the host's clock."""
     contact: NetworkContact | None
@@ -199,7 +228,7 @@ class ReachedBy(Model):
     sandbox_id: str
     agent_id: str | None
     allowed: int
-    """Contacts that were let through."""
+    """Contacts that were let through. A name that was only looked up is none: nobody outside hears of it."""
     denied: int
     first_at: datetime
     last_at: datetime

@@ -1,5 +1,6 @@
 """Labels, roles, hooks, what a rule gets to see, and what it answers."""
 
+from datetime import datetime
 from enum import StrEnum
 from typing import Literal
 
@@ -122,6 +123,26 @@ class CallContext(Model):
     arguments_sha256: str = ""
 
 
+class InputContext(Model):
+    """What rules see of input that is sent to a command, beside what its own call was judged by: the context of that call,
+    with these in place of its own. Recorded instead of the whole, since a command may be long and its input many pieces."""
+
+    command_id: str
+    session_id: str
+    role: Role
+    caller: str
+    taint: Label
+    workspace_label: Label
+    arguments_sha256: str
+
+    def whole(self, started: CallContext) -> CallContext:
+        """All that rules see, over the context that the command was *started* with."""
+        return started.model_copy(update={name: getattr(self, name) for name in _OF_INPUT})
+
+
+_OF_INPUT = ("session_id", "role", "caller", "taint", "workspace_label", "arguments_sha256")
+
+
 class ResultContext(Model):
     """All that POST_TOOL_RESPONSE rules see. The output itself is handed over beside it, and kept under its digest."""
 
@@ -215,6 +236,22 @@ class Decision(Model):
     verdicts: tuple[RuleVerdict, ...] = ()
     rules_sha256: str
     context_sha256: str
+
+
+class PolicyChange(Model):
+    """One version of the rules, as it came into force."""
+
+    seq: int
+    """Of the ledger entry that has it whole, with its text."""
+    at: datetime
+    caller: str | None
+    """Who loaded it; None for what the server took at its start."""
+    origin: Literal["call", "file", "default"]
+    reason: str
+    """As whoever loaded it gave it; empty if they gave none."""
+    sha256_before: str | None
+    """Of the version that it took the place of."""
+    sha256: str
 
 
 class AgentLimits(Model):

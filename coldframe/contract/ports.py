@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Literal, Protocol, TypeVar
 
 from coldframe.contract.command import CommandEvent, CommandSpec, Contact
-from coldframe.contract.files import Request, WriteAnswer, WriteFile
+from coldframe.contract.files import AtStake, Request, WriteAnswer, WriteFile
 from coldframe.contract.isolation import IsolationReport
 from coldframe.contract.model import Model
 from coldframe.contract.network import NetworkAccess, NetworkAnswer, NetworkNews, NetworkPage, NetworkQuestion
@@ -24,7 +24,7 @@ class BoxStatus(Model):
     """What the host knows of one box."""
 
     sandbox_id: str
-    state: Literal["running", "lost"]
+    state: Literal["running", "paused", "lost"]
     created_at: datetime
     owner: str | None
     """Agent id, or None for a background box."""
@@ -70,9 +70,27 @@ class BoxLife(Protocol):
         """Attempts to reach out that belong to no command that still runs."""
         ...
 
-    async def end(self) -> None:
-        """End the box and everything in it. Idempotent; returns when every process in it is gone, what holds
-        it follows."""
+    async def pause(self) -> None:
+        """Hold every process still until `resume`, across restarts of whoever asked. Files can be read meanwhile, and
+        the time limits of commands stand still. Idempotent; returns when nothing in it runs.
+
+        Raises:
+            PauseKindUnsupported: this host cannot; nothing has changed.
+            WrongState: a process could not be held; the box runs on.
+        """
+        ...
+
+    async def resume(self) -> None:
+        """Let it go on. Idempotent."""
+        ...
+
+    async def at_stake(self) -> AtStake:
+        """What its end would take away."""
+        ...
+
+    async def end(self, *, keep_workspace: bool = False) -> None:
+        """End the box and everything in it, with a temporary workspace unless it is to be kept. Idempotent; returns
+        when every process in it is gone, what holds it follows."""
         ...
 
 
@@ -80,11 +98,18 @@ class Host(Protocol):
     """One machine with its boxes and workspaces."""
 
     async def create(
-        self, sandbox_id: str, spec: SandboxSpec, *, session_id: str, network: NetworkAccess | None = None
+        self,
+        sandbox_id: str,
+        spec: SandboxSpec,
+        *,
+        session_id: str,
+        network: NetworkAccess | None = None,
+        anew: bool = False,
     ) -> IsolationReport:
         """Build a box and measure it; nothing is left behind if a required wall is missing.
 
-        Without *network* the box has no way out, whatever the rules say later.
+        Without *network* the box has no way out, whatever the rules say later. *anew*: there was one of that id, whose
+        records and temporary workspace were kept, and are in any case.
 
         Raises:
             IsolationUnavailable: with property, reason and remedy.

@@ -1,7 +1,9 @@
 """Sandboxes, agents, sessions: ids, specs, limits, states and the state object."""
 
 import re
+from collections.abc import Mapping
 from datetime import datetime
+from types import MappingProxyType
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
@@ -75,6 +77,9 @@ LARGEST = Limits(
 """About the kernel's most where it has one, and else beyond any machine: three years of CPU time."""
 
 
+LONGEST_TIMER_S = 10 * 366 * 86_400.0
+
+
 class SandboxSpec(Model):
     """What a sandbox shall be. What this host cannot give is refused, never quietly left out."""
 
@@ -106,9 +111,46 @@ class SandboxSpec(Model):
     on_missing: Literal["refuse", "degrade"] = "degrade"
     """What to do where a *limit* can only be kept by best effort on this host: run and say so in `degraded`, report and
     contract, or refuse. A missing *wall* is refused in any case. The operator's setting can make `refuse` the rule."""
+    idle_timeout_s: float | None = Field(default=None, gt=0, le=LONGEST_TIMER_S)
+    """How long it may run without activity before `on_timeout`; docs/lifecycle.md lists what counts. None for ever, or
+    what the operator has set."""
+    max_age_s: float | None = Field(default=None, gt=0, le=LONGEST_TIMER_S)
+    """How long after its creation `on_timeout` comes, whatever it does then. None for never, or the operator's."""
+    on_timeout: Literal["stop", "pause", "terminate"] = "stop"
+    """What happens then. `pause` is refused on a host that cannot."""
 
 
-SandboxState = Literal["starting", "running", "stopping", "terminated", "lost", "failed"]
+SandboxState = Literal[
+    "starting",
+    "running",
+    "pausing",
+    "paused",
+    "resuming",
+    "stopping",
+    "stopped",
+    "terminated",
+    "lost",
+    "failed",
+]
+TRANSITIONS: Mapping[str, frozenset[str]] = MappingProxyType(
+    {
+        "starting": frozenset({"running", "stopped", "stopping", "failed", "lost"}),
+        "running": frozenset({"pausing", "stopping", "lost"}),
+        "pausing": frozenset({"paused", "running", "stopping", "lost"}),
+        "paused": frozenset({"resuming", "stopping", "lost"}),
+        "resuming": frozenset({"running", "paused", "stopping", "lost"}),
+        "stopping": frozenset({"stopped", "terminated"}),
+        "stopped": frozenset({"starting", "stopping"}),
+        "lost": frozenset({"stopping"}),
+        "failed": frozenset(),
+        "terminated": frozenset(),
+    }
+)
+"""From each state to which others; there is no other way. It begins in `starting`."""
+ENDED: tuple[SandboxState, ...] = ("terminated", "lost", "failed")
+"""Nothing leads back to `running` from there."""
+WITH_BOX: tuple[SandboxState, ...] = ("running", "pausing", "paused", "resuming")
+"""Processes and memory are there, and files can be read."""
 
 
 class SandboxInfo(Model):
@@ -124,6 +166,40 @@ class SandboxInfo(Model):
     """Network profiles that have to agree to whatever it reaches, by the rules now; None if it has no way out, which stays so."""
     degraded: tuple[str, ...] = ()
     """Properties that hold by best effort only."""
+    expires_at: datetime | None = None
+    """When a timer acts, as it stands now and if nothing happens until then; None without one."""
+
+
+class Loss(Model):
+    """One item of the persistence table that an act takes away, as it is now."""
+
+    item: str
+    """As in the lines `persistence.ITEM` of the contract."""
+    what: str
+    """One sentence for people."""
+    count: int | None = None
+    """Processes, or files. None where it is not known."""
+    bytes: int | None = None
+    command_ids: tuple[str, ...] = ()
+    """Commands that run."""
+
+
+class SandboxEnd(SandboxInfo):
+    """The answer of stop and terminate: how the sandbox is now, and what was lost, or would be."""
+
+    lost: tuple[Loss, ...] = ()
+    dry_run: bool = False
+    """Nothing was done."""
+
+
+class PauseRequest(Model):
+    kind: Literal["memory", "files"] = "memory"
+    """`memory`: processes stand still and stay, and so do their connections. `files`: they end, as with stop."""
+
+
+class ExtendRequest(Model):
+    for_s: float = Field(gt=0, le=LONGEST_TIMER_S)
+    """From now on no timer acts for at least so long."""
 
 
 class SessionInfo(Model):

@@ -5,7 +5,9 @@ call slips in between judging and acting. Every refusal is recorded, whatever it
 earlier call under the same key is no refusal, and is given again as it was.
 """
 
+import hashlib
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from coldframe.contract.caller import Caller
@@ -18,10 +20,10 @@ from coldframe.contract.errors import (
     from_wire,
 )
 from coldframe.contract.files import ListRuntimes, Runtime
-from coldframe.contract.ledger import CallEnded, CallStarted
-from coldframe.contract.policy import CallContext, Decision, Label, Outcome
+from coldframe.contract.ledger import CallEnded, CallStarted, InputSent
+from coldframe.contract.policy import CallContext, Decision, InputContext, Label, Outcome
 from coldframe.contract.ports import Box
-from coldframe.contract.sandbox import SandboxInfo, SessionInfo
+from coldframe.contract.sandbox import ENDED, SandboxInfo, SessionInfo
 from coldframe.contract.tool import ToolResult
 from coldframe.control.call_records import (
     CallIds,
@@ -76,6 +78,7 @@ class Draft:
     arguments_sha256: str = ""
     context: CallContext | None = None
     decision: Decision | None = None
+    input: InputContext | None = None
 
     def about(self, info: SandboxInfo, session: SessionInfo) -> None:
         self.subject = Subject(info.sandbox_id, info.agent_id, session.session_id, session.taint)
@@ -105,7 +108,7 @@ class Admission:
         self._history = history
         self._keyed = keyed
         self._flights = flights
-        self._runtimes: dict[str, dict[str, Runtime]] = {}
+        self._runtimes: dict[str, tuple[datetime | None, dict[str, Runtime]]] = {}
 
     async def admit(
         self,
@@ -140,7 +143,7 @@ class Admission:
             known = await self._same_call(caller, info, spec, checked, key, request)
             if known is None:
                 looked = self._store.changes
-                box = await self._sandboxes.box(info)
+                box = await self._sandboxes.box(info, reads_only=not spec.writes)
                 await self._find_runtime(draft, info, session, box)
                 await self._sandboxes.hold_to_limits(info.sandbox_id, box)
                 # Nothing is waited for from here until `call.started` is written.
@@ -160,25 +163,115 @@ class Admission:
             await self._taints.settle(info)
             return known
         held = holds_back(flight.rules, tool)
-        flight.keep_output = keep_output or key is not None or held
+        # Whoever is answered early reads the output where the box keeps it.
+        flight.keep_output = held or (not draft.facts.background and (keep_output or key is not None))
         if not keep_output and flight.started.command_id is not None and not held:
             flight.watch = Watch()
         return flight
 
+    async def admit_input(
+        self,
+        caller: Caller,
+        sandbox_id: str,
+        command_id: str,
+        content: bytes,
+        *,
+        offset: int | None,
+        end: bool,
+        session_id: str | None,
+    ) -> tuple[SandboxInfo, Box]:
+        """Let bytes for the input of a command in, judged and recorded as if it were called now with them.
+
+        What the command does with them is counted to its own session as well, which takes the label of the caller's.
+        """
+        draft = Draft(
+            new_ids(),
+            caller,
+            "run_command",
+            Subject(sandbox_id[:80], caller.agent_id, (session_id or "")[:80], Label.PUBLIC),
+        )
+        try:
+            info = self._sandboxes.get(caller, sandbox_id)
+            draft.about(info, self._sandboxes.session(info))
+            draft.about(info, self._session(info, session_id))
+            require(caller, "tool.call")
+            started = self._command(info, command_id)
+            draft.tool = started.tool
+            sha256 = hashlib.sha256(content).hexdigest()
+            asked = {"command_id": command_id, "offset": offset, "end": end, "sha256": sha256}
+            draft.arguments_sha256 = digest_of(asked)
+            box = await self._sandboxes.box(info)
+            # Nothing is waited for from here until it is recorded.
+            info, session = self._sandboxes.get(caller, sandbox_id), self._session(info, session_id)
+            draft.about(info, session)
+            self._sandboxes.require_running(info)
+            draft.input = InputContext(
+                command_id=command_id,
+                session_id=session.session_id,
+                role=caller.role,
+                caller=caller.name,
+                taint=session.taint,
+                workspace_label=info.workspace_label,
+                arguments_sha256=draft.arguments_sha256,
+            )
+            draft.decision = judge_call(draft.input.whole(started.context), self._rulebook.current)
+            if draft.decision.outcome is not Outcome.ALLOW:
+                raise refusal_of(draft.decision)
+            body = InputSent(
+                call_id=started.call_id,
+                sandbox_id=info.sandbox_id,
+                agent_id=info.agent_id,
+                session_id=session.session_id,
+                caller=caller.name,
+                tool=started.tool,
+                taint_before=session.taint,
+                role=caller.role.value,
+                command_id=command_id,
+                offset=offset,
+                bytes=len(content),
+                sha256=sha256,
+                end=end,
+                input=draft.input,
+                decision=draft.decision,
+            )
+            with self._store.transaction() as connection:
+                taint = self._sessions.raise_taint(
+                    session.session_id, join(info.workspace_label, draft.decision.label), connection=connection
+                )
+                if started.session_id != session.session_id:
+                    self._sessions.raise_taint(started.session_id, taint, connection=connection)
+                self._sandboxes.raise_workspace_label(info, taint, connection=connection)
+                self._ledger.append("call.input", started.call_id, body.model_dump(mode="json"), connection=connection)
+        except ColdframeError as error:
+            await self._refuse(draft, error)
+            raise
+        await self._taints.settle(info)
+        return info, box
+
+    def _command(self, info: SandboxInfo, command_id: str) -> CallStarted:
+        """The start of a command of the sandbox. Raises NotFound."""
+        entry = self._ledger.course(ids_of(command_id).call_id).get("call.started")
+        started = None if entry is None else CallStarted.model_validate(entry.body)
+        if started is None or (started.command_id, started.sandbox_id) != (command_id, info.sandbox_id):
+            raise NotFound(f"no command `{command_id[:80]}`", command_id=command_id[:80])
+        return started
+
     async def _find_runtime(self, draft: Draft, info: SandboxInfo, session: SessionInfo, box: Box) -> None:
         """Look up the program of a runtime that the call names, for the record; of one that is allowed at all.
 
-        Kept for the life of the sandbox: its system files do not change.
+        Kept as long as it runs: its system files do not change meanwhile.
         """
         name = draft.facts.runtime
         if name is None or judge_call(self._context(draft, info, session), self._rulebook.current).outcome is not (
             Outcome.ALLOW
         ):
             return
-        if info.sandbox_id not in self._runtimes:
+        since, runtimes = self._runtimes.get(info.sandbox_id, (None, {}))
+        if since != info.state.since:
             answer = await box.ask(ListRuntimes())
-            self._runtimes[info.sandbox_id] = {one.name: one for one in answer.runtimes if one.present}
-        found = self._runtimes[info.sandbox_id].get(name)
+            runtimes = {one.name: one for one in answer.runtimes if one.present}
+            self._runtimes[info.sandbox_id] = info.state.since, runtimes
+        found = runtimes.get(name)
         if found is not None:
             draft.facts = draft.facts._replace(runtime_path=found.path, runtime_version=found.version)
 
@@ -195,7 +288,7 @@ class Admission:
         info = self._sandboxes.get(draft.caller, draft.subject.sandbox_id)
         session = self._session(info, session_id)
         draft.about(info, session)
-        self._sandboxes.require_running(info)
+        self._sandboxes.require_running(info, reads_only=not spec.writes)
         rules = self._rulebook.current
         draft.context = self._context(draft, info, session)
         draft.decision = judge_call(draft.context, rules)
@@ -209,7 +302,7 @@ class Admission:
         session = self._sessions.get(session_id)
         if session.sandbox_id != info.sandbox_id:
             raise NotFound(f"no session `{session_id[:80]}` of this sandbox", session_id=session_id[:80])
-        if session.closed_at is not None and info.state.state == "running":
+        if session.closed_at is not None and info.state.state not in ENDED:
             raise WrongState(
                 f"session `{session_id}` is closed",
                 hint="leave the session out to use the one of the sandbox",
@@ -284,7 +377,7 @@ class Admission:
             draft.arguments_sha256,
             draft.context,
             draft.decision,
-        )
+        ).model_copy(update={"input": draft.input})
         with self._store.transaction() as connection:
             entry = self._ledger.append(
                 "call.refused", draft.ids.call_id, body.model_dump(mode="json"), connection=connection
@@ -340,7 +433,7 @@ class Admission:
 
     def _recorded(self, info: SandboxInfo, spec: ToolSpec, call_id: str) -> ToolResult | None:
         """The result of a command as the ledger has it, but for its value, which the box keeps; None if it has not ended."""
-        entries = {entry.kind: entry for entry in self._ledger.entries(call_id=call_id)}
+        entries = self._ledger.course(call_id)
         if "call.started" not in entries or "call.ended" not in entries:
             return None
         started = CallStarted.model_validate(entries["call.started"].body)

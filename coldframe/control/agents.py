@@ -138,7 +138,7 @@ class Agents:
         async with self._lock(agent_id):
             row = self._known(agent_id)
             running = sorted(
-                box.sandbox_id for box in await self._host.boxes() if box.owner == agent_id and box.state == "running"
+                box.sandbox_id for box in await self._host.boxes() if box.owner == agent_id and box.state != "lost"
             )
             if running:
                 raise WrongState(

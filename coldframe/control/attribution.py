@@ -1,9 +1,12 @@
-"""Which command a contact belongs to: the one that ran when it began, if it can only have been one.
+"""Which command a contact belongs to: the one that the host tells, else the one that ran when it began, if it was only one.
 
-Taken from what the ledger says of starts and ends, so that it is the same after a restart. Where commands left processes
-behind, nobody can tell those from the command that runs: then there is no answer rather than a guess. Nor is there one
-for a time of which the runs are not kept any more: a contact may be asked about long after it began, since connections
-are kept open, but seldom is, and what is on record already has its answer there.
+The host tells it, where it can, by the control group of the process that held the connection. It is believed of a command
+that has begun in this sandbox before.
+
+What ran is taken from what the ledger says of starts and ends, so that it is the same after a restart. Where commands left
+processes behind, nobody can tell those from the command that runs: then there is no answer rather than a guess. Nor is
+there one for a time of which the runs are not kept any more: a contact may be asked about long after it began, since
+connections are kept open, but seldom is, and what is on record already has its answer there.
 """
 
 import asyncio
@@ -45,6 +48,8 @@ class Runs:
         self._running: dict[str, datetime] = {}
         self._ended: list[_Run] = []
         """By their end."""
+        self._began: dict[str, datetime] = {}
+        """The beginnings of those."""
         self._known_after: datetime | None = None
         """The last end of a run that is not kept; None if all are."""
         self._left_since: datetime | None = None
@@ -68,13 +73,23 @@ class Runs:
                 text = entry.body.get("ended_at")
                 ended_at = entry.at if text is None else parse_time(text)
                 bisect.insort(self._ended, _Run(command_id, began_at, ended_at), key=_END)
+                self._began[command_id] = began_at
                 if entry.kind == "call.interrupted" or entry.body.get("leftovers"):
                     self._left_since = min(self._left_since or ended_at, ended_at)
         if (surplus := len(self._ended) - MOST_RUNS) > 0:
             last = self._ended[surplus - 1].ended_at
             self._known_after = last if self._known_after is None else max(self._known_after, last)
+            for run in self._ended[:surplus]:
+                del self._began[run.command_id]
             del self._ended[:surplus]
         return len(entries) == PAGE
+
+    def command_of(self, contact: NetworkContact) -> str | None:
+        """What the host says of it, or who can only have been it."""
+        told = contact.command_id
+        if told is None:
+            return self.command_at(contact.began_at)
+        return told if self._has_begun(told, contact.began_at) else None
 
     def command_at(self, at: datetime) -> str | None:
         """The one command that was running then."""
@@ -86,6 +101,11 @@ class Runs:
         first = bisect.bisect_left(self._ended, at, key=_END)
         running += [run.command_id for run in self._ended[first:] if run.began_at <= at]
         return running[0] if len(running) == 1 else None
+
+    def _has_begun(self, command_id: str, at: datetime) -> bool:
+        """By then, as far as that is kept."""
+        began_at = self._running.get(command_id) or self._began.get(command_id)
+        return began_at is not None and began_at <= at
 
 
 class Attribution:
@@ -108,11 +128,11 @@ class Attribution:
         return runs
 
     async def command_of(self, sandbox_id: str, contact: NetworkContact) -> str | None:
-        """The command that made a contact: as it is on record, and else by when it began."""
+        """The command that made a contact: as it is on record, else as the host tells it, else by when it began."""
         known = self._contacts.command_of(sandbox_id, contact.contact_id)
         if known is not None:
             return known.command_id
-        return (await self.runs_of(sandbox_id)).command_at(contact.began_at)
+        return (await self.runs_of(sandbox_id)).command_of(contact)
 
     def forget(self, sandbox_id: str) -> None:
         """Of a sandbox of which nothing more can come."""

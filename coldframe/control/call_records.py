@@ -15,6 +15,7 @@ from coldframe.contract.ledger import (
     CallRefused,
     CallStarted,
     ExecutionInputs,
+    Shown,
     StreamDigest,
 )
 from coldframe.contract.policy import CallContext, Decision, Label, ResultContext
@@ -79,6 +80,10 @@ def _inputs(facts: CallFacts, spec: SandboxSpec) -> ExecutionInputs:
     limits = limit_numbers(spec.limits)
     if facts.timeout_s is not None:
         limits["wall_ms"] = round(facts.timeout_s * 1000)
+    if facts.idle_timeout_s is not None:
+        limits["idle_ms"] = round(facts.idle_timeout_s * 1000)
+    if facts.cpu_s is not None:
+        limits["cpu_ms"] = round(facts.cpu_s * 1000)
     return ExecutionInputs(
         user=USER,
         environment={name: hashlib.sha256(value.encode()).hexdigest() for name, value in facts.environment},
@@ -116,6 +121,7 @@ def started_record(
         argv=facts.argv,
         cwd=facts.cwd,
         runtime=facts.runtime,
+        shell_session=facts.shell_session,
         command_id=ids.command_id if runs else None,
         arguments_sha256=context.arguments_sha256,
         idempotency_key=key,
@@ -165,6 +171,7 @@ def ended_record(
     ended_at: datetime,
     ran: Ran | None,
     error: ColdframeError | None,
+    shown: Shown | None,
     label: Label,
     label_reason: str,
     taint_after: Label,
@@ -204,6 +211,7 @@ def ended_record(
     return CallEnded(
         **_repeated(started, started_seq),
         error_code=None if error is None else error.wire_code or error.code,
+        shown=shown,
         label=label,
         label_reason=label_reason,
         taint_after=taint_after,

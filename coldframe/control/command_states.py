@@ -3,12 +3,13 @@
 from datetime import UTC, datetime
 from typing import Literal
 
-from coldframe.contract.command import CommandInfo, CommandResult
+from coldframe.contract.command import Activity, CommandInfo, CommandResult
 from coldframe.contract.errors import NextAction, next_action
 from coldframe.contract.state import StateObject
 
 _LIMIT_CODES = {
     "wall": "TIMED_OUT_WALL",
+    "idle": "TIMED_OUT_IDLE",
     "cpu": "LIMIT_CPU",
     "memory": "LIMIT_MEMORY",
     "pids": "LIMIT_PIDS",
@@ -25,7 +26,10 @@ COMMAND_CODES = {
 
 
 def command_status(
-    command_id: str, state: Literal["running", "ended", "lost"], result: CommandResult | None
+    command_id: str,
+    state: Literal["running", "ended", "lost"],
+    result: CommandResult | None,
+    activity: Activity | None = None,
 ) -> StateObject:
     """Say how a command stands. A program that failed by itself is no fault: exited, without a code."""
     output = next_action("command.output", "gives what it wrote until then", command_id=command_id)
@@ -33,9 +37,14 @@ def command_status(
     if state == "running":
         actions = [
             next_action("command.follow", "yields its output from any chunk on", command_id=command_id),
-            next_action("command.signal", "sends a signal, or cancels it", command_id=command_id),
+            next_action("command.signal", "sends a signal", command_id=command_id),
+            next_action("command.extend", "gives it more or less time", command_id=command_id),
+            next_action("command.cancel", "ends it: TERM, then KILL", command_id=command_id),
         ]
-        return _state("running", result, None, "", actions, command_id)
+        if activity is not None and activity.stdin is not None and activity.stdin.open:
+            send = next_action("command.send_stdin", "sends it input", command_id=command_id)
+            actions.insert(0 if activity.waiting_for == "stdin" else 1, send)
+        return _state("running", result, None, _what_it_does(activity), actions, command_id)
     if state == "ended" and result is None:
         look = next_action("command.get", "gives its result", command_id=command_id)
         return _state("ended", None, None, "", [look, output], command_id)
@@ -47,7 +56,7 @@ def command_status(
         used = "" if limit.used is None else f", used {limit.used:g}"
         message = f"ended by its {limit.kind} limit of {limit.limit:g} {limit.unit}{used}"
         raised = next_action("run_command", "runs it again with a higher limit", kind=limit.kind)
-        ended = "timed_out" if limit.kind == "wall" else "limit"
+        ended = "timed_out" if limit.kind in ("wall", "idle") else "limit"
         return _state(ended, result, _LIMIT_CODES[limit.kind], message, [output, raised], command_id)
     if result.cancelled:
         return _state("cancelled", result, "CANCELLED", "ended because a caller asked", [output, again], command_id)
@@ -55,6 +64,20 @@ def command_status(
         look = next_action("sandbox.runtimes", "lists the programs there are")
         return _state("not_started", result, "NOT_STARTED", result.start_error or "", [look], command_id)
     return _state(result.ended, result, None, "", [output], command_id)
+
+
+_WAITS = {
+    "stdin": "waits for input",
+    "lock": "waits for a lock that another process holds",
+    "child": "waits for a process that does not go on",
+    "none": "computes, or is stopped, and waits for nobody",
+}
+
+
+def _what_it_does(activity: Activity | None) -> str:
+    if activity is None or activity.waiting_for is None or not activity.stalled:
+        return ""
+    return f"stalled: {_WAITS[activity.waiting_for]}, silent for {activity.silent_for_s:.0f} s"
 
 
 def _state(
@@ -72,7 +95,7 @@ def _state(
         code=code,
         family=None if code is None else COMMAND_CODES[code],
         message=message,
-        retryable=code in ("PROCESS_LOST", "CANCELLED", "TIMED_OUT_WALL"),
+        retryable=code in ("PROCESS_LOST", "CANCELLED", "TIMED_OUT_WALL", "TIMED_OUT_IDLE"),
         next_actions=tuple(actions),
         evidence=(command_id,),
     )
@@ -81,7 +104,7 @@ def _state(
 def with_status(info: CommandInfo, *, began: bool = True) -> CommandInfo:
     """*info* with how it stands; *began* is False for one that was recorded and then never begun."""
     if began:
-        status = command_status(info.command_id, info.state, info.result)
+        status = command_status(info.command_id, info.state, info.result, info.activity)
     else:
         again = next_action("run_command", "runs it, under the same idempotency key if it had one")
         message = "it had not begun when server or sandbox ended"

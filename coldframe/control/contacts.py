@@ -48,6 +48,7 @@ contacts = sa.Table(
     sa.Column("open", sa.Boolean, nullable=False),
     sa.Column("document", sa.Text, nullable=False),
     sa.Column("requests", sa.Text, nullable=False, server_default="[]"),
+    sa.Column("looked_up", sa.Boolean, nullable=False, server_default="0"),
 )
 sa.Index("network_contacts_agent_id", contacts.c.agent_id)
 sa.Index("network_contacts_change", contacts.c.sandbox_id, contacts.c.change)
@@ -70,11 +71,11 @@ _READ = f"SELECT {_FIELDS} FROM network_contacts WHERE number = ?"  # noqa: S608
 _FIND_COMMAND = (
     "SELECT command_id FROM network_contacts WHERE sandbox_id = ? AND contact_id = ? ORDER BY number DESC LIMIT 1"
 )
-_OF_COMMAND = "SELECT document FROM network_contacts WHERE command_id = ? ORDER BY number LIMIT ?"
+_OF_COMMAND = "SELECT document FROM network_contacts WHERE command_id = ? AND NOT looked_up ORDER BY number LIMIT ?"
 _FIND = f"SELECT {_FIELDS} FROM network_contacts WHERE sandbox_id = ? AND contact_id = ? ORDER BY number DESC LIMIT 1"  # noqa: S608
 _INSERT = (
     "INSERT INTO network_contacts (change, sandbox_id, agent_id, session_id, command_id, contact_id, host, dialled, outcome, "
-    "began_at, open, document, requests) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    "began_at, open, looked_up, document, requests) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 _UPDATE = "UPDATE network_contacts SET change = ?, dialled = ?, outcome = ?, open = ?, document = ?, requests = ? WHERE number = ?"
 _LIKE_ESCAPES = str.maketrans({"%": "\\%", "_": "\\_", "\\": "\\\\"})
@@ -113,6 +114,8 @@ class Wanted(NamedTuple):
     """A name, an address, or `*.NAME` for all names below it."""
     since: datetime | None = None
     until: datetime | None = None
+    lookups: bool = False
+    """Also names that were looked up and answered; those of which the look-up was denied are here in any case."""
 
 
 class Contacts:
@@ -187,6 +190,7 @@ class Contacts:
         values = (
             *(self._next_change(), sandbox_id, agent_id, session_id, contact.command_id, contact.contact_id),
             *(_host_of(contact), contact.dialled, contact.outcome.value, format_time(contact.began_at), is_open),
+            _is_answered_look_up(contact),
         )
         self._store.raw.execute(_INSERT, (*values, *_stored(contact)))
 
@@ -206,7 +210,8 @@ class Contacts:
         return Attributed(rows[0][0]) if rows else None
 
     async def of_command(self, command_id: str, *, limit: int) -> list[NetworkContact]:
-        """The first contacts of a command, without their requests, of which a box makes as many as it likes."""
+        """The first contacts of a command, without their requests, of which a box makes as many as it likes, and without
+        names that were only looked up."""
         found = []
         for document, *_ in self._store.read(_OF_COMMAND, (command_id, limit)):
             found.append(NetworkContact.model_validate_json(document))
@@ -244,7 +249,7 @@ class Contacts:
         return [_logged(row) for row in self._store.read(query, [*search.values, after, limit])]
 
     async def reached_by(self, wanted: Wanted, *, limit: int) -> list[ReachedBy]:
-        """Which sandboxes, whoever was there last first."""
+        """Which sandboxes, whoever was there last first. A name that was only looked up is no contact here."""
         search, found = _Search(wanted), dict[str, ReachedBy]()
         query = (
             "SELECT sandbox_id, agent_id, sum(outcome = 'allow'), sum(outcome != 'allow'), min(began_at), max(began_at) "  # noqa: S608
@@ -307,6 +312,8 @@ class _Search:
             self._want("began_at >= ?", format_time(wanted.since))
         if wanted.until is not None:
             self._want("began_at < ?", format_time(wanted.until))
+        if not wanted.lookups:
+            self._want("NOT looked_up")
 
     @property
     def condition(self) -> str:
@@ -348,6 +355,10 @@ def _is_address(host: str) -> bool:
 
 def _host_of(contact: NetworkContact) -> str:
     return (contact.name or contact.address).lower()
+
+
+def _is_answered_look_up(contact: NetworkContact) -> bool:
+    return contact.lookup is not None and contact.outcome is Outcome.ALLOW
 
 
 def _size(row: Sequence[Any]) -> int:

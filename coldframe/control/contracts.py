@@ -12,22 +12,26 @@ import hashlib
 import json
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import sqlalchemy as sa
 from pydantic import TypeAdapter
 
 from coldframe.contract.caller import Caller
-from coldframe.contract.credential import CredentialInfo, CredentialTerms
+from coldframe.contract.credential import CredentialInfo
 from coldframe.contract.document import NOT_VERIFIED, ContractDocument
 from coldframe.contract.isolation import IsolationReport
+from coldframe.contract.persistence import EVENTS, ITEMS, is_kept
 from coldframe.contract.policy import Label, Role
 from coldframe.contract.sandbox import SandboxInfo
 from coldframe.control.call_records import USER, limit_numbers
 from coldframe.control.checkpoints import canonical
+from coldframe.control.contract_lines import Lines
+from coldframe.control.contract_lines import line as _line
+from coldframe.control.exposure import credential_value, exposure
 from coldframe.control.judgement import allowed_operations, digest_of
 from coldframe.control.ledger import Ledger
-from coldframe.control.network_terms import NetworkTerms, find_terms, reaches
+from coldframe.control.network_terms import GivenCredential, NetworkTerms, find_terms, reaches
 from coldframe.control.rulebook import Rulebook
 from coldframe.control.store import Store, metadata
 from coldframe.policy.rules import RuleSet
@@ -42,25 +46,11 @@ contracts = sa.Table(
     sa.Column("document", sa.Text, nullable=False),
 )
 
-Line = dict[str, Any]
-"""A ContractLine, as JSON."""
-Lines = list[Line]
-
 _LATEST = "SELECT document FROM contracts WHERE sandbox_id = ? ORDER BY version DESC LIMIT 1"
 _INSERT = "INSERT INTO contracts (sandbox_id, version, sha256, document) VALUES (?, ?, ?, ?)"
 _TIME = TypeAdapter(datetime)
 MOST_KEPT = 256
 """Parts of documents that are kept: one for each kind of sandbox under each rule set."""
-_KEPT: dict[str, tuple[str, str, str]] = {
-    "commits": ("Saved repositories in the workspace", "kept", "kept"),
-    "tree": ("Files of the workspace, uncommitted ones included", "kept", "kept"),
-    "dependencies": ("Packages installed inside the workspace", "kept", "kept"),
-    "system": ("System files outside the workspace", "read-only, never changed", "read-only, never changed"),
-    "temporary": ("Temporary files and shared memory", "kept while the sandbox runs", "lost"),
-    "processes": ("Processes left running by a command", "kept while the sandbox runs", "lost"),
-    "records": ("Output of commands, receipts, ledger", "kept", "kept"),
-}
-"""Item: what it is, what becomes of it when a command or the server ends, and when the sandbox ends."""
 
 
 class _Fixed(NamedTuple):
@@ -90,7 +80,8 @@ class Contracts:
             PolicyUnavailable: there are no rules, so the permissions are undefined and no contract can be.
         """
         terms = self._terms(info)
-        fixed, measured = self._fixed(info, terms), _measured_sections(info, report, terms)
+        fixed, measured = self._fixed(info), _measured_sections(info, report, terms)
+        measured["exposure"] = exposure(info, report, terms, self._rulebook.since)
         with self._store.transaction() as connection:
             rows = self._store.read(_LATEST, (info.sandbox_id,))
             version = 1
@@ -119,29 +110,33 @@ class Contracts:
         if info.network is None:
             return None
         rules = self._rulebook.current.network
-        given = (one.terms for one in self.usable_credentials(info) if one.state == "usable")
-        accepted = tuple(one for one in given if reaches(rules, info.network, one.base))
+        given = (one for one in self.usable_credentials(info) if one.state == "usable")
+        accepted = tuple(
+            GivenCredential(one.terms, one.added_by, one.created_at)
+            for one in given
+            if reaches(rules, info.network, one.terms.base)
+        )
         return find_terms(rules, info.network)._replace(credentials=accepted)
 
-    def _fixed(self, info: SandboxInfo, terms: NetworkTerms | None) -> _Fixed:
+    def _fixed(self, info: SandboxInfo) -> _Fixed:
         """What holds for all sandboxes of the kind is put together once, unless a rule asks which one it is."""
         rules = self._rulebook.current
         if "sandbox_id" in rules.text or "session_id" in rules.text:
-            return _make_fixed(info, rules, terms)
-        key = (rules.sha256, info.agent_id, info.spec, info.network, () if terms is None else terms.credentials)
+            return _make_fixed(info, rules)
+        key = (rules.sha256, info.agent_id, info.spec, info.network)
         if key not in self._kept:
             if len(self._kept) >= MOST_KEPT:
                 self._kept.clear()
-            self._kept[key] = _make_fixed(info, rules, terms)
+            self._kept[key] = _make_fixed(info, rules)
         return self._kept[key]
 
 
-def _make_fixed(info: SandboxInfo, rules: RuleSet, terms: NetworkTerms | None) -> _Fixed:
+def _make_fixed(info: SandboxInfo, rules: RuleSet) -> _Fixed:
     """For an agent's token, in a sandbox that runs and a workspace where nothing has been seen yet."""
     clean = info.model_copy(
         update={"workspace_label": Label.PUBLIC, "state": info.state.model_copy(update={"state": "running"})}
     )
-    sections = _fixed_sections(info, _asked(clean, rules), terms)
+    sections = _fixed_sections(info, _asked(clean, rules))
     return _Fixed(sections, {name: canonical(lines) for name, lines in sections.items()})
 
 
@@ -182,22 +177,17 @@ def document_digest(document: ContractDocument) -> str:
     return digest_of(document.model_dump(mode="json", exclude={"sha256"}))
 
 
-def _line(line_id: str, text: str, value: Any, verified_by: str = NOT_VERIFIED) -> Line:
-    return {"id": line_id, "text": text, "value": value, "verified_by": verified_by}
-
-
 def _number(value: float) -> int | str:
     return int(value) if value == int(value) else repr(value)
 
 
-def _fixed_sections(info: SandboxInfo, permissions: Lines, terms: NetworkTerms | None) -> dict[str, Lines]:
+def _fixed_sections(info: SandboxInfo, permissions: Lines) -> dict[str, Lines]:
     """By nothing but what the sandbox was asked to be, its agent and the rules."""
     return {
         "inputs": _inputs(info),
         "outputs": _outputs(),
         "persistence": _persistence(info),
         "permissions": permissions,
-        "exposure": _exposure(info, terms),
         "lifecycle": _lifecycle(info),
         "retention": [
             _line("retention.records", "Records and outputs are kept until the installation is removed.", "unlimited"),
@@ -267,11 +257,12 @@ def _outputs() -> Lines:
 
 def _persistence(info: SandboxInfo) -> Lines:
     lines = []
-    for name, (what, running, ended) in _KEPT.items():
-        if info.spec.background and name in ("commits", "tree", "dependencies"):
-            ended = "lost: the workspace is this session's"
-        value = {"command_ends": running, "server_restarts": running, "sandbox_ends": ended}
-        lines.append(_line(f"persistence.{name}", f"{what}: {running}; when the sandbox ends: {ended}.", value))
+    for name, item in ITEMS.items():
+        kept = {event: is_kept(name, event, background=info.spec.background) for event in EVENTS}
+        gone = " or ".join(event.replace("_", " ") for event, survives in kept.items() if not survives)
+        text = f"{item.what}: kept, but lost when {gone}." if gone else f"{item.what}: kept."
+        value = {event: "kept" if survives else "lost" for event, survives in kept.items()}
+        lines.append(_line(f"persistence.{name}", text, value, f"test:persistence.{name}"))
     return lines
 
 
@@ -281,6 +272,7 @@ def _isolation(report: IsolationReport) -> Lines:
         _line("isolation.level", "How the box is separated.", report.level, verified),
         _line("isolation.kernel", "The kernel is shared with the host.", report.kernel, verified),
         _line("isolation.kernel_release", "Its release.", report.kernel_release, verified),
+        _line("isolation.pause_kinds", "How it can be paused here.", list(report.pause_kinds), verified),
     ]
     for one in report.properties:
         lines.append(
@@ -342,59 +334,6 @@ def _isolation(report: IsolationReport) -> Lines:
     return lines
 
 
-def _exposure(info: SandboxInfo, terms: NetworkTerms | None) -> Lines:
-    brokered = [] if terms is None else [f"network:{one.name}" for one in terms.endpoints]
-    if terms is not None and terms.registries:
-        brokered.append("network:packages")
-    if terms is not None:
-        brokered += [f"credential:{one.name}" for one in terms.credentials]
-    what = "what stands in the lines of the network, by the egress broker" if brokered else "nothing"
-    lines = [
-        _line("exposure.inside", "Inside: the workspace, /tmp, and the host's system files read-only.", "inside"),
-        _line("exposure.brokered", f"Brokered: {what}.", brokered),
-        _line(
-            "exposure.outside", "Outside: all else of the network, other sandboxes, host processes, files.", "outside"
-        ),
-    ]
-    if terms is None:
-        return [*lines, _line("exposure.network", "Connections outward are refused and recorded.", "none")]
-    profiles = list(info.network or ())
-    text = (
-        f"Profiles that have to agree: {', '.join(profiles)}. Whatever else goes outward is refused; all is recorded."
-    )
-    lines.append(_line("exposure.network", text, profiles, "record:network.contact"))
-    for one in terms.endpoints:
-        lines.append(
-            _line(
-                f"exposure.network.{one.name}",
-                f"Brokered: {one.name} {one.how}.",
-                {"exposure": "brokered", "grants": list(one.grants)},
-                "record:network.contact",
-            )
-        )
-    for credential in terms.credentials:
-        text = f"Brokered: commands have a handle in `{credential.variable}`, the secret is put in at the edge."
-        lines.append(
-            _line(f"exposure.credential.{credential.name}", text, _credential(credential), "record:secret.used")
-        )
-    return lines
-
-
-def _credential(terms: CredentialTerms) -> dict[str, Any]:
-    return {
-        "exposure": "brokered",
-        "service": terms.base,
-        "identity": terms.name,
-        "methods": list(terms.methods),
-        "paths": list(terms.paths),
-        "access": terms.access,
-        "production": terms.production,
-        "reason": terms.purpose,
-        "budget": terms.budget,
-        "expires": None if terms.expires_at is None else terms.expires_at.isoformat(),
-    }
-
-
 def _reach(report: IsolationReport, terms: NetworkTerms | None) -> Lines:
     writable = sorted(mount.target for mount in report.mounts if mount.writable)
     verified = f"measured:{report.measured_at.isoformat()}" if report.mounts else NOT_VERIFIED
@@ -405,18 +344,19 @@ def _reach(report: IsolationReport, terms: NetworkTerms | None) -> Lines:
         _line(
             "effective_reach.credentials",
             "Credentials that it can use, without having them.",
-            [] if terms is None else [one.name for one in terms.credentials],
+            [] if terms is None else [one.terms.name for one in terms.credentials],
         ),
     ]
     if terms is None:
         return lines
-    for credential in terms.credentials:
+    for given in terms.credentials:
+        credential = given.terms
         text = f"{credential.base} as `{credential.name}`: {', '.join(credential.methods)} of {', '.join(credential.paths)}"
         lines.append(
             _line(
                 f"effective_reach.credential.{credential.name}",
                 f"{text}; {credential.access}.",
-                _credential(credential),
+                credential_value(given),
                 "record:secret.used",
             )
         )
@@ -455,7 +395,7 @@ def _not_prevented(report: IsolationReport, terms: NetworkTerms | None) -> Lines
             f"Code in the box can send what it has, and may have, to {endpoint.name} {endpoint.how}; that is recorded."
         )
         lines.append(_line(f"not_prevented.network.{endpoint.name}", text, endpoint.name, "record:network.contact"))
-    for credential in () if terms is None else terms.credentials:
+    for credential, *_ in () if terms is None else terms.credentials:
         text = (
             f"Code in the box can use credential `{credential.name}` for whatever it allows ({credential.access}: "
             f"{', '.join(credential.methods)} of {', '.join(credential.paths)} at {credential.base}); each use is recorded."
@@ -468,9 +408,23 @@ def _not_prevented(report: IsolationReport, terms: NetworkTerms | None) -> Lines
 
 def _lifecycle(info: SandboxInfo) -> Lines:
     return [
-        _line("lifecycle.timers", "No timer ends or pauses the sandbox.", None),
-        _line("lifecycle.on_timeout", "A command over its time is ended with its whole tree.", "end_command"),
+        _line(
+            "lifecycle.timers",
+            "After so many seconds without activity, and after so many in all, a timer acts.",
+            {
+                "idle_timeout_s": None if info.spec.idle_timeout_s is None else _number(info.spec.idle_timeout_s),
+                "max_age_s": None if info.spec.max_age_s is None else _number(info.spec.max_age_s),
+            },
+            "record:sandbox.expiring",
+        ),
+        _line("lifecycle.on_timeout", "What a timer does to the sandbox.", info.spec.on_timeout),
+        _line("lifecycle.command", "A command over its time is ended with its whole tree.", "end_command"),
         _line("lifecycle.end", "It ends by `sandbox.terminate`, or is `lost` if its keeper or the machine ends.", None),
+        _line(
+            "lifecycle.stop",
+            "`sandbox.stop` ends its processes, `sandbox.start` builds it again on the same workspace and session.",
+            None,
+        ),
         _line("lifecycle.server", "A restart of the server leaves it and its commands running.", "kept"),
         _line("lifecycle.background", "The workspace is temporary.", info.spec.background),
     ]

@@ -14,15 +14,19 @@ from coldframe.control.credentials import Credentials
 from coldframe.control.gate import Gate
 from coldframe.control.history import History
 from coldframe.control.ledger import Ledger
+from coldframe.control.lifecycle import Lifecycle
+from coldframe.control.lineage import Lineage
 from coldframe.control.network import Network
 from coldframe.control.outputs import Outputs
 from coldframe.control.probe import Probe
 from coldframe.control.receipts import Receipts
 from coldframe.control.rulebook import Rulebook
+from coldframe.control.sandbox_specs import ANY_LENGTH, Longest
 from coldframe.control.sandboxes import Sandboxes
 from coldframe.control.sessions import Sessions
 from coldframe.control.store import Store
 from coldframe.control.taints import Taints
+from coldframe.control.timers import Timers
 from coldframe.control.tokens import Tokens
 from coldframe.control.vault import Vault
 
@@ -38,11 +42,14 @@ class Control:
     tokens: Tokens
     rulebook: Rulebook
     sandboxes: Sandboxes
+    lifecycle: Lifecycle
+    timers: Timers
     contracts: Contracts
     gate: Gate
     receipts: Receipts
     outputs: Outputs
     history: History
+    lineage: Lineage
     taints: Taints
     network: Network
     credentials: Credentials
@@ -62,11 +69,14 @@ class Control:
         await self.network.start()
         await self.gate.recover()
         await self.history.catch_up()
+        self.timers.start()
         self.probe.start()
 
     async def close(self) -> None:
         """Let go of calls under way, which run on, and close the records. The host is its owner's to close."""
         await self.probe.close()
+        await self.timers.close()
+        await self.lifecycle.close()
         await self.gate.close()
         await self.network.close()
         await self.rulebook.close()
@@ -75,8 +85,16 @@ class Control:
         self.store.close()
 
 
-def build_control(*, data_dir: str, host: Host, clock: Callable[[], datetime], rules_path: str | None) -> Control:
-    """Put control together over `<data_dir>/control/`, which is made private to this user.
+def build_control(
+    *,
+    data_dir: str,
+    host: Host,
+    clock: Callable[[], datetime],
+    rules_path: str | None,
+    longest: Longest = ANY_LENGTH,
+) -> Control:
+    """Put control together over `<data_dir>/control/`, which is made private to this user. *longest* timers are the
+    operator's.
 
     Raises:
         WrongState: another process has it open.
@@ -95,7 +113,9 @@ def build_control(*, data_dir: str, host: Host, clock: Callable[[], datetime], r
     sessions = Sessions(store, ledger, clock)
     rulebook = Rulebook(store, ledger, host, clock, rules_path)
     contracts, contacts = Contracts(store, ledger, rulebook, clock), Contacts(store)
-    sandboxes = Sandboxes(store, ledger, agents, sessions, rulebook, contacts, host, clock, contracts.issue)
+    sandboxes = Sandboxes(
+        store, ledger, agents, sessions, rulebook, contacts, host, clock, contracts.issue, longest=longest
+    )
     taints = Taints(store, sandboxes, sessions, host)
     attribution = Attribution(ledger, contacts)
     vault = Vault(os.path.join(directory, "credentials.key"))
@@ -117,6 +137,11 @@ def build_control(*, data_dir: str, host: Host, clock: Callable[[], datetime], r
         decide_secret=credentials.answer,
     )
     history = History(store, ledger, host)
+    gate = Gate(store, ledger, rulebook, sandboxes, sessions, taints, network, credentials, history, clock)
+    timers = Timers(ledger, sandboxes, clock, longest, gate.is_busy)
+    lifecycle = Lifecycle(
+        *(store, ledger, agents, rulebook, contacts, sandboxes, taints, timers, host, clock), contracts.issue
+    )
     return Control(
         store=store,
         ledger=ledger,
@@ -125,11 +150,14 @@ def build_control(*, data_dir: str, host: Host, clock: Callable[[], datetime], r
         tokens=tokens,
         rulebook=rulebook,
         sandboxes=sandboxes,
+        lifecycle=lifecycle,
+        timers=timers,
         contracts=contracts,
-        gate=Gate(store, ledger, rulebook, sandboxes, sessions, taints, network, credentials, history, clock),
+        gate=gate,
         receipts=Receipts(ledger, sandboxes),
         outputs=Outputs(ledger, rulebook, sandboxes, sessions, taints, host),
         history=history,
+        lineage=Lineage(store, ledger),
         taints=taints,
         network=network,
         credentials=credentials,

@@ -111,6 +111,8 @@ class Flight:
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
     _outcome: ToolResult | BaseException | None = None
     _waiting: "list[asyncio.Future[None]]" = field(default_factory=list)
+    _ends: "list[asyncio.Future[None]]" = field(default_factory=list)
+    _has_ended: bool = False
 
     async def landed(self) -> ToolResult:
         """Return, or raise, what the call came to. Whoever stops waiting stops nothing else.
@@ -126,6 +128,23 @@ class Flight:
         if self._outcome is None:
             raise RuntimeError("the call has not landed")
         raise self._outcome
+
+    async def over(self, wait_s: float) -> None:
+        """Return when the call has its end, which for one in the background is after it was answered; or after *wait_s*."""
+        if not self._has_ended:
+            waiter = self.loop.create_future()
+            self._ends.append(waiter)
+            try:
+                await asyncio.wait([waiter], timeout=wait_s)
+            finally:
+                self._ends.remove(waiter)
+
+    def end(self) -> None:
+        """Nothing more is done for the call."""
+        self._has_ended = True
+        for waiter in self._ends:
+            if not waiter.done():
+                waiter.set_result(None)
 
     def take_watch(self) -> Watch | None:
         """Return the live output, once: it has room for one watcher."""

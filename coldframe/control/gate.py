@@ -22,7 +22,7 @@ from functools import partial
 from typing import Any
 
 from coldframe.contract.caller import Caller
-from coldframe.contract.command import CommandEvent
+from coldframe.contract.command import CommandEvent, InputState
 from coldframe.contract.errors import (
     ColdframeError,
     GuestLost,
@@ -31,9 +31,12 @@ from coldframe.contract.errors import (
     InvalidArgument,
     NotFound,
     RulesInvalid,
+    TooLarge,
+    WrongState,
 )
+from coldframe.contract.files import MOST_SENT_BYTES, SendInput
 from coldframe.contract.ledger import CallStarted, LedgerEntry
-from coldframe.contract.policy import CallContext, Decision, ResultContext, SecretContext
+from coldframe.contract.policy import CallContext, Decision, InputContext, ResultContext, SecretContext
 from coldframe.contract.tool import AllowedOperation, ToolResult
 from coldframe.control.admission import Admission
 from coldframe.control.call_records import (
@@ -45,6 +48,7 @@ from coldframe.control.history import History
 from coldframe.control.judged_outputs import JudgedOutputs
 from coldframe.control.judgement import (
     discovered_operations,
+    holds_back,
     judge_call,
     judge_result,
     judges_output,
@@ -197,6 +201,52 @@ class Gate:
                 flight.work.cancel()
             raise
 
+    async def send_input(
+        self,
+        caller: Caller,
+        sandbox_id: str,
+        command_id: str,
+        content: bytes,
+        *,
+        offset: int | None = None,
+        end: bool = False,
+        session_id: str | None = None,
+    ) -> InputState:
+        """Send *content* to the open input of a command, judged as if the command were called with it now.
+
+        Answers when all of it was taken, or after ten seconds for a command that does not read: the rest is to be sent
+        again from `taken` on. With *offset*, the place of its first byte, no byte is taken twice, however often it is sent.
+
+        Raises:
+            Refused, PolicyUnavailable, LedgerUnavailable: nothing was sent; recorded.
+            Conflict: the input goes on elsewhere; `taken` among the facts says where.
+            WrongState: the command has ended, reads no more, or got its whole input at the start.
+            TooLarge: more than MOST_SENT_BYTES.
+        """
+        if len(content) > MOST_SENT_BYTES:
+            raise TooLarge(
+                f"at most {MOST_SENT_BYTES} bytes are sent at once", hint="send it in parts", limit=MOST_SENT_BYTES
+            )
+        info, box = await self._admission.admit_input(
+            caller, sandbox_id, command_id, content, offset=offset, end=end, session_id=session_id
+        )
+        try:
+            # Also where it has ended: a request that is sent again is told that it was taken.
+            return await box.ask(SendInput(command_id=command_id, content=content, offset=offset, end=end))
+        except NotFound:
+            raise WrongState(
+                f"command `{command_id}` has ended long ago, or never began", command_id=command_id
+            ) from None
+        except GuestLost as error:
+            await self._sandboxes.check_alive(info.sandbox_id, error.message)
+            raise
+
+    async def await_end(self, command_id: str, wait_s: float) -> None:
+        """Return when the end of a command is recorded, or after *wait_s*. Whether it has ended is to be asked elsewhere."""
+        flight = self._flights.get(ids_of(command_id).call_id)
+        if flight is not None:
+            await flight.over(wait_s)
+
     def allowed(self, caller: Caller, sandbox_id: str) -> list[AllowedOperation]:
         """Return what the gate would answer now, without tools that are switched off here for the caller.
 
@@ -214,7 +264,8 @@ class Gate:
         """
         entry = self._ledger.entry(seq)
         body = {} if entry is None else entry.body
-        if entry is None or body.get("decision") is None or body.get("context") is None:
+        judged = body.get("context") or body.get("input")
+        if entry is None or body.get("decision") is None or judged is None:
             raise NotFound(f"ledger entry {seq} holds no decision", seq=seq)
         stored = Decision.model_validate(body["decision"])
         rules = self._rulebook.past(stored.rules_sha256)
@@ -228,7 +279,15 @@ class Gate:
             return stored, judge_result(context, output, rules)
         if entry.kind == "secret.used":
             return stored, decide_secret(SecretContext.model_validate(body["context"]), rules)
+        if body.get("input") is not None:
+            of = InputContext.model_validate(body["input"])
+            started = self._ledger.course(ids_of(of.command_id).call_id)["call.started"]
+            return stored, judge_call(of.whole(CallStarted.model_validate(started.body).context), rules)
         return stored, judge_call(CallContext.model_validate(body["context"]), rules)
+
+    def is_busy(self, sandbox_id: str) -> bool:
+        """Whether a call that may change something is under way in a sandbox; a command is until it has ended."""
+        return any(one.spec.writes for one in self._flights.values() if one.info.sandbox_id == sandbox_id)
 
     async def recover(self) -> None:
         """After a restart: finish every call that was under way, or record that it was interrupted.
@@ -315,6 +374,9 @@ class Gate:
             if flight.watch is not None:
                 flight.watch.close()
             self._flights.pop(flight.ids.call_id, None)
+            flight.end()
+            if flight.spec.writes:
+                self._sandboxes.note_activity(flight.info.sandbox_id)
 
     async def _settle_taint(self, flight: Flight) -> ColdframeError | None:
         """What runs next may see more than what ran before, and boxes with a network have to know. If they cannot be told,
@@ -406,6 +468,7 @@ class Gate:
         info = self._sandboxes.find(started.sandbox_id)
         spec = find_tool(started.tool)
         checked = spec.check({"command": started.command if started.command is not None else list(started.argv or ())})
+        rules = self._rules_of(started)
         return Flight(
             ids=ids_of(started.call_id),
             started=started,
@@ -415,12 +478,13 @@ class Gate:
             spec=spec,
             arguments=checked,
             facts=checked.facts(),
-            rules=self._rules_of(started),
+            rules=rules,
             decision=started.decision,
             box=PastBox(self._sandboxes, info),
             taint=self._sessions.get(started.session_id).taint,
             recovered=True,
             attach=True,
+            keep_output=holds_back(rules, started.tool),
         )
 
     def _rules_of(self, started: CallStarted) -> RuleSet:

@@ -21,6 +21,7 @@ from coldframe.contract.errors import ColdframeError, HostUnreachable, LedgerUna
 from coldframe.contract.ledger import CallRefused, CallStarted, LedgerEntry
 from coldframe.contract.ports import Host
 from coldframe.control.checkpoints import canonical
+from coldframe.control.derivation import given_by, ids_of_given
 from coldframe.control.ledger import Ledger, format_time, parse_time
 from coldframe.control.store import Store, metadata
 
@@ -31,6 +32,8 @@ PUT_OFF_S = 0.1
 RETRY_S = 1.0
 KEEP_EVERY = 64
 """Entries between two records of the position: each costs a page of the log, and a restart reads these entries again."""
+MOST_LINEAGE_IDS = 100
+"""In one line. Lineage has all."""
 _KEEP = "INSERT OR REPLACE INTO history_position (id, seq) VALUES (1, ?)"
 _GONE = (
     "SELECT 1 FROM ledger WHERE subject = ? AND subject IS NOT call_id AND seq > ? "
@@ -307,7 +310,7 @@ def history_line(entry: LedgerEntry, started: CallStarted | None) -> bytes:
         fields |= _asked(started)
         fields["runtime_path"] = started.inputs.runtime_path if started.inputs is not None else None
         if entry.kind == "call.ended":
-            fields |= _ended(entry.body, started)
+            fields |= _ended(entry.subject, entry.body, started)
         else:
             fields |= {
                 "attempt": "interrupted",
@@ -336,7 +339,7 @@ def _asked(record: CallStarted | CallRefused) -> dict[str, Any]:
     }
 
 
-def _ended(body: dict[str, Any], started: CallStarted) -> dict[str, Any]:
+def _ended(call_id: str, body: dict[str, Any], started: CallStarted) -> dict[str, Any]:
     """From the body of `call.ended` as it was written."""
     allowed = "approved" if started.approval_id is not None else "allowed"
     out, err, decision = body.get("stdout") or {}, body.get("stderr") or {}, body.get("decision") or {}
@@ -356,7 +359,7 @@ def _ended(body: dict[str, Any], started: CallStarted) -> dict[str, Any]:
         "stderr_sha256": err.get("sha256"),
         "endpoints": body.get("endpoints", []),
         "taint_after": body["taint_after"],
-        "lineage_ids": body.get("lineage_ids", []),
+        "lineage_ids": ids_of_given(call_id, given_by(body)[:MOST_LINEAGE_IDS]),
         "error_code": body.get("error_code"),
         "result_decision": decision.get("outcome"),
         "result_rule": decision.get("rule_id"),

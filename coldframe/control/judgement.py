@@ -23,7 +23,7 @@ from coldframe.contract.errors import (
     next_action,
 )
 from coldframe.contract.policy import CallContext, Decision, Hook, Label, Outcome, ResultContext
-from coldframe.contract.sandbox import SandboxInfo
+from coldframe.contract.sandbox import WITH_BOX, SandboxInfo
 from coldframe.contract.tool import AllowedOperation
 from coldframe.control.rights import PERMISSIONS, require
 from coldframe.policy.hooks import decide_call, decide_result, reads_output
@@ -57,6 +57,9 @@ def build_context(
         command = shlex.join(facts.argv)
     elif facts.command is not None:
         reading = read_shell(facts.command)
+        if facts.shell_session is not None and reading.certainty == "complete":
+            why = "a shell session may give words another meaning"
+            reading = reading.model_copy(update={"certainty": "opaque", "opaque_because": (why,)})
     return CallContext(
         tool=tool,
         agent_id=info.agent_id or "background",
@@ -224,7 +227,7 @@ def _by_rule(
     condition: str,
 ) -> AllowedOperation:
     operation = f"tool.{name}{suffix}"
-    if info.state.state != "running":
+    if info.state.state != "running" and (info.state.state not in WITH_BOX or all_tools()[name].writes):
         stopped = f"the sandbox is {info.state.state}"
         return AllowedOperation(operation=operation, answer="deny", condition=stopped, rule_id="state")
     try:

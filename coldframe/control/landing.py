@@ -5,6 +5,7 @@ keeps the result, and after a crash the gate makes the same record from it, unde
 committed before its result is delivered.
 """
 
+import asyncio
 import hashlib
 import json
 import logging
@@ -18,7 +19,7 @@ from coldframe.contract.errors import (
     HostUnreachable,
     PolicyUnavailable,
 )
-from coldframe.contract.ledger import CallStarted, LedgerEntry
+from coldframe.contract.ledger import CallStarted, LedgerEntry, Shown
 from coldframe.contract.policy import Decision, Label, Outcome, ResultContext
 from coldframe.contract.tool import ToolResult
 from coldframe.control.call_records import ended_record, endpoint, interrupted_record
@@ -40,6 +41,8 @@ from coldframe.policy.labels import join
 from coldframe.tools.registry import Answer, Ran
 
 _log = logging.getLogger("coldframe.gate")
+DIGESTED_AT_ONCE_BYTES = 1024**2
+"""Of what a tool shows: more is digested in a thread, while others are served."""
 
 
 class Landing:
@@ -93,6 +96,7 @@ class Landing:
                 refusal = refusal_of(decision)
         except PolicyUnavailable as failure:
             refusal = failure
+        shown = await _shown(ran)
         ended_at = self._clock()
         key = flight.started.idempotency_key
         found_again = ran is not None and ran.command is not None and error is None and refusal is None
@@ -115,6 +119,7 @@ class Landing:
                 ended_at,
                 ran,
                 error,
+                shown,
                 taint,
                 reason,
                 taint,
@@ -211,6 +216,18 @@ async def show(history: History) -> None:
         await history.show()
     except ColdframeError as error:
         _log.warning("history is behind: %s", error.message)
+
+
+async def _shown(ran: Ran | None) -> Shown | None:
+    """The digest of what a tool hands out, for lineage. Of what a command prints it is on record anyway."""
+    if ran is None or ran.command is not None or ran.output is bytes:
+        return None
+    output = ran.output()
+    if len(output) > DIGESTED_AT_ONCE_BYTES:
+        digest = await asyncio.to_thread(hashlib.sha256, output)
+    else:
+        digest = hashlib.sha256(output)
+    return Shown(bytes=len(output), sha256=digest.hexdigest(), whole=ran.whole)
 
 
 def _result_context(

@@ -261,6 +261,11 @@ class Ledger:
         found = self._read(query, [sandbox_id, *kinds, before])
         return found[0] if found else None
 
+    def course(self, call_id: str) -> dict[str, LedgerEntry]:
+        """How a call began and ended, by kind; without what was sent to its input meanwhile, which may be much."""
+        kinds = ("call.started", "call.refused", "call.ended", "call.interrupted")
+        return {entry.kind: entry for entry in self.entries(call_id=call_id, kinds=kinds)}
+
     def entry(self, seq: int) -> LedgerEntry | None:
         """The one entry of that number."""
         found = self._read(f"{_SELECT} WHERE seq = ?", [seq])

@@ -33,13 +33,12 @@ from coldframe.contract.network import (
 )
 from coldframe.contract.policy import Label, Outcome, Role
 from coldframe.contract.ports import Host
-from coldframe.contract.sandbox import SandboxInfo, SessionInfo
+from coldframe.contract.sandbox import ENDED, SandboxInfo, SessionInfo
 from coldframe.control.attribution import Attribution, Runs
 from coldframe.control.contacts import CHANGES_AT_ONCE, Contacts, Wanted
 from coldframe.control.ledger import Ledger, format_time
 from coldframe.control.rights import require
 from coldframe.control.rulebook import Rulebook
-from coldframe.control.sandbox_rows import ENDED
 from coldframe.control.sandboxes import Sandboxes
 from coldframe.control.sessions import Sessions
 from coldframe.control.store import Store
@@ -222,7 +221,7 @@ class Network:
 
     async def _decided(self, question: NetworkQuestion) -> NetworkAnswer:
         info = self._sandboxes.find(question.sandbox_id)
-        self._sandboxes.require_running(info)
+        self._sandboxes.require_running(info, reads_only=True)  # what came on its way before a pause is answered
         if question.kind == "secret":
             return await self._decide_secret(question, info)
         await self._taints.rise(question.sandbox_id, question.label)
@@ -353,7 +352,7 @@ class Network:
         known = self._contacts.find(info.sandbox_id, contact.contact_id)
         if known is None:
             session_id = _session_at(sessions, contact.began_at) or info.session_id
-            command_id = runs.command_at(contact.began_at)
+            command_id = runs.command_of(contact)
         else:
             session_id, command_id = known.session_id, known.contact.command_id
         contact = contact.model_copy(update={"command_id": command_id})
@@ -376,7 +375,8 @@ class Network:
             "command_id": command_id,
             **contact.model_dump(mode="json", exclude={"command_id"}),
         }
-        append("network.contact" if is_allowed else "network.denied", contact.contact_id, body)
+        kind = "network.lookup" if record.event == "looked-up" else "network.contact"
+        append(kind if is_allowed else "network.denied", contact.contact_id, body)
         if known is None:
             self._contacts.add(info.sandbox_id, info.agent_id, session_id, shown, is_open=is_open)
         else:

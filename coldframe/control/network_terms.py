@@ -5,6 +5,7 @@ line has every one of these. What a denying rule takes away of an endpoint in pa
 Not here: what rules of the hooks refuse beyond that, which only the moment tells.
 """
 
+from datetime import datetime
 from functools import lru_cache
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -29,6 +30,14 @@ class Endpoint(NamedTuple):
     """One for each rule that lets it through, of every profile."""
 
 
+class GivenCredential(NamedTuple):
+    """A credential, and who gave it when."""
+
+    terms: CredentialTerms
+    granted_by: str
+    granted_at: datetime
+
+
 class NetworkTerms(NamedTuple):
     """All endpoints, or as many as are told."""
 
@@ -37,7 +46,7 @@ class NetworkTerms(NamedTuple):
     """Endpoints that are not told."""
     registries: bool
     """Whether packages can be had from the registries of this machine."""
-    credentials: tuple[CredentialTerms, ...] = ()
+    credentials: tuple[GivenCredential, ...] = ()
     """That can be used, and are accepted by something that can be reached."""
 
 

@@ -14,11 +14,20 @@ from typing import Literal, NamedTuple, cast
 from coldframe.contract.caller import Caller
 from coldframe.contract.command import CommandEvent, CommandInfo, CommandResult, Ended, FileChanges, OutputChunk
 from coldframe.contract.errors import DeniedByRule, GuestLost, InvalidArgument, NotFound, WrongState
-from coldframe.contract.files import ListCommands, ResizeTerminal, SignalCommand
+from coldframe.contract.files import (
+    ChangeLimits,
+    EndShell,
+    ListCommands,
+    ListShells,
+    ProcessInfo,
+    ResizeTerminal,
+    ShellInfo,
+    SignalCommand,
+)
 from coldframe.contract.ledger import CallEnded, CallStarted, LedgerEntry
 from coldframe.contract.policy import Label, Outcome, Role
 from coldframe.contract.ports import Host
-from coldframe.contract.sandbox import SandboxInfo
+from coldframe.contract.sandbox import WITH_BOX, SandboxInfo
 from coldframe.contract.tool import OutputWindow
 from coldframe.control.call_records import ids_of
 from coldframe.control.command_states import with_status
@@ -30,6 +39,7 @@ from coldframe.control.sandboxes import Sandboxes
 from coldframe.control.sessions import Sessions
 from coldframe.control.taints import Taints
 from coldframe.policy.labels import join
+from coldframe.tools.registry import check_limits
 
 WINDOW_CAP_BYTES = 16 * 1024 * 1024
 """Most bytes in one window."""
@@ -105,7 +115,16 @@ class Outputs:
         if known is None:
             result = await self._stored_result(info, command_id)
             known = _info_of(call.started, "lost" if result is None else "ended", result)
-        return with_status(self._shown(caller, call, known), began=call.began)
+        shown = with_status(self._shown(caller, call, known), began=call.began)
+        if shown.status is None or shown.status.code != "CANCELLED":
+            return shown
+        by = f"ended because `{self._canceller(command_id)}` asked"
+        return shown.model_copy(update={"status": shown.status.model_copy(update={"message": by})})
+
+    def _canceller(self, command_id: str) -> str:
+        """Who asked first."""
+        asked = self._ledger.entries(kinds=("command.signalled",), subject=command_id)
+        return next((str(entry.body["caller"]) for entry in asked if entry.body["cancel"]), "somebody")
 
     async def output(
         self,
@@ -182,16 +201,18 @@ class Outputs:
     ) -> None:
         """Signal the whole tree of a command; with *cancel*, end it and count it as cancelled. Recorded.
 
+        In a paused sandbox KILL ends it at once, and any other signal is heard when it is resumed.
+
         Raises:
             GrantMissing, NotFound: not the caller's.
-            WrongState: the sandbox does not run.
+            WrongState: the sandbox has no processes.
         """
         require(caller, "command.signal")
         if not 0 < signal <= MAX_SIGNAL:
             raise InvalidArgument(f"`{signal}` is no signal", argument="signal")
         info = self._sandboxes.get(caller, sandbox_id)
         self._call(info, command_id)
-        box = await self._sandboxes.box(info)
+        box = await self._sandboxes.box(info, reads_only=True)
         body = {
             "sandbox_id": info.sandbox_id,
             "agent_id": info.agent_id,
@@ -202,6 +223,64 @@ class Outputs:
         }
         self._ledger.append("command.signalled", command_id, body)
         await box.ask(SignalCommand(command_id=command_id, signal=signal, cancel=cancel))
+
+    async def change_limits(
+        self,
+        caller: Caller,
+        sandbox_id: str,
+        command_id: str,
+        *,
+        timeout_s: float | None = None,
+        idle_timeout_s: float | None = None,
+        cpu_s: float | None = None,
+    ) -> None:
+        """Raise or lower limits of a command that runs, each counted from its start. Recorded. Raises like `signal`.
+
+        Raises:
+            InvalidArgument: none is given, or one is over what the sandbox has.
+        """
+        require(caller, "command.signal")
+        info = self._sandboxes.get(caller, sandbox_id)
+        self._call(info, command_id)
+        wanted = {"timeout_s": timeout_s, "idle_timeout_s": idle_timeout_s, "cpu_s": cpu_s}
+        given = {name: value for name, value in wanted.items() if value is not None}
+        if not given:
+            raise InvalidArgument(
+                "give at least one of `timeout_s`, `idle_timeout_s` and `cpu_s`", argument="timeout_s"
+            )
+        check_limits(info.spec.limits, **given)
+        box = await self._sandboxes.box(info)
+        await self._sandboxes.hold_to_limits(info.sandbox_id, box)
+        body = {
+            "sandbox_id": info.sandbox_id,
+            "agent_id": info.agent_id,
+            "command_id": command_id,
+            "caller": caller.name,
+            **{f"{name.removesuffix('_s')}_ms": round(value * 1000) for name, value in given.items()},
+        }
+        self._ledger.append("command.limits_changed", command_id, body)
+        await box.ask(
+            ChangeLimits(command_id=command_id, timeout_s=timeout_s, idle_timeout_s=idle_timeout_s, cpu_s=cpu_s)
+        )
+
+    async def shells(self, caller: Caller, sandbox_id: str) -> list[ShellInfo]:
+        """Return the shell sessions of a sandbox. Raises WrongState if it does not run."""
+        require(caller, "command.read")
+        box = await self._sandboxes.box(self._sandboxes.get(caller, sandbox_id))
+        return list((await box.ask(ListShells())).shells)
+
+    async def end_shell(self, caller: Caller, sandbox_id: str, name: str) -> None:
+        """Forget a shell session. Recorded. Raises NotFound, and Conflict while it runs a command."""
+        require(caller, "command.signal")
+        info = self._sandboxes.get(caller, sandbox_id)
+        box = await self._sandboxes.box(info)
+        body = {"sandbox_id": info.sandbox_id, "agent_id": info.agent_id, "name": name[:80], "caller": caller.name}
+        self._ledger.append("shell.ended", info.sandbox_id, body)
+        await box.ask(EndShell(name=name))
+
+    async def ports(self, caller: Caller, sandbox_id: str) -> list[ProcessInfo]:
+        """Return the processes that listen at some port. Raises like `Sandboxes.processes`."""
+        return [one for one in await self._sandboxes.processes(caller, sandbox_id) if one.ports]
 
     async def resize(self, caller: Caller, sandbox_id: str, command_id: str, *, columns: int, rows: int) -> None:
         """Change the size of a command's terminal. Raises like `signal`."""
@@ -238,7 +317,7 @@ class Outputs:
             await self._taints.settle(info)
 
     def _call(self, info: SandboxInfo, command_id: str) -> _Call:
-        entries = {entry.kind: entry for entry in self._ledger.entries(call_id=ids_of(command_id).call_id)}
+        entries = self._ledger.course(ids_of(command_id).call_id)
         started = entries.get("call.started")
         if started is None or started.body.get("command_id") != command_id:
             raise NotFound(f"no command `{command_id[:80]}`", command_id=command_id[:80])
@@ -259,10 +338,10 @@ class Outputs:
             after = batch[-1].seq
 
     async def _live(self, info: SandboxInfo, command_id: str | None) -> dict[str, CommandInfo]:
-        if info.state.state != "running":
+        if info.state.state not in WITH_BOX:
             return {}
         with contextlib.suppress(GuestLost, NotFound):
-            box = await self._sandboxes.box(info)
+            box = await self._sandboxes.box(info, reads_only=True)
             answer = await box.ask(ListCommands(command_id=command_id))
             return {one.command_id: one for one in answer.commands}
         return {}

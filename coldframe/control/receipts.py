@@ -31,7 +31,7 @@ class Receipts:
         """
         require(caller, "receipt.read")
         ids = ids_of(receipt_id)
-        entries = {entry.kind: entry for entry in self._ledger.entries(call_id=ids.call_id)}
+        entries = self._ledger.course(ids.call_id)
         begin, end = entries.get("call.started"), entries.get("call.ended")
         if begin is None or ids.receipt_id != receipt_id:
             raise NotFound(f"no receipt `{receipt_id[:80]}`", receipt_id=receipt_id[:80])

@@ -21,6 +21,7 @@ import sqlalchemy as sa
 
 from coldframe.contract.caller import Caller
 from coldframe.contract.errors import ColdframeError, GrantMissing, NotFound, PolicyUnavailable, RulesInvalid
+from coldframe.contract.policy import PolicyChange
 from coldframe.contract.ports import Host
 from coldframe.control.ledger import Ledger
 from coldframe.control.rights import require
@@ -28,6 +29,8 @@ from coldframe.control.store import Store, metadata
 from coldframe.policy.rules import DEFAULT_RULES, RuleSet, load_rules
 
 RULE_FILE_CAP_BYTES = 4 * 1024 * 1024
+MOST_CHANGES = 100
+"""That are listed at once: each is read with its text."""
 TELL_AGAIN_S = 1.0
 """Pause before the host is told once more which rules hold."""
 _log = logging.getLogger(__name__)
@@ -42,6 +45,9 @@ rule_sets = sa.Table(
     sa.Column("text", sa.Text, nullable=False),
 )
 
+_SINCE = """SELECT min(loaded_at) FROM rule_sets WHERE number > coalesce((SELECT max(number) FROM rule_sets
+WHERE sha256 != (SELECT sha256 FROM rule_sets ORDER BY number DESC LIMIT 1)), 0)"""
+
 
 class Rulebook:
     """Holds the set in force. Loading is for owners and admins, and is recorded with both digests."""
@@ -55,6 +61,8 @@ class Rulebook:
         self._clock = clock
         self._path = rules_path
         self._current: RuleSet | None = None
+        self.since: datetime | None = None
+        """When the set in force came into force, however often it was loaded again since; None without one."""
         self._loading = asyncio.Lock()
         self._work: set[asyncio.Task[None]] = set()
         self._past: dict[str, RuleSet] = {}
@@ -69,6 +77,7 @@ class Rulebook:
         last = self._newest(None)
         if last is not None:
             self._current = self._restored(last)
+            self.since = None if self._current is None else self._find_since()
         if self._path is None:
             if last is None:
                 self._take(DEFAULT_RULES, origin="default", caller=None)
@@ -105,9 +114,9 @@ class Rulebook:
     def text(self) -> str:
         return self.current.text
 
-    async def load(self, text: str, *, caller: Caller) -> RuleSet:
+    async def load(self, text: str, *, caller: Caller, reason: str = "") -> RuleSet:
         """Validate *text* and bring it into force, here and for the connections of every box. A caller that leaves changes
-        nothing about that.
+        nothing about that. *reason* is kept with it.
 
         Raises:
             GrantMissing: the caller may not; recorded.
@@ -118,22 +127,28 @@ class Rulebook:
         try:
             require(caller, "policy.load")
             rules = _loaded(text)
-            work = asyncio.ensure_future(self._bring_into_force(rules, caller))
+            work = asyncio.ensure_future(self._bring_into_force(rules, caller, reason))
             self._work.add(work)
             work.add_done_callback(self._work.discard)
             await asyncio.shield(work)
         except (GrantMissing, RulesInvalid) as error:
             digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-            body = {"caller": caller.name, "code": error.code, "reason": error.message, "sha256": digest}
+            body = {
+                "caller": caller.name,
+                "code": error.code,
+                "reason": error.message,
+                "sha256": digest,
+                "loaded_because": reason,
+            }
             self._ledger.append("policy.refused", digest, body)
             raise
         return rules
 
-    async def _bring_into_force(self, rules: RuleSet, caller: Caller) -> None:
+    async def _bring_into_force(self, rules: RuleSet, caller: Caller, reason: str) -> None:
         async with self._loading:
             try:
                 await self._host.use_network_rules(rules.text)
-                self._take(rules, origin="call", caller=caller)
+                self._take(rules, origin="call", caller=caller, reason=reason)
             except RulesInvalid:
                 raise  # and the host has what it had
             except BaseException:
@@ -176,6 +191,28 @@ class Rulebook:
             with contextlib.suppress(asyncio.CancelledError, ColdframeError):
                 await task
 
+    def log(self, caller: Caller, *, after: int = 0, limit: int = MOST_CHANGES) -> list[PolicyChange]:
+        """How the rules have changed, the first first, past number *after*. Raises GrantMissing."""
+        require(caller, "policy.read")
+        entries = self._ledger.entries(after=after, limit=min(limit, MOST_CHANGES), kinds=("policy.changed",))
+        return [
+            PolicyChange(
+                seq=entry.seq,
+                at=entry.at,
+                caller=entry.body["caller"],
+                origin=entry.body["origin"],
+                reason=entry.body.get("reason", ""),
+                sha256_before=entry.body["sha256_before"],
+                sha256=entry.body["sha256_after"],
+            )
+            for entry in entries
+        ]
+
+    def text_of(self, caller: Caller, sha256: str) -> str:
+        """The text of a set that was ever in force, as it was loaded. Raises GrantMissing, NotFound."""
+        require(caller, "policy.read")
+        return self._text_of(sha256)
+
     def past(self, sha256: str) -> RuleSet:
         """Return the set with that digest, in force or not.
 
@@ -185,14 +222,19 @@ class Rulebook:
         if self._current is not None and self._current.sha256 == sha256:
             return self._current
         if sha256 not in self._past:
-            with self._store.transaction() as connection:
-                row = connection.execute(sa.select(rule_sets.c.text).where(rule_sets.c.sha256 == sha256)).first()
-            if row is None:
-                raise NotFound(f"no rule set `{sha256[:80]}` was ever in force")
-            self._past[sha256] = load_rules(row.text)
+            self._past[sha256] = load_rules(self._text_of(sha256))
         return self._past[sha256]
 
-    def _take(self, rules: RuleSet, *, origin: str, caller: Caller | None) -> None:
+    def _text_of(self, sha256: str) -> str:
+        with self._store.transaction() as connection:
+            row = connection.execute(sa.select(rule_sets.c.text).where(rule_sets.c.sha256 == sha256)).first()
+        if row is None:
+            raise NotFound(
+                f"no rule set `{sha256[:80]}` was ever in force", hint="list them with `coldframe policy log`"
+            )
+        return str(row.text)
+
+    def _take(self, rules: RuleSet, *, origin: str, caller: Caller | None, reason: str = "") -> None:
         before = None if self._current is None else self._current.sha256
         body = {
             "sha256_before": before,
@@ -201,6 +243,7 @@ class Rulebook:
             "settings_after": rules.settings.model_dump_json(),
             "origin": origin,
             "caller": None if caller is None else caller.name,
+            "reason": reason,
             "text": rules.text,
         }
         with self._store.transaction(durable=True) as connection:
@@ -210,7 +253,13 @@ class Rulebook:
                 )
             )
             self._ledger.append("policy.changed", rules.sha256, body, connection=connection, durable=True)
-        self._current = rules
+            since = self._find_since()
+        self._current, self.since = rules, since
+
+    def _find_since(self) -> datetime:
+        """Of the newest set."""
+        ((loaded_at,),) = self._store.read(_SINCE)
+        return datetime.fromisoformat(loaded_at)
 
     def _newest(self, origin: str | None) -> str | None:
         query = sa.select(rule_sets.c.text).order_by(rule_sets.c.number.desc()).limit(1)

@@ -35,8 +35,8 @@ INSERT = (
 )
 SET_RUNNING = "UPDATE sandboxes SET report = ?, state = ? WHERE sandbox_id = ?"
 SET_REPORT = "UPDATE sandboxes SET report = ? WHERE sandbox_id = ?"
+SET_SPEC = "UPDATE sandboxes SET spec = ? WHERE sandbox_id = ?"
 SET_STATE = "UPDATE sandboxes SET state = ? WHERE sandbox_id = ?"
-ENDED = ("terminated", "lost", "failed")
 
 
 @lru_cache(maxsize=1024)
@@ -68,16 +68,29 @@ def fallen_walls(degraded: tuple[str, ...]) -> list[str]:
     return [name for name in degraded if not name.startswith("limit:")]
 
 
-def state_object(sandbox_id: str, state: SandboxState, since: datetime, *, message: str = "") -> StateObject:
-    """Return the state with what can be done in it."""
+def finishing(state: StateObject) -> str:
+    """What finishes a stopping one: `sandbox.stop` or `sandbox.terminate`."""
+    return str(state.next_actions[0]["op"]) if state.next_actions else "sandbox.terminate"
+
+
+def state_object(
+    sandbox_id: str, state: SandboxState, since: datetime, *, message: str = "", finish: str = "sandbox.terminate"
+) -> StateObject:
+    """Return the state with what can be done in it. *finish* is what finishes a stopping one, if nothing else does."""
     create = next_action("sandbox.create", "makes a new sandbox on the same workspace")
+    terminate = next_action("sandbox.terminate", "ends it; the files of an agent are kept", sandbox_id=sandbox_id)
+    resume = next_action("sandbox.resume", "lets it go on", sandbox_id=sandbox_id)
     actions: dict[str, list[NextAction]] = {
         "starting": [next_action("sandbox.get", "tells when it runs", sandbox_id=sandbox_id)],
-        "running": [
-            next_action("tool.call", "runs a tool in it", sandbox_id=sandbox_id),
-            next_action("sandbox.terminate", "ends it; the files of an agent are kept", sandbox_id=sandbox_id),
+        "running": [next_action("tool.call", "runs a tool in it", sandbox_id=sandbox_id), terminate],
+        "pausing": [next_action("sandbox.pause", "finishes what was begun", sandbox_id=sandbox_id), resume],
+        "paused": [resume, next_action("read_file", "reads its files as they are"), terminate],
+        "resuming": [resume],
+        "stopping": [next_action(finish, "finishes what was begun", sandbox_id=sandbox_id)],
+        "stopped": [
+            next_action("sandbox.start", "starts it again on the same workspace", sandbox_id=sandbox_id),
+            terminate,
         ],
-        "stopping": [next_action("sandbox.terminate", "finishes what was begun", sandbox_id=sandbox_id)],
         "terminated": [create],
         "lost": [create, next_action("command.output", "gives the output that was kept", sandbox_id=sandbox_id)],
         "failed": [create, next_action("host.doctor", "tells what is missing on this machine")],
@@ -88,6 +101,6 @@ def state_object(sandbox_id: str, state: SandboxState, since: datetime, *, messa
         code={"lost": "GUEST_LOST", "failed": "INTERNAL"}.get(state),
         family={"lost": "infrastructure", "failed": "infrastructure"}.get(state),
         message=message,
-        retryable=state in ("starting", "stopping"),
+        retryable=state in ("starting", "pausing", "resuming", "stopping"),
         next_actions=tuple(actions[state]),
     )

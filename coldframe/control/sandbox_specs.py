@@ -1,5 +1,7 @@
 """What may be asked for when a sandbox is made, and what the rules leave of it."""
 
+from typing import NamedTuple
+
 from coldframe.contract.caller import Caller
 from coldframe.contract.errors import GrantMissing, InvalidArgument
 from coldframe.contract.policy import Role
@@ -10,6 +12,39 @@ from coldframe.policy.rules import RuleSet
 
 MOST_DENIED = 256
 """Programs that whoever makes a sandbox may deny in it beside the rules."""
+
+
+_LATER = ("denied_programs", "idle_timeout_s", "max_age_s", "on_timeout")
+
+
+class Longest(NamedTuple):
+    """What the operator lets timers be; None for anything."""
+
+    idle_s: float | None = None
+    age_s: float | None = None
+
+
+ANY_LENGTH = Longest()
+
+
+def timed(spec: SandboxSpec, longest: Longest) -> SandboxSpec:
+    """With the operator's timers where it has none.
+
+    Raises:
+        InvalidArgument: it asks for longer ones.
+    """
+    changed = {}
+    for name, most in (("idle_timeout_s", longest.idle_s), ("max_age_s", longest.age_s)):
+        wanted = getattr(spec, name)
+        if most is not None and wanted is None:
+            changed[name] = most
+        elif most is not None and wanted > most:
+            raise InvalidArgument(
+                f"`{name}` of {wanted:g} is over {most:g}, which the operator of this installation has set",
+                hint=f"ask for {most:g} or less",
+                argument=name,
+            )
+    return spec.model_copy(update=changed) if changed else spec
 
 
 def check_denied(names: tuple[str, ...]) -> None:
@@ -75,11 +110,12 @@ def tightened(spec: SandboxSpec, rules: RuleSet | None) -> SandboxSpec:
 def digests_of(spec: SandboxSpec) -> list[str]:
     """What was asked for, as it is remembered with the key, and behind that as earlier versions have remembered the same.
 
-    None of them knew `denied_programs`, so that is told only where there are some. Before there was a network, everybody
+    None of them knew `denied_programs` and timers, so those are told only where there are some. Before there was a network, everybody
     was told to have asked for `none`; so whoever asks for that now is told in other words, and is not taken for somebody
     who asks for nothing.
     """
-    told = spec.model_dump(mode="json", exclude=None if spec.denied_programs else {"denied_programs"})
+    unsaid = {name for name in _LATER if getattr(spec, name) == SandboxSpec.model_fields[name].default}
+    told = spec.model_dump(mode="json", exclude=unsaid)
     forms = [told]
     if spec.network is None or spec.network == NONE:
         forms = [{**told, "network": None if spec.network is None else [NONE]}, {**told, "network": NONE}]

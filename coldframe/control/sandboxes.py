@@ -1,18 +1,21 @@
-"""Sandboxes: create, look at, end; and what becomes of them when a process of ours dies.
+"""Sandboxes: create, look at, and what becomes of them when a process of ours dies. What else becomes of them is asked for
+in `lifecycle.py`.
 
 A row is written before anything is built, so that a crash leaves something to clean up by. Creation is all
 or nothing: what cannot be built leaves no row, no session, no box. The state is what the host says, checked at
-start and whenever a call finds the box gone; there is no poll.
+start and whenever a call finds the box gone; there is no poll. Whatever changes it goes through `move`.
 """
 
 import asyncio
 import builtins
 import contextlib
+import itertools
 import json
 import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
+from weakref import WeakValueDictionary
 
 import sqlalchemy as sa
 
@@ -27,15 +30,25 @@ from coldframe.contract.errors import (
     IsolationUnavailable,
     NextAction,
     NotFound,
+    PauseKindUnsupported,
     WrongState,
     next_action,
 )
 from coldframe.contract.files import ListProcesses, ListRuntimes, ProcessInfo, Runtime, TightenLimits
 from coldframe.contract.isolation import IsolationReport
+from coldframe.contract.network import NetworkAccess
 from coldframe.contract.policy import Label, Outcome, Role
 from coldframe.contract.ports import Box, Host
-from coldframe.contract.sandbox import Limits, SandboxInfo, SandboxSpec, SessionInfo
-from coldframe.contract.state import StateObject
+from coldframe.contract.sandbox import (
+    ENDED,
+    TRANSITIONS,
+    WITH_BOX,
+    Limits,
+    SandboxInfo,
+    SandboxSpec,
+    SandboxState,
+    SessionInfo,
+)
 from coldframe.control.agents import Agents
 from coldframe.control.contacts import Contacts
 from coldframe.control.judgement import build_context, digest_of, judge_call
@@ -45,7 +58,6 @@ from coldframe.control.networked import Networked, find_access, find_profiles
 from coldframe.control.rights import require
 from coldframe.control.rulebook import Rulebook
 from coldframe.control.sandbox_rows import (
-    ENDED,
     FIELDS,
     INSERT,
     SET_REPORT,
@@ -53,13 +65,22 @@ from coldframe.control.sandbox_rows import (
     SET_STATE,
     degraded_of,
     fallen_walls,
+    finishing,
     sandboxes,
     state_object,
     stored_spec,
     stored_state,
     weak_points,
 )
-from coldframe.control.sandbox_specs import check_denied, check_limits, digests_of, restricted, tightened
+from coldframe.control.sandbox_specs import (
+    Longest,
+    check_denied,
+    check_limits,
+    digests_of,
+    restricted,
+    tightened,
+    timed,
+)
 from coldframe.control.sessions import Sessions
 from coldframe.control.store import Kept, Store
 from coldframe.policy.labels import join, parse
@@ -84,6 +105,8 @@ class Sandboxes:
         host: Host,
         clock: Callable[[], datetime],
         issue_contract: IssueContract,
+        *,
+        longest: Longest,
     ) -> None:
         self._store = store
         self._ledger = ledger
@@ -94,6 +117,7 @@ class Sandboxes:
         self._host = host
         self._clock = clock
         self._issue_contract = issue_contract
+        self._longest = longest
         self._kept: Kept[SandboxInfo] = Kept(store, self._load)
         self._kept_under: RuleSet | None = None
         self._told: dict[str, Limits] = {}
@@ -102,6 +126,11 @@ class Sandboxes:
         self.networked = Networked()
         self.used: set[str] = set()
         """Those in which something may run that the probe has not measured; it takes out what it has."""
+        self.active: dict[str, datetime] = {}
+        """When something was done last in those that were used since this server began."""
+        self.begun: Callable[[SandboxInfo], None] = lambda _: None
+        """Told of each that runs from now on, by whichever way."""
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._keyed = KeyedCalls(store)
         self._creating: dict[str, asyncio.Event] = {}
         """Sandboxes that are being made under a key; set when they are there, or are not."""
@@ -131,6 +160,7 @@ class Sandboxes:
         if caller.role is Role.AGENT and (spec.background or spec.agent_id != caller.agent_id):
             raise NotFound(f"no agent `{spec.agent_id or 'background'}`", hint="use the agent of your token")
         asked = digests_of(spec)
+        spec = timed(spec, self._longest)
         if (made := await self._made_before(caller, idempotency_key, *asked)) is not None:
             return made
         spec = restricted(spec, self._rulebook.current)
@@ -155,15 +185,9 @@ class Sandboxes:
                 self._keyed.open(caller.token_id, idempotency_key, asked[0], sandbox_id, connection=connection)
                 self._creating[sandbox_id] = asyncio.Event()
         try:
-            report = await self._host.create(sandbox_id, spec, session_id=session.session_id, network=network)
-            self._told[sandbox_id] = spec.limits
-            if tightened(spec, self._rulebook.in_force) is not spec:
-                await self.hold_to_limits(sandbox_id, await self._host.box(sandbox_id))
-                report = await (await self._host.life(sandbox_id)).report()
+            report = await self.build(sandbox_id, spec, session.session_id, network)
             with self._store.transaction() as connection:
-                self._kept.forget(sandbox_id)
-                running = state_object(sandbox_id, "running", self._clock()).model_dump_json()
-                self._store.raw.execute(SET_RUNNING, (report.model_dump_json(), running, sandbox_id))
+                self.move(sandbox_id, "running", report=report)
                 self._ledger.append(
                     "sandbox.created",
                     sandbox_id,
@@ -182,6 +206,7 @@ class Sandboxes:
                 self._issue_contract(info, report)
             if network is not None:
                 self.networked.add(info)
+            self.begun(info)
         except BaseException as error:
             await asyncio.shield(self._undo(sandbox_id, session.session_id, spec, caller, error))
             raise
@@ -189,6 +214,29 @@ class Sandboxes:
             if sandbox_id in self._creating:
                 self._creating.pop(sandbox_id).set()
         return info
+
+    async def build(
+        self,
+        sandbox_id: str,
+        spec: SandboxSpec,
+        session_id: str,
+        network: NetworkAccess | None,
+        *,
+        anew: bool = False,
+    ) -> IsolationReport:
+        """Have the box built, held to the limits in force now, and measured. Raises IsolationUnavailable."""
+        report = await self._host.create(sandbox_id, spec, session_id=session_id, network=network, anew=anew)
+        self._told[sandbox_id] = spec.limits
+        if spec.on_timeout == "pause" and "memory" not in report.pause_kinds:
+            raise PauseKindUnsupported(
+                "this machine cannot pause sandboxes, so none can be paused by a timer",
+                hint="ask for `on_timeout` `stop`, which keeps the files and not the processes",
+                argument="on_timeout",
+            )
+        if tightened(spec, self._rulebook.in_force) is not spec:
+            await self.hold_to_limits(sandbox_id, await self._host.box(sandbox_id))
+            report = await (await self._host.life(sandbox_id)).report()
+        return report
 
     async def _made_before(self, caller: Caller, key: str | None, *asked: str) -> SandboxInfo | None:
         """The sandbox that was made under *key*, or None, and then without having let anybody else run after the look."""
@@ -219,7 +267,7 @@ class Sandboxes:
             }
             self._ledger.append("sandbox.failed", sandbox_id, body, connection=connection)
         if spec.background:
-            await self._sweep()
+            await self.sweep()
 
     def get(self, caller: Caller, sandbox_id: str) -> SandboxInfo:
         """Return one sandbox. An agent's token sees its own agent's only: another one is as good as not there.
@@ -245,43 +293,57 @@ class Sandboxes:
             return info.created_at >= self._agents.get(info.agent_id).created_at
         return False
 
-    def list(self, caller: Caller) -> builtins.list[SandboxInfo]:
-        """Return the caller's sandboxes, newest first, ended ones included."""
-        require(caller, "sandbox.read")
-        rows = self._store.read(f"SELECT {FIELDS} FROM sandboxes ORDER BY created_at DESC")  # noqa: S608
-        found = [self._labelled(self._info(row)) for row in rows]
-        return [info for info in found if self._is_visible(caller, info)]
-
-    async def terminate(self, caller: Caller, sandbox_id: str) -> SandboxInfo:
-        """End the box and all in it; the workspace of an agent stays, a background one goes. Idempotent.
+    def list(
+        self,
+        caller: Caller,
+        *,
+        states: Collection[str] = (),
+        agent_id: str | None = None,
+        label: Label | None = None,
+        after: str | None = None,
+        limit: int | None = None,
+    ) -> builtins.list[SandboxInfo]:
+        """Return the caller's sandboxes, newest first, ended ones included; of these states, this agent, this label of the
+        workspace. *after* one of them, the last of the page before, come at most *limit* more.
 
         Raises:
-            GrantMissing: the caller may not.
-            NotFound: there is none of that id, or it is not the caller's.
-            HostUnreachable: it is stopping; ask again.
+            GrantMissing: the role may not look at sandboxes.
+            NotFound: there is none to come after, or it is not the caller's.
         """
-        require(caller, "sandbox.terminate")
-        info = self.get(caller, sandbox_id)
-        if info.state.state in ("terminated", "failed"):
-            return info
-        self._set_state(sandbox_id, state_object(sandbox_id, "stopping", self._clock()))
-        with contextlib.suppress(NotFound, GuestLost):
-            life = await self._host.life(sandbox_id)
-            await life.end()
-        self._told.pop(sandbox_id, None)
-        with self._store.transaction() as connection:
-            self._set_state(sandbox_id, state_object(sandbox_id, "terminated", self._clock()))
-            self._close_sessions(sandbox_id)
-            body = {"sandbox_id": sandbox_id, "agent_id": info.agent_id, "caller": caller.name}
-            self._ledger.append("sandbox.terminated", sandbox_id, body, connection=connection)
-        if info.spec.background:
-            await self._sweep()
-        return self._find(sandbox_id)
+        require(caller, "sandbox.read")
+        where, values = ["1"], []  # type: tuple[builtins.list[str], builtins.list[Any]]
+        if agent_id is not None:
+            where.append("agent_id = ?")
+            values.append(agent_id)
+        if after is not None:
+            last = self.get(caller, after)
+            where.append("(created_at, sandbox_id) < (?, ?)")
+            values += [format_time(last.created_at), last.sandbox_id]
+        rows = self._store.read(
+            f"SELECT {FIELDS} FROM sandboxes WHERE {' AND '.join(where)} "  # noqa: S608
+            "ORDER BY created_at DESC, sandbox_id DESC",
+            tuple(values),
+        )
+        found = (
+            info
+            for info in (self._labelled(self._info(row)) for row in rows)
+            if (not states or info.state.state in states)
+            and label in (None, info.workspace_label)
+            and self._is_visible(caller, info)
+        )
+        return [*itertools.islice(found, limit)]
+
+    def turn(self, sandbox_id: str) -> asyncio.Lock:
+        """To be held by whoever takes a sandbox from one state to another over something to wait for."""
+        lock = self._turns.get(sandbox_id)
+        if lock is None:
+            lock = self._turns[sandbox_id] = asyncio.Lock()
+        return lock
 
     async def report(self, caller: Caller, sandbox_id: str) -> IsolationReport:
-        """Measure the walls now; of a sandbox that ended, what was measured at its creation."""
+        """Measure the walls now; of a sandbox that ended, what was measured last."""
         info = self.get(caller, sandbox_id)
-        if info.state.state == "running":
+        if info.state.state in WITH_BOX:
             with contextlib.suppress(GuestLost, NotFound):
                 return await self.measure(info)
         return self.measured(sandbox_id)
@@ -309,7 +371,7 @@ class Sandboxes:
     async def contacts(self, caller: Caller, sandbox_id: str) -> builtins.list[Contact]:
         """Return attempts to reach out that belong to no command that still runs."""
         info = self.get(caller, sandbox_id)
-        if info.state.state != "running":
+        if info.state.state not in WITH_BOX:
             return []
         return await (await self._host.life(sandbox_id)).contacts()
 
@@ -321,7 +383,7 @@ class Sandboxes:
     def session(self, info: SandboxInfo) -> SessionInfo:
         """Return the session that calls join unless they name another: the newest one, if the owner has reset it."""
         session = self._sessions.get(info.session_id)
-        if session.closed_at is None or info.state.state != "running":
+        if session.closed_at is None or info.state.state in ENDED:
             return session
         open_ones = [one for one in self._sessions.of_sandbox(info.sandbox_id) if one.closed_at is None]
         if not open_ones:
@@ -336,9 +398,9 @@ class Sandboxes:
         return open_ones[-1]
 
     async def processes(self, caller: Caller, sandbox_id: str) -> builtins.list[ProcessInfo]:
-        """Return what runs in the box now. Raises WrongState if the sandbox does not run."""
+        """Return what runs, or is paused, in the box now. Raises WrongState if there is no box."""
         require(caller, "command.read")
-        box = await self.box(self.get(caller, sandbox_id))
+        box = await self.box(self.get(caller, sandbox_id), reads_only=True)
         return list((await box.ask(ListProcesses())).processes)
 
     async def runtimes(self, caller: Caller, sandbox_id: str) -> builtins.list[Runtime]:
@@ -364,15 +426,16 @@ class Sandboxes:
             raise WrongState(f"sandbox `{sandbox_id[:80]}` has not been measured yet", sandbox_id=sandbox_id[:80])
         return IsolationReport.model_validate_json(stored)
 
-    async def box(self, info: SandboxInfo) -> Box:
-        """Return the live handle, for the gate alone.
+    async def box(self, info: SandboxInfo, *, reads_only: bool = False) -> Box:
+        """Return the live handle, for the gate alone. *reads_only*: nothing is started or written with it, which a paused
+        one can serve as well.
 
         Raises:
             WrongState: the sandbox is not running.
             IsolationUnavailable: a wall of it was found missing since, so nothing more is started in it.
             GuestLost: it ended by itself; its state is `lost` from now on.
         """
-        self.require_running(info)
+        self.require_running(info, reads_only=reads_only)
         self.used.add(info.sandbox_id)
         if fallen := fallen_walls(info.degraded):
             raise IsolationUnavailable(
@@ -384,7 +447,7 @@ class Sandboxes:
         try:
             return await self._host.box(info.sandbox_id)
         except (GuestLost, NotFound) as error:
-            await self._lose(info.sandbox_id, str(error))
+            await self.lose(info.sandbox_id, str(error))
             raise GuestLost(f"sandbox `{info.sandbox_id}` is lost: {error}", sandbox_id=info.sandbox_id) from error
 
     async def hold_to_limits(self, sandbox_id: str, box: Box) -> None:
@@ -396,9 +459,9 @@ class Sandboxes:
                     await box.ask(TightenLimits(limits=limits))
                     self._told[sandbox_id] = limits
 
-    def require_running(self, info: SandboxInfo) -> None:
-        """Raise WrongState, with what can be done, unless the sandbox runs."""
-        if info.state.state != "running":
+    def require_running(self, info: SandboxInfo, *, reads_only: bool = False) -> None:
+        """Raise WrongState, with what can be done, unless the sandbox runs, or is paused where that is enough."""
+        if info.state.state != "running" and not (reads_only and info.state.state in WITH_BOX):
             raise WrongState(
                 f"sandbox `{info.sandbox_id}` is {info.state.state}",
                 next_actions=[NextAction(action) for action in info.state.next_actions],
@@ -428,25 +491,25 @@ class Sandboxes:
             boxes = await self._host.boxes()
         except HostUnreachable:
             return  # Nobody knows; the next call asks again.
-        alive = {status.sandbox_id for status in boxes if status.state == "running"}
+        alive = {status.sandbox_id for status in boxes if status.state != "lost"}
         if sandbox_id not in alive:
-            await self._lose(sandbox_id, reason)
+            await self.lose(sandbox_id, reason)
 
-    async def _lose(self, sandbox_id: str, reason: str) -> None:
+    async def lose(self, sandbox_id: str, reason: str) -> None:
         """Mark it lost; a temporary workspace goes with its session now, and not at the next start only."""
         self.mark_lost(sandbox_id, reason)
         if self._find(sandbox_id).spec.background:
             with contextlib.suppress(ColdframeError):  # a host that does not answer is swept when it is back
-                await self._sweep()
+                await self.sweep()
 
     def mark_lost(self, sandbox_id: str, reason: str) -> None:
         """Record that the box ended by itself. Does nothing if it has ended otherwise."""
         with self._store.transaction() as connection:
             info = self._find(sandbox_id)
-            if info.state.state not in ("starting", "running"):
+            if info.state.state not in ("starting", *WITH_BOX):
                 return
-            self._set_state(sandbox_id, state_object(sandbox_id, "lost", self._clock(), message=reason))
-            self._close_sessions(sandbox_id)
+            self.move(sandbox_id, "lost", message=reason)
+            self.close_sessions(sandbox_id)
             body = {"sandbox_id": sandbox_id, "agent_id": info.agent_id, "reason": reason}
             self._ledger.append("sandbox.lost", sandbox_id, body, connection=connection)
 
@@ -469,50 +532,138 @@ class Sandboxes:
         """Return one sandbox, whoever asks; for control itself."""
         return self._find(sandbox_id)
 
+    def first_session(self, sandbox_id: str) -> str:
+        """Its temporary workspace, if it has one, has that name, also when the owner has reset the session since."""
+        return self._sessions.of_sandbox(sandbox_id)[0].session_id
+
+    def asked(self, sandbox_id: str) -> SandboxSpec:
+        """What it shall be, without what the rules in force tighten."""
+        return stored_spec(self._store.read("SELECT spec FROM sandboxes WHERE sandbox_id = ?", (sandbox_id,))[0][0])
+
+    def with_box(self) -> builtins.list[SandboxInfo]:
+        """All that have one now, whoever's."""
+        rows = self._store.read(f"SELECT {FIELDS} FROM sandboxes")  # noqa: S608
+        return [info for info in map(self._info, rows) if info.state.state in WITH_BOX]
+
+    def note_activity(self, sandbox_id: str) -> None:
+        """Something was begun or done in it that is more than a look."""
+        self.active[sandbox_id] = self._clock()
+
     async def reconcile(self) -> builtins.list[str]:
-        """After a start: boxes that nobody knows are removed, sandboxes without a box are lost. Returns what was removed."""
+        """After a start: the states are made what the host says; boxes that nobody knows are removed. Returns what was."""
         boxes = {status.sandbox_id: status.state for status in await self._host.boxes()}
         with self._store.transaction() as connection:
             rows = connection.execute(sa.select(sandboxes)).all()
         for row in rows:
-            state = json.loads(row.state)["state"]
+            state: SandboxState = json.loads(row.state)["state"]
             if state == "starting":
-                self._set_state(
-                    row.sandbox_id,
-                    state_object(row.sandbox_id, "failed", self._clock(), message="the server stopped meanwhile"),
-                )
-                self._close_sessions(row.sandbox_id)
-                with self._store.transaction() as connection:
-                    self._keyed.forget(row.sandbox_id, connection=connection)  # it did not start: ask again
+                self._settle_start(row.sandbox_id, was_running=row.report is not None)
             elif state == "stopping":
-                self._set_state(row.sandbox_id, state_object(row.sandbox_id, "terminated", self._clock()))
-                self._close_sessions(row.sandbox_id)
-            elif state == "running" and boxes.get(row.sandbox_id) == "running":
+                self._settle_end(row.sandbox_id)
+            elif state in WITH_BOX and boxes.get(row.sandbox_id, "lost") != "lost":
+                self._settle_pause(row.sandbox_id, state, is_paused=boxes[row.sandbox_id] == "paused")
                 self.used.add(row.sandbox_id)  # nobody knows what was started in it before
                 info = self._find(row.sandbox_id)
                 if info.network is not None:
                     self.networked.add(info)
-            elif state == "running":
+            elif state in WITH_BOX:
                 self.mark_lost(row.sandbox_id, "its box was not there when the server started")
-        return await self._sweep()
+        return await self.sweep()
 
-    async def _sweep(self) -> builtins.list[str]:
+    def _settle_start(self, sandbox_id: str, *, was_running: bool) -> None:
+        reason = "the server stopped meanwhile"
+        if was_running:
+            self.move(sandbox_id, "stopped", message=reason)
+            return
+        self.move(sandbox_id, "failed", message=reason)
+        self.close_sessions(sandbox_id)
+        with self._store.transaction() as connection:
+            self._keyed.forget(sandbox_id, connection=connection)  # it did not start: ask again
+
+    def _settle_end(self, sandbox_id: str) -> None:
+        """What is left of its box the sweep removes."""
+        is_stopped = finishing(self._find(sandbox_id).state) == "sandbox.stop"
+        self.end_in(
+            sandbox_id, "stopped" if is_stopped else "terminated", "server", reason="the server stopped meanwhile"
+        )
+
+    def _settle_pause(self, sandbox_id: str, state: SandboxState, *, is_paused: bool) -> None:
+        """The host has the last word; what it did that nobody has recorded is recorded now."""
+        if (state == "paused") is is_paused and state in ("running", "paused"):
+            return
+        with self._store.transaction() as connection:
+            if state == ("running" if is_paused else "paused"):
+                self.move(sandbox_id, "pausing" if is_paused else "resuming")
+            self.move(sandbox_id, "paused" if is_paused else "running")
+            if is_paused is (state in ("paused", "resuming")):
+                return  # so it stands in the ledger already
+            body = {
+                "sandbox_id": sandbox_id,
+                "agent_id": self._find(sandbox_id).agent_id,
+                "caller": "server",
+                "reason": "found so when the server started",
+            }
+            self._ledger.append(
+                "sandbox.paused" if is_paused else "sandbox.resumed", sandbox_id, body, connection=connection
+            )
+
+    def end_in(self, sandbox_id: str, state: Literal["stopped", "terminated"], by: str, **more: Any) -> None:
+        """Its box is gone: from `stopping` into that state, recorded."""
+        self._told.pop(sandbox_id, None)
+        with self._store.transaction() as connection:
+            self.move(sandbox_id, state)
+            if state == "terminated":
+                self.close_sessions(sandbox_id)
+            agent_id = self._find(sandbox_id).agent_id
+            body = {"sandbox_id": sandbox_id, "agent_id": agent_id, "caller": by, **more}
+            self._ledger.append(f"sandbox.{state}", sandbox_id, body, connection=connection)
+
+    async def sweep(self) -> builtins.list[str]:
+        """Have the host remove what belongs to no sandbox that has a box, or is about to. Returns what was."""
         with self._store.transaction() as connection:
             rows = connection.execute(sa.select(sandboxes)).all()
-        living = [row for row in rows if json.loads(row.state)["state"] not in ENDED]
-        kept = {session.session_id for row in living for session in self._sessions.of_sandbox(row.sandbox_id)}
-        return await self._host.sweep(keep_boxes={row.sandbox_id for row in living}, keep_sessions=kept)
+        states = {row.sandbox_id: json.loads(row.state)["state"] for row in rows}
+        living = [sandbox_id for sandbox_id, state in states.items() if state not in ENDED]
+        kept = {session.session_id for sandbox_id in living for session in self._sessions.of_sandbox(sandbox_id)}
+        return await self._host.sweep(
+            keep_boxes={sandbox_id for sandbox_id in living if states[sandbox_id] != "stopped"}, keep_sessions=kept
+        )
 
-    def _close_sessions(self, sandbox_id: str) -> None:
+    def close_sessions(self, sandbox_id: str) -> None:
         for session in self._sessions.of_sandbox(sandbox_id):
             self._sessions.close(session.session_id)
 
-    def _set_state(self, sandbox_id: str, state: StateObject) -> None:
+    def move(
+        self,
+        sandbox_id: str,
+        state: SandboxState,
+        *,
+        message: str = "",
+        finish: str = "sandbox.terminate",
+        report: IsolationReport | None = None,
+    ) -> None:
+        """From the state that it is in to another: the one place that changes states, and it lets nothing pass but what is
+        published. *finish* is what a stopping one can be finished with, *report* what was measured on the way.
+
+        Raises:
+            WrongState: there is no such way.
+        """
         with self._store.transaction():
+            info = self._find(sandbox_id)
+            now = info.state.state
+            if state not in TRANSITIONS[now] and not state == now == "stopping":
+                raise WrongState(f"sandbox `{sandbox_id}` is {now}, and not {state} from there", state=now)
             self._kept.forget(sandbox_id)
-            self._store.raw.execute(SET_STATE, (state.model_dump_json(), sandbox_id))
-        if state.state in ENDED:
+            text = state_object(sandbox_id, state, self._clock(), message=message, finish=finish).model_dump_json()
+            if report is None:
+                self._store.raw.execute(SET_STATE, (text, sandbox_id))
+            else:
+                self._store.raw.execute(SET_RUNNING, (report.model_dump_json(), text, sandbox_id))
+        if state in (*ENDED, "stopped"):
             self.networked.end(sandbox_id)
+            if now == "stopping" and info.network is not None:
+                self.networked.ended(sandbox_id)  # one that was stopped before was none of them any more
+            self.active.pop(sandbox_id, None)
 
     def _find(self, sandbox_id: str) -> SandboxInfo:
         if self._kept_under is not self._rulebook.in_force:

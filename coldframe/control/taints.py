@@ -46,6 +46,10 @@ class Taints:
         for sandbox_id in self._sandboxes.networked.of_agent(agent_id):
             await self._tell(sandbox_id)
 
+    def forget(self, sandbox_id: str) -> None:
+        """What it was told: its box is built anew, and knows nothing."""
+        self._told.pop(sandbox_id, None)
+
     async def tell_all(self) -> None:
         """Tell a host that may know nothing, PUBLIC as well: a box that it was told nothing of is not served."""
         self._told.clear()

@@ -154,7 +154,8 @@ def encode_line(event: Event | ColdframeError) -> bytes:
 def encode_frame(event: Event | ColdframeError) -> bytes:
     """One frame."""
     if isinstance(event, OutputChunk):
-        head = f'{{"event":"output","seq":{event.seq},"stream":"{event.stream}"}}'.encode()
+        at = "null" if event.at is None else f'"{event.at.isoformat()}"'
+        head = f'{{"event":"output","seq":{event.seq},"stream":"{event.stream}","at":{at}}}'.encode()
         return b"".join((_LENGTHS.pack(len(head), len(event.data)), head, event.data))
     head = encode_line(event)
     return _LENGTHS.pack(len(head), 0) + head

@@ -11,13 +11,13 @@ The result is written to disk before anybody hears of it, so it is whole whoever
 import errno
 import os
 import signal
-import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from coldframe.guest import spawn
 from coldframe.guest.frames import MALFORMED
+from coldframe.guest.input import Input
 from coldframe.guest.loop import IN, Loop, Timer
 from coldframe.guest.streams import Streams, Taken
 from coldframe.guest.transcript import STDERR, STDOUT, Transcript
@@ -30,6 +30,8 @@ from coldframe.guest.usage import (
     limit_met,
     next_check_s,
 )
+from coldframe.guest.verbs import Failure
+from coldframe.guest.waits import find_reason
 
 DRAIN_IDLE_S = 0.15
 """After the main process ended: how long silence on a stream that somebody else holds counts as its end."""
@@ -41,6 +43,8 @@ HELD_LIMIT_S = 1.0
 """How long a killed main process may be held back by a neighbour that traces it, before its end is told anyway."""
 TOGETHER_S = 0.002
 """How long the news that a command has started waits for its first output or its end, to be told with it."""
+STALLED_AFTER_S = 3.0
+"""Silence after which a command that waits for somebody, or computes, is said to be stalled. T3.68 allows five seconds."""
 LATE_CAP_BYTES = 64 * 1024 * 1024
 """Output of adopted processes that is kept after their command's end; more is read and dropped."""
 
@@ -88,10 +92,16 @@ class Command:
         self._late = late
         self._finish = finish
         self._on_change = on_change
-        self._began = time.monotonic()
+        self._began = self._heard = self._loop.time()
+        """Heard: the last output, or input that was taken."""
         self._child: spawn.Child | None = None
         self._streams = Streams(
-            loop, transcript, take=self._take, on_arrival=self._on_arrival, on_last_end=self._on_last_end
+            loop,
+            transcript,
+            take=self._take,
+            on_arrival=self._on_arrival,
+            on_last_end=self._on_last_end,
+            on_taken=self._on_taken,
         )
         self._reported = False
         """Whether the child has said all it will say, and its report is closed."""
@@ -126,7 +136,10 @@ class Command:
                 streams = (theirs, theirs, theirs)
             else:
                 source = self._nothing
-                if stdin:
+                if spec.get("stdin_open"):
+                    source = self._streams.open_input()
+                    opened.append(source)
+                elif stdin:
                     source = spawn.open_input(stdin, sealed=bool(spec.get("sealed_input")))
                     opened.append(source)
                 streams = (source, *self._streams.open_pipes())
@@ -162,8 +175,8 @@ class Command:
         finally:
             for file in opened:
                 os.close(file)
-        if terminal:
-            self._streams.type(stdin)
+        if self._streams.input is not None:
+            self._streams.input.begin_with(stdin)
         try:
             if not self._child.told:
                 self._loop.watch(self._child.report, 0, lambda _: self._read_report())
@@ -179,7 +192,7 @@ class Command:
         self._start_error = f"no process could be made: {error.strerror}"
         self.tree.kill()
         self._signal_main(signal.SIGKILL)
-        self._kill_since = time.monotonic()
+        self._kill_since = self._loop.time()
         self._loop.soon(lambda: self._on_exit(IN))
         self._loop.after(HELD_LIMIT_S, self._kill_until_gone)
 
@@ -224,6 +237,7 @@ class Command:
     # -- output --------------------------------------------------------------------------------
 
     def _take(self, pending: Taken) -> None:
+        self._heard = self._loop.time()
         try:
             for stream, data in pending:
                 self._keep(stream, bytes(data))
@@ -234,6 +248,9 @@ class Command:
     def _on_arrival(self) -> None:
         if self._drain_idle is not None:
             self._restart_drain()
+
+    def _on_taken(self) -> None:
+        self._heard = self._loop.time()
 
     def _on_last_end(self) -> None:
         if self._status is not None and self.result is None:
@@ -297,7 +314,7 @@ class Command:
 
     def _on_timeout(self) -> None:
         if self.result is None and self._reason is None:
-            self._limit = limit_hit("wall", self.spec["timeout_s"], time.monotonic() - self._began, unit="s")
+            self._limit = limit_hit("wall", self.spec["timeout_s"], self._loop.time() - self._began, unit="s")
             self._end_tree("timed_out")
 
     def _check_usage(self) -> None:
@@ -310,7 +327,11 @@ class Command:
             return
         cpu_s = self.tree.cpu_s()
         self._limit = self._limit or limit_met(self.spec, self.tree, cpu_s)
-        if self._limit is None:
+        idle_s, silent_s = self.spec.get("idle_timeout_s"), self._loop.time() - self._heard
+        if self._limit is None and idle_s and silent_s >= idle_s:
+            self._limit = limit_hit("idle", idle_s, silent_s, unit="s")
+            self._end_tree("timed_out")
+        elif self._limit is None:
             self._usage_check = self._loop.after(next_check_s(self.spec, cpu_s), self._check_usage)
         else:
             self.tree.kill()
@@ -330,14 +351,51 @@ class Command:
     def resize(self, columns: int, rows: int) -> bool:
         return self._streams.resize(columns, rows)
 
+    @property
+    def input(self) -> Input | None:
+        """What can be sent to; None if all that it gets was given at the start."""
+        return self._streams.input
+
+    def change_limits(self, limits: dict[str, float]) -> None:
+        """Hold it to these from now on, each counted from its start; one that is over already acts at once.
+
+        Raises:
+            Failure: WRONG_STATE, it has ended or is being ended.
+        """
+        if self.result is not None or self._reason is not None or self._status is not None:
+            raise Failure("WRONG_STATE", f"command `{self.command_id}` has ended, or is being ended")
+        self.spec.update(limits)
+        if "timeout_s" in limits and self._deadline is not None:
+            self._deadline.cancel()
+            left_s = self._began + limits["timeout_s"] - self._loop.time()
+            self._deadline = self._loop.after(max(0.0, left_s), self._on_timeout)
+
+    def activity(self) -> dict[str, Any]:
+        """Fields of Activity: what it does now, for a command that has not ended."""
+        now_s = self._loop.time()
+        silent_s = now_s - self._heard
+        waiting_for = find_reason((member["pid"] for member in self.tree.members()), self._streams.input_name)
+        taken = None if self.input is None else self.input.state()
+        return {
+            "running_for_s": now_s - self._began,
+            "silent_for_s": silent_s,
+            "waiting_for": waiting_for,
+            "stalled": waiting_for is not None and silent_s >= STALLED_AFTER_S,
+            "cpu_used_s": self.tree.cpu_s(),
+            "timeout_s": self.spec["timeout_s"],
+            "idle_timeout_s": self.spec.get("idle_timeout_s"),
+            "cpu_s": self.spec["cpu_s"],
+            "stdin": None if taken is None else {"taken": taken.bytes, "waiting": taken.waiting, "open": taken.open},
+        }
+
     def _end_tree(self, reason: str) -> None:
         self._reason = reason
         for number in (signal.SIGTERM, signal.SIGCONT):
             self.tree.signal(number)
             self._signal_main(number)
-        self._kill_since = time.monotonic() + GRACE_S
+        self._kill_since = self._loop.time() + GRACE_S
         self._loop.after(GRACE_S, self._kill_until_gone)
-        self._watch_for_end(time.monotonic() + GRACE_S)
+        self._watch_for_end(self._loop.time() + GRACE_S)
 
     def _signal_main(self, number: int) -> None:
         """The main process by itself: it may have been stopped before it joined the tree, or have left it."""
@@ -349,7 +407,7 @@ class Command:
 
     def _watch_for_end(self, until: float) -> None:
         """Complete before the grace period is over if everybody went by themselves."""
-        if self.result is not None or time.monotonic() >= until:
+        if self.result is not None or self._loop.time() >= until:
             return
         if self._status is not None and self.tree.empty():
             self._complete()
@@ -364,7 +422,7 @@ class Command:
             return
         self.tree.kill()
         self._signal_main(signal.SIGKILL)
-        if self._held and time.monotonic() > self._kill_since + HELD_LIMIT_S:
+        if self._held and self._loop.time() > self._kill_since + HELD_LIMIT_S:
             self._ended_with(signal.SIGKILL)
         self._loop.after(0.02, self._kill_until_gone)
 
@@ -458,7 +516,7 @@ class Command:
             "start_error": self._start_error,
             "started_at": self.started.at,
             "ended_at": now(),
-            "duration_ms": (time.monotonic() - self._began) * 1000,
+            "duration_ms": (self._loop.time() - self._began) * 1000,
             "cpu_s": max(usage.cpu_s, self._usage_s),
             "peak_memory_bytes": usage.peak_memory_bytes or self._largest_bytes,
             "stdout": self.transcript.digests[STDOUT].summary(),

@@ -23,9 +23,12 @@ from coldframe.guest.digests import KeptDigests
 from coldframe.guest.facts import Named
 from coldframe.guest.loop import IN, Loop
 from coldframe.guest.paths import open_directory
+from coldframe.guest.ports import find_ports
 from coldframe.guest.presence import Presence
 from coldframe.guest.records import Record, end_record, is_id, open_record, read_record
 from coldframe.guest.refusals import Refusals
+from coldframe.guest.shells import Entered, Shells
+from coldframe.guest.temporary import weigh_temporary
 from coldframe.guest.transcript import Transcript
 from coldframe.guest.usage import Tree
 from coldframe.guest.verbs import Failure
@@ -76,6 +79,8 @@ class Setting(NamedTuple):
     """The workspace, opened inside the box's own mounts."""
     init: int
     """Process descriptor of the box's first process."""
+    group_events: int
+    """`cgroup.events` of the box's version 2 group, which tells whether it is paused; -1 without."""
     environment: dict[bytes, bytes]
     limits: dict[str, Any]
     """Fields of Limits; lowered in place by `tighten_limits`."""
@@ -114,6 +119,9 @@ class Commands:
         """Descriptor of the record of each command without an end."""
         self._live: dict[Command, int] = {}
         """Commands of which something may live, and when each began, in ns; some may have ended since."""
+        self.shells = Shells()
+        self._entered: dict[str, Entered] = {}
+        """By the command that runs in a session."""
         self._count = 0
         self._nothing = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
         self._presence = Presence(setting.root)
@@ -168,6 +176,22 @@ class Commands:
 
     # -- commands ------------------------------------------------------------------------------
 
+    def change_limits(self, request: dict[str, Any]) -> None:
+        """Raise or lower limits of a command that runs, up to what the box has now.
+
+        Raises:
+            Failure: one is over that, or the command does not run.
+        """
+        most = self.setting.limits
+        wanted = {}
+        for name, limit in (("timeout_s", "wall_s"), ("idle_timeout_s", "wall_s"), ("cpu_s", "cpu_s")):
+            if request.get(name) is not None:
+                wanted[name] = float(request[name])
+                if not 0 < wanted[name] <= most[limit]:
+                    message = f"`{name}` of {wanted[name]:g} is not above 0 and at most this sandbox's {most[limit]:g}"
+                    raise Failure("INVALID_ARGUMENT", message, argument=name, limit=most[limit])
+        self.running(request["command_id"]).change_limits(wanted)
+
     def start(self, request: dict[str, Any], stdin: bytes) -> tuple[Command | None, bool]:
         """Start, or find what was started under that id. (None, True) if only its record is left."""
         command_id = checked_id(request.get("command_id"))
@@ -178,6 +202,7 @@ class Commands:
             **request,
             "timeout_s": min(float(request["timeout_s"]), limits["wall_s"]),
             "cpu_s": min(float(request.get("cpu_s") or limits["cpu_s"]), limits["cpu_s"]),
+            "idle_timeout_s": float(request.get("idle_timeout_s") or 0.0) or None,
             "memory_bytes": limits["memory_mib"] << 20,
             "output_bytes": limits["output_mib"] << 20,
             "pids": limits["pids"],
@@ -197,18 +222,29 @@ class Commands:
                     self._presence.show()
             self._look()
             before = self._state() if request.get("track_files") else None
+            in_session = request.get("shell_session") is not None
+            if in_session and self.read_record(command_id) is not None:
+                return None, True  # whether its session is free now is nothing to it
             self._count += 1
             # The record comes when all is there that the start needs: a recorded start always gets an end.
             tree = self.setting.tree(self._count)
+            entered = None
             try:
+                tree.claim(command_id)
+                if in_session:
+                    entered = self.shells.enter(request, command_id)
+                    environment.update([entered.environment])
                 start = {"at": now(), "command_line": command_line(request)}
                 self._records[command_id] = open_record(self.setting.records, command_id, start)
-            except FileExistsError:
+            except BaseException as error:
                 tree.close()
-                return None, True
-            except OSError:
-                tree.close()
+                if entered is not None:
+                    self.shells.abandon(entered)
+                if isinstance(error, FileExistsError):
+                    return None, True
                 raise
+            if entered is not None:
+                self._entered[command_id] = entered
             self._before[command_id] = before
             command = Command(
                 self.loop,
@@ -250,6 +286,8 @@ class Commands:
             "contacts": log.contacts(),
             "files": self._file_changes(command, before, tracked=tracked),
         }
+        if (entered := self._entered.pop(command.command_id, None)) is not None:
+            result["shell_session"] = self.shells.leave(entered)
         try:
             end_record(self._records.pop(command.command_id), {"result": result})
         except OSError as error:
@@ -361,6 +399,7 @@ class Commands:
                 "command_line": command_line(command.spec),
                 "started_at": command.started.at if command.started else None,
                 "result": command.result,
+                "activity": command.activity() if only is not None and command.result is None else None,
             }
             for key, command in self.held.items()
             if only in (None, key)
@@ -370,8 +409,19 @@ class Commands:
         found = []
         for key, command in self.held.items():
             if not command.settled:
-                found += [{**member, "command_id": key} for member in command.tree.members()]
-        return found
+                found += [{**process, "command_id": key} for process in command.tree.processes()]
+        ports = find_ports([process["pid"] for process in found])
+        return [{**process, "ports": ports.get(process["pid"], [])} for process in found]
+
+    def look_at_stake(self) -> dict[str, Any]:
+        """Fields of AtStake. Whoever wants an end waits for it, so it looks at no more than it has to."""
+        living = [command for command in self.held.values() if not command.settled]
+        with Named(b""):
+            return {
+                "command_ids": sorted(command.command_id for command in living if command.result is None),
+                "processes": sum(len(command.tree.members()) for command in living),
+                "temporary": weigh_temporary(),
+            }
 
     def running(self, command_id: str) -> Command:
         command = self.held.get(checked_id(command_id))

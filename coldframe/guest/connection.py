@@ -14,9 +14,10 @@ from coldframe.guest.command import Command
 from coldframe.guest.commands import Commands, Setting, checked_id
 from coldframe.guest.files import FileWriter
 from coldframe.guest.frames import MALFORMED, BadFrame, Reader, encode, is_whole
+from coldframe.guest.input import Input, Sending, Taken
 from coldframe.guest.loop import HANGUP, IN, OUT, Timer
 from coldframe.guest.search import BUDGET_GRACE_S
-from coldframe.guest.transcript import STREAMS, StoredTranscript
+from coldframe.guest.transcript import STREAMS, Chunk, StoredTranscript
 from coldframe.guest.verbs import VERBS, Failure, Verb
 
 SEND_BUFFER_BYTES = 2 * 1024 * 1024
@@ -42,6 +43,8 @@ class Connection:
         self._attached = False
         self._writer: FileWriter | None = None
         self._helper: tuple[int, int, Timer] | None = None
+        self._sending: tuple[Input, Sending] | None = None
+        """To a command's input, which may wait for room."""
         peer.setblocking(False)
         commands.loop.watch(peer.fileno(), IN, self._on_event)
 
@@ -132,6 +135,11 @@ class Connection:
             else:
                 command.send_signal(int(request["signal"]))
             self._send(encode({"answer": {"ok": True}}))
+        elif name == "send_input":
+            self._send_input(request, content)
+        elif name == "change_limits":
+            commands.change_limits(request)
+            self._send(encode({"answer": {"ok": True}}))
         elif name == "resize_terminal":
             if not commands.running(request["command_id"]).resize(request["columns"], request["rows"]):
                 raise Failure("WRONG_STATE", "the command has no terminal, or has ended")
@@ -140,6 +148,13 @@ class Connection:
             self._send(encode({"answer": {"commands": commands.list_commands(request.get("command_id"))}}))
         elif name == "list_processes":
             self._send(encode({"answer": {"processes": commands.list_processes()}}))
+        elif name == "list_shells":
+            self._send(encode({"answer": {"shells": commands.shells.listing()}}))
+        elif name == "end_shell":
+            commands.shells.end(request["name"])
+            self._send(encode({"answer": {"ok": True}}))
+        elif name == "look_at_stake":
+            self._send(encode({"answer": commands.look_at_stake()}))
         elif name == "tighten_limits":
             commands.tighten_limits(request["limits"])
             self._send(encode({"answer": {"ok": True}}))
@@ -156,6 +171,30 @@ class Connection:
             answer, body = VERBS[name].function(commands.setting.root, request, content)
             self._send(encode({"answer": answer}, body))
 
+    def _send_input(self, request: dict[str, Any], content: bytes) -> None:
+        if self._sending is not None:
+            raise Failure("INVALID_ARGUMENT", "one request at a time")
+        command = self._commands.running(request["command_id"])
+        if command.input is None:
+            raise Failure("WRONG_STATE", "the command got its whole input when it started")
+        offset = request.get("offset")
+        sending = Sending(
+            None if offset is None else int(offset), content, end=bool(request.get("end")), done=self._on_sent
+        )
+        self._sending = command.input, sending
+        try:
+            command.input.send(sending)
+        except Failure:
+            self._sending = None
+            raise
+
+    def _on_sent(self, how: Taken | Failure) -> None:
+        self._sending = None
+        if isinstance(how, Failure):
+            self._fail(how)
+        else:
+            self._send(encode({"answer": {"taken": how.bytes, "waiting": how.waiting, "open": how.open}}))
+
     def _ask_helper(self, name: str, request: dict[str, Any], content: bytes) -> None:
         """Run a verb that may take long in a forked child, so that it delays nobody and can be killed."""
         if self._helper is not None:
@@ -171,7 +210,7 @@ class Connection:
             raise
         finally:
             os.close(write)
-        timer = self._commands.loop.after(budget_s, lambda: self._helper_too_slow(name))
+        timer = self._commands.loop.after(budget_s, lambda: self._helper_too_slow(name), while_held=True)
         self._helper = (pid, read, timer)
         self._commands.loop.watch(read, IN, self._on_helper)
         self._helper_answer = bytearray()
@@ -236,7 +275,7 @@ class Connection:
             file = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
         self._stored, self._stored_end = StoredTranscript(file), record.end
         skipped, self._cursor = self._cursor, 0
-        while self._cursor < skipped and self._stored.next() is not None:
+        while self._cursor < skipped and self._stored.skip():
             self._cursor += 1
         event = {"event": "started", "command_id": command_id, "pid": None, "at": record.start["at"], "attached": True}
         self._send(encode(event))
@@ -265,9 +304,7 @@ class Connection:
             if self._cursor >= len(command.transcript) and command.result is None:
                 self._send(b"")  # else it goes with what follows
         while self._cursor < len(command.transcript) and len(self._out) < SEND_BUFFER_BYTES:
-            stream, data = command.transcript.chunk(self._cursor)
-            self._send(encode({"event": "output", "seq": self._cursor, "stream": STREAMS[stream]}, data))
-            self._cursor += 1
+            self._send_chunk(command.transcript.chunk(self._cursor))
         if command.result is not None and self._cursor >= len(command.transcript):
             self._stop_following()
             self._send(encode({"event": "ended", "result": command.result}))
@@ -281,8 +318,13 @@ class Connection:
                 assert end is not None
                 self._send(encode({"event": "ended", "result": end["result"]}))
                 return
-            self._send(encode({"event": "output", "seq": self._cursor, "stream": STREAMS[chunk[0]]}, chunk[1]))
-            self._cursor += 1
+            self._send_chunk(chunk)
+
+    def _send_chunk(self, chunk: Chunk) -> None:
+        at = None if chunk.at_us is None else chunk.at_us / 1_000_000
+        head = {"event": "output", "seq": self._cursor, "stream": STREAMS[chunk.stream], "at": at}
+        self._send(encode(head, chunk.data))
+        self._cursor += 1
 
     def _stop_following(self) -> None:
         if self._following is not None:
@@ -321,6 +363,10 @@ class Connection:
             self._writer = None
         if self._helper is not None:
             self._end_helper()
+        if self._sending is not None:
+            command_input, sending = self._sending
+            self._sending = None
+            command_input.withdraw(sending)
         self._commands.loop.forget(self._peer.fileno())
         self._peer.close()
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 
 IN, OUT, HANGUP, EDGE = select.EPOLLIN, select.EPOLLOUT, select.EPOLLHUP | select.EPOLLERR, select.EPOLLET
+URGENT = select.EPOLLPRI
 
 TIDY_TIMERS = 256
 LONGEST_WAIT_S = 86_400.0
@@ -31,10 +32,18 @@ class Timer:
 
 
 class Loop:
+    """While its time is held, as that of a box that is paused, timers stand still but for those that say otherwise."""
+
     def __init__(self) -> None:
         self._epoll = select.epoll()
         self._handlers: dict[int, Callable[[int], None]] = {}
-        self._timers: list[tuple[float, int, Timer]] = []
+        self._timers: list[tuple[float, int, Timer, bool]] = []
+        """When, in turn, what, and whether it comes while time is held."""
+        self._held_since_s: float | None = None
+        self._held_s = 0.0
+        """In all, up to the last release."""
+        self._waiting: list[tuple[float, Timer]] = []
+        """Of timers that stand still: how long they have left."""
         self._tidy_at = TIDY_TIMERS
         self._soon: list[Callable[[], None]] = []
         self._order = itertools.count()
@@ -53,7 +62,7 @@ class Loop:
             except OSError:
                 self.after(delay_s, watch)
 
-        self.after(delay_s, watch)
+        self.after(delay_s, watch, while_held=True)
 
     def change(self, file: int, events: int) -> None:
         self._epoll.modify(file, events)
@@ -63,14 +72,45 @@ class Loop:
         if self._handlers.pop(file, None) is not None:
             self._epoll.unregister(file)
 
-    def after(self, delay_s: float, action: Callable[[], None]) -> Timer:
+    def after(self, delay_s: float, action: Callable[[], None], *, while_held: bool = False) -> Timer:
         timer = Timer(action)
+        if self._held_since_s is not None and not while_held:
+            self._waiting.append((delay_s, timer))
+            return timer
+        self._push(time.monotonic() + delay_s, timer, while_held=while_held)
+        return timer
+
+    def _push(self, at_s: float, timer: Timer, *, while_held: bool) -> None:
         if len(self._timers) >= self._tidy_at:  # most are cancelled long before their time
             self._timers = [entry for entry in self._timers if entry[2].action is not None]
             heapq.heapify(self._timers)
             self._tidy_at = max(TIDY_TIMERS, 2 * len(self._timers))
-        heapq.heappush(self._timers, (time.monotonic() + delay_s, next(self._order), timer))
-        return timer
+        heapq.heappush(self._timers, (at_s, next(self._order), timer, while_held))
+
+    def hold(self) -> None:
+        """From now on time stands still. Nothing if it does."""
+        if self._held_since_s is not None:
+            return
+        now = self._held_since_s = time.monotonic()
+        self._waiting = [(entry[0] - now, entry[2]) for entry in self._timers if not entry[3] and entry[2].action]
+        self._timers = [entry for entry in self._timers if entry[3]]
+        heapq.heapify(self._timers)
+
+    def release(self) -> None:
+        """Time goes on where it stood. Nothing if it does."""
+        if self._held_since_s is None:
+            return
+        now = time.monotonic()
+        self._held_s += now - self._held_since_s
+        self._held_since_s = None
+        waiting, self._waiting = self._waiting, []
+        for left_s, timer in waiting:
+            if timer.action is not None:
+                self._push(now + left_s, timer, while_held=False)
+
+    def time(self) -> float:
+        """Seconds that count for commands: those in which time was held do not."""
+        return (time.monotonic() if self._held_since_s is None else self._held_since_s) - self._held_s
 
     def with_others(self, interval_s: float, action: Callable[[], None]) -> Timer:
         """Run *action* at the next whole multiple of the interval, as everybody who asks for it: one wake for all."""
@@ -104,6 +144,6 @@ class Loop:
     def _run_timers(self) -> None:
         now = time.monotonic()
         while self._timers and self._timers[0][0] <= now:
-            _, _, timer = heapq.heappop(self._timers)
+            _, _, timer, _ = heapq.heappop(self._timers)
             if timer.action is not None:
                 timer.action()

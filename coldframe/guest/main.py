@@ -16,9 +16,10 @@ from coldframe.guest.commands import Commands
 from coldframe.guest.commands import Handover as Handover
 from coldframe.guest.commands import Setting as Setting
 from coldframe.guest.connection import Connection
-from coldframe.guest.loop import IN, Loop
+from coldframe.guest.loop import IN, URGENT, Loop
 
 ACCEPT_AGAIN_S = 0.1
+_EVENTS_BYTES = 4096
 
 
 class Keeper:
@@ -38,6 +39,9 @@ class Keeper:
         loop.watch(setting.init, IN, lambda _: loop.stop())
         if setting.lease >= 0:
             loop.watch(setting.lease, IN, self._on_lease)
+        if setting.group_events >= 0:
+            loop.watch(setting.group_events, URGENT, self._look_if_paused)
+            self._look_if_paused(URGENT)
         spawn.settle_signals()
         gc.collect()
         gc.freeze()  # what is there now stays: a collection that touched it would copy it after every fork
@@ -47,6 +51,18 @@ class Keeper:
     def _on_lease(self, _: int) -> None:
         if not os.read(self._setting.lease, 1):
             self._commands.end_box()
+
+    def _look_if_paused(self, _: int) -> None:
+        """The kernel says it, whoever paused the box: so no restart of anybody leaves time standing."""
+        try:
+            events = os.pread(self._setting.group_events, _EVENTS_BYTES, 0)
+        except OSError:  # the group is gone, and so is the box in a moment
+            self._loop.forget(self._setting.group_events)
+            events = b""
+        if b"frozen 1" in events.splitlines():
+            self._loop.hold()
+        else:
+            self._loop.release()
 
     def _accept(self, _: int) -> None:
         peer = self._next_of(self._setting.listener, self._accept)

@@ -10,21 +10,22 @@ from collections.abc import Callable
 from functools import partial
 
 from coldframe.guest import spawn
+from coldframe.guest.input import Input
 from coldframe.guest.loop import EDGE, HANGUP, IN, Loop
 from coldframe.guest.transcript import STDERR, STDOUT, Transcript
 
 EXACT_ORDER_BYTES = 256 * 1024
 """Output up to which the order across streams is exact; past it the pipes grow for throughput."""
 READ_BYTES = 1024 * 1024
-TYPE_AGAIN_S = 0.02
-"""How soon a full terminal is tried again with the rest of the input."""
 
 Taken = list[tuple[int, bytearray]]
 """Stream and what was written there, in order."""
 
 
 class Streams:
-    """`take` is given what was read, `on_arrival` is told that something was, `on_last_end` that nothing more can be."""
+    """`take` is given what was read, `on_arrival` is told that something was, `on_last_end` that nothing more can be,
+    `on_taken` that some of the input was taken.
+    """
 
     def __init__(
         self,
@@ -34,12 +35,18 @@ class Streams:
         take: Callable[[Taken], None],
         on_arrival: Callable[[], None],
         on_last_end: Callable[[], None],
+        on_taken: Callable[[], None],
     ) -> None:
         self._loop = loop
         self._transcript = transcript
         self._give = take
         self._on_arrival = on_arrival
         self._on_last_end = on_last_end
+        self._on_taken = on_taken
+        self.input: Input | None = None
+        """None for a command whose input was given whole."""
+        self.input_name = ""
+        """As its descriptors are called in /proc, for an input that stays open."""
         self._outputs: dict[int, tuple[int, int]] = {}
         """Read descriptor to (stream, held write descriptor or -1)."""
         self._pending: Taken = []
@@ -47,7 +54,6 @@ class Streams:
         self._bulk = False
         self._after_bulk: set[int] = set()
         self._terminal = -1
-        self._typed = b""
 
     @property
     def open(self) -> bool:
@@ -63,6 +69,16 @@ class Streams:
         """The command's end, for all three. It is the caller's to close. Raises OSError."""
         self._terminal, theirs = spawn.open_terminal(columns, rows)
         self._outputs[self._terminal] = (STDOUT, -1)
+        self.input = Input(self._loop, self._terminal, is_terminal=True, on_taken=self._on_taken)
+        self.input_name = f"/dev/pts/{os.minor(os.fstat(theirs).st_rdev)}"
+        return theirs
+
+    def open_input(self) -> int:
+        """The command's end of an input that stays open. It is the caller's to close. Raises OSError."""
+        theirs, ours = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(ours, False)
+        self.input = Input(self._loop, ours, is_terminal=False, on_taken=self._on_taken)
+        self.input_name = f"pipe:[{os.fstat(ours).st_ino}]"
         return theirs
 
     def open_pipes(self) -> tuple[int, int]:
@@ -78,20 +94,6 @@ class Streams:
         for file in self._outputs:
             self._loop.watch(file, IN | EDGE, partial(self._on_events, file))
 
-    def type(self, data: bytes) -> None:
-        """Type *data* on the terminal, as far as it takes it now and later: a program may never read."""
-        self._typed = data
-        self._type()
-
-    def _type(self) -> None:
-        try:
-            while self._typed and self._terminal >= 0:
-                self._typed = self._typed[os.write(self._terminal, self._typed) :]
-        except BlockingIOError:
-            self._loop.after(TYPE_AGAIN_S, self._type)
-        except OSError:  # the terminal is gone, and whoever could have read with it
-            self._typed = b""
-
     def resize(self, columns: int, rows: int) -> bool:
         """Whether there is a terminal."""
         if self._terminal < 0:
@@ -100,7 +102,9 @@ class Streams:
         return True
 
     def let_go(self) -> None:
-        """Our own hold on what the command writes to, which would hide the end of the file."""
+        """Our own hold on what the command writes to, which would hide the end of the file; and its input."""
+        if self.input is not None:
+            self.input.close()
         for read, (stream, write) in list(self._outputs.items()):
             if write >= 0:
                 os.close(write)
@@ -114,6 +118,8 @@ class Streams:
         self._flush()
 
     def close(self) -> None:
+        if self.input is not None:
+            self.input.close()
         for file in list(self._outputs):
             self._let_close(file)
 
@@ -180,6 +186,8 @@ class Streams:
             self._give(pending)
 
     def _let_close(self, file: int) -> None:
+        if file == self._terminal and self.input is not None:
+            self.input.close()
         _, write = self._outputs.pop(file)
         self._loop.forget(file)
         os.close(file)

@@ -1,7 +1,8 @@
 """The whole output of one command, on disk, in the order in which it was read.
 
-The file is a row of chunks: one byte stream (1 stdout, 2 stderr), three zero bytes, four bytes length,
-then the bytes. A chunk's number is its position. Readers follow by number and never miss or repeat one;
+The file is a row of chunks: one byte stream (1 stdout, 2 stderr) and TIMED, three zero bytes, four bytes length, eight
+bytes time (microseconds since 1970, when it was read), then the bytes. Chunks of before there were times have neither
+TIMED nor time. A chunk's number is its position. Readers follow by number and never miss or repeat one;
 what a follower has not fetched yet costs no memory, since it is read back from the file.
 """
 
@@ -10,14 +11,24 @@ import codecs
 import hashlib
 import os
 import struct
-from typing import Any
+import time
+from typing import Any, NamedTuple
 
-CHUNK = struct.Struct(">B3xI")
+CHUNK = struct.Struct(">B3xIQ")
+OLD_CHUNK = struct.Struct(">B3xI")
+TIMED = 0x10
 STREAMS = {1: "stdout", 2: "stderr"}
 STDOUT, STDERR = 1, 2
 EMPTY_SHA256 = hashlib.sha256().hexdigest()
 MOST_CHUNK_BYTES = 4 * 1024 * 1024
 """No writer makes a chunk as long as this; a stored file that claims one is damaged, or was made to cost memory."""
+
+
+class Chunk(NamedTuple):
+    stream: int
+    data: bytes
+    at_us: int | None
+    """None for one of before there were times."""
 
 
 class StreamDigest:
@@ -82,7 +93,8 @@ class Transcript:
                 0o600,
                 dir_fd=self._directory,
             )
-        parts: list[bytes | memoryview] = [CHUNK.pack(stream, len(data)), data]
+        head = CHUNK.pack(stream | TIMED, len(data), time.time_ns() // 1000)
+        parts: list[bytes | memoryview] = [head, data]
         written = 0
         wanted = CHUNK.size + len(data)
         while written < wanted:
@@ -98,11 +110,10 @@ class Transcript:
         self._end += wanted
         self.digests[stream].update(data)
 
-    def chunk(self, number: int) -> tuple[int, bytes]:
-        """Stream and bytes of chunk *number*."""
+    def chunk(self, number: int) -> Chunk:
         offset = self._offsets[number]
-        stream, length = CHUNK.unpack(os.pread(self._file, CHUNK.size, offset))
-        return stream, os.pread(self._file, length, offset + CHUNK.size)
+        stream, length, at_us = CHUNK.unpack(os.pread(self._file, CHUNK.size, offset))
+        return Chunk(stream & ~TIMED, os.pread(self._file, length, offset + CHUNK.size), at_us)
 
     def close(self) -> None:
         if self._file >= 0:
@@ -118,16 +129,37 @@ class StoredTranscript:
         self._offset = 0
         self._size = os.fstat(file).st_size
 
-    def next(self) -> tuple[int, bytes] | None:
+    def next(self) -> Chunk | None:
+        found = self._head()
+        if found is None:
+            return None
+        stream, at_us, start, length = found
+        data = os.pread(self._file, length, start)
+        self._offset = start + length
+        return Chunk(stream, data, at_us)
+
+    def skip(self) -> bool:
+        """Go past one chunk; whether there was one."""
+        found = self._head()
+        if found is not None:
+            self._offset = found[2] + found[3]
+        return found is not None
+
+    def _head(self) -> tuple[int, int | None, int, int] | None:
+        """Stream, time, place of the bytes and their number."""
         prefix = os.pread(self._file, CHUNK.size, self._offset)
-        if len(prefix) < CHUNK.size:
+        if len(prefix) < OLD_CHUNK.size:
             return None
-        stream, length = CHUNK.unpack(prefix)
-        if stream not in STREAMS or length > MOST_CHUNK_BYTES or self._offset + CHUNK.size + length > self._size:
+        stream, length = OLD_CHUNK.unpack(prefix[: OLD_CHUNK.size])
+        at_us, start = None, self._offset + OLD_CHUNK.size
+        if stream & TIMED:
+            if len(prefix) < CHUNK.size:
+                return None
+            stream, length, at_us = CHUNK.unpack(prefix)
+            stream, start = stream & ~TIMED, self._offset + CHUNK.size
+        if stream not in STREAMS or length > MOST_CHUNK_BYTES or start + length > self._size:
             return None
-        data = os.pread(self._file, length, self._offset + CHUNK.size)
-        self._offset += CHUNK.size + length
-        return stream, data
+        return stream, at_us, start, length
 
     def close(self) -> None:
         os.close(self._file)

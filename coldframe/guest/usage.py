@@ -33,10 +33,16 @@ class Tree(Protocol):
         limits. It takes these steps, and then execs or ends. Raises OSError.
         """
 
+    def claim(self, command_id: str) -> None:
+        """Say before the fork whose it is, for whoever finds a process of it. Raises OSError: nothing may run then."""
+
     def empty(self) -> bool: ...
 
     def members(self) -> list[dict[str, Any]]:
         """Fields of Leftover for each live process."""
+
+    def processes(self) -> list[dict[str, Any]]:
+        """Fields of ProcessInfo, but for command and ports, for each process; also of one that ended and was not waited for."""
 
     def signal(self, number: int) -> None: ...
 

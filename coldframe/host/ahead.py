@@ -41,7 +41,8 @@ class Ahead:
         self._guard = threading.Lock()
         """Of what follows."""
         self.keeper: WaitingKeeper | None = None
-        self._is_forking = self._closed = False
+        self._is_forking = False
+        self._closed = threading.Event()
         self._names: set[str] = set()
         """Of all groups that were made ahead and may have no mark yet."""
         self._in_hand: set[str] = set()
@@ -62,7 +63,7 @@ class Ahead:
     def fork(self) -> None:
         """Have one wait, unless one does. A failure is left to the next build, which then forks its own."""
         with self._guard:
-            if self._closed or self.keeper is not None or self._is_forking:
+            if self._closed.is_set() or self.keeper is not None or self._is_forking:
                 return
             self._is_forking = True
         groups = BoxGroups(self._controllers, self._installation, f"ahead-{secrets.token_hex(10)}")
@@ -73,7 +74,7 @@ class Ahead:
         with self._guard:
             self._in_hand.discard(groups.name)
             self._is_forking = False
-            if not self._closed:
+            if not self._closed.is_set():
                 self.keeper = made
                 return
         if made is not None:
@@ -103,7 +104,7 @@ class Ahead:
     def close(self) -> None:
         """End the one that waits; there is none from now on."""
         with self._guard:
-            self._closed = True
+            self._closed.set()
             keeper, self.keeper = self.keeper, None
         if keeper is not None:
             _end(keeper)

@@ -47,6 +47,7 @@ CPU_PERIOD_US = 100_000
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 _log = logging.getLogger(__name__)
 _REMOVE_DEADLINE_S = 5.0
+_FREEZE_DEADLINE_S = 5.0
 _BESIDE = 1
 """Processes of ours in the groups of the box that are none of the box: bubblewrap's own."""
 _SPARED = "-1000"
@@ -297,11 +298,68 @@ class BoxGroups:
         for name, path in self.paths.items():
             _kill_group(path, with_kill=f"{path}/box" if name == "unified" else None)
 
-    def freeze(self, *, on: bool) -> None:
-        """Ask for freeze or thaw of the box; version 2 only, since commands are in no version 1 freezer then."""
+    @property
+    def can_freeze(self) -> bool:
+        return "unified" in self.paths or "freezer" in self.paths
+
+    def freeze(self) -> None:
+        """Hold every process of the box still, those being born included; the keeper goes on. Blocking.
+
+        Raises ConfineError: this host cannot, or one of them could not be held; all go on then.
+        """
+        if not self.can_freeze:
+            raise ConfineError("freeze the box", self.controllers.missing.get("freeze", "there is no freezer"))
+        try:
+            self._ask_freezer("1", "FROZEN")
+            if self._is_still():
+                return
+        except OSError as error:
+            self.thaw()
+            raise ConfineError("freeze the box", f"{error.strerror} at `{error.filename}`") from error
+        self.thaw()
+        raise ConfineError("freeze the box", f"a process in it was not to be held within {_FREEZE_DEADLINE_S:g} s")
+
+    def thaw(self) -> None:
+        """Let them go on; nothing if they do. Raises OSError, but not for a group that is not there any more."""
+        try:
+            self._ask_freezer("0", "THAWED")
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENODEV):
+                raise
+
+    def is_frozen(self) -> bool:
+        """Whether it was asked for: a box whose processes are about to stand still counts as frozen."""
+        try:
+            if "unified" in self.paths:
+                return read_text(f"{self.paths['unified']}/box/cgroup.freeze").strip() == "1"
+            return (
+                "freezer" in self.paths and read_text(f"{self.paths['freezer']}/freezer.self_freezing").strip() == "1"
+            )
+        except OSError:  # its group is gone, or about to be
+            return False
+
+    def _ask_freezer(self, wanted: str, wanted_v1: str) -> None:
+        if "unified" in self.paths:
+            write_text(f"{self.paths['unified']}/box/cgroup.freeze", wanted)
+        elif "freezer" in self.paths:
+            write_text(f"{self.paths['freezer']}/freezer.state", wanted_v1)
+
+    def _is_still(self) -> bool:
+        """Whether all of them are, or become so before the deadline.
+
+        It is looked at and not waited for: the kernel tells of it no more often than every 10 ms.
+        """
+        file, sign = f"{self.paths.get('unified')}/box/cgroup.events", "frozen 1"
         if "unified" not in self.paths:
-            raise ConfineError("freeze the box", self.controllers.missing.get("freeze", "no version 2 hierarchy"))
-        write_text(f"{self.paths['unified']}/box/cgroup.freeze", "1" if on else "0")
+            file, sign = f"{self.paths['freezer']}/freezer.state", "FROZEN"
+        deadline = time.monotonic() + _FREEZE_DEADLINE_S
+        pause_s = 0.0001
+        while sign not in read_text(file).splitlines():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, 0.01)
+        return True
 
     def read_limits(self) -> dict[str, int | float]:
         """The limits as the kernel gives them back: `memory_bytes`, `pids`, `cpus`; absent where unlimited."""
@@ -522,6 +580,8 @@ def _kill_group(path: str, *, with_kill: str | None) -> None:
                 for pid in read_text(f"{group}/cgroup.procs").split():
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(int(pid), signal.SIGKILL)
+    with contextlib.suppress(OSError):  # of another hierarchy, as a rule
+        write_text(f"{path}/freezer.state", "THAWED")  # a frozen process ends only then
 
 
 def _remove_tree(path: str) -> None:

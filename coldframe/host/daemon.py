@@ -45,6 +45,8 @@ class Daemon:
             "create": self._create,
             "report": self._report,
             "end": self._end,
+            "pause": self._pause,
+            "resume": self._resume,
             "boxes": self._boxes,
             "create_workspace": self._create_workspace,
             "delete_workspace": self._delete_workspace,
@@ -127,13 +129,23 @@ class Daemon:
         spec = SandboxSpec.model_validate(head["spec"])
         network = head.get("network")
         access = None if network is None else NetworkAccess.model_validate(network)
-        return await self._machine.create(head["sandbox_id"], spec, session_id=head["session_id"], network=access)
+        return await self._machine.create(
+            head["sandbox_id"], spec, session_id=head["session_id"], network=access, anew=bool(head.get("anew"))
+        )
 
     async def _report(self, head: dict[str, Any], _: bytes) -> IsolationReport:
         return await (await self._machine.life(head["sandbox_id"])).report()
 
     async def _end(self, head: dict[str, Any], _: bytes) -> Answer:
-        await self._machine.end_box(head["sandbox_id"])
+        await self._machine.end_box(head["sandbox_id"], keep_workspace=bool(head.get("keep_workspace")))
+        return {}
+
+    async def _pause(self, head: dict[str, Any], _: bytes) -> Answer:
+        await (await self._machine.life(head["sandbox_id"])).pause()
+        return {}
+
+    async def _resume(self, head: dict[str, Any], _: bytes) -> Answer:
+        await (await self._machine.life(head["sandbox_id"])).resume()
         return {}
 
     async def _boxes(self, _: dict[str, Any], __: bytes) -> Answer:

@@ -32,6 +32,8 @@ class _Ending(NamedTuple):
     dead: "asyncio.Future[None]"
     """Every process in it is gone."""
     whole: "asyncio.Task[None]"
+    removes_workspace: bool
+    """A temporary one; whoever asked waits for that as well."""
 
 
 class Endings:
@@ -48,8 +50,8 @@ class Endings:
     def __contains__(self, sandbox_id: str) -> bool:
         return sandbox_id in self._running
 
-    async def end(self, sandbox_id: str) -> None:
-        """End a box and remove all of it but its records, and the temporary workspace of a background box.
+    async def end(self, sandbox_id: str, *, keep_workspace: bool = False) -> None:
+        """End a box and remove all of it but its records, and unless it is to be kept the temporary workspace.
 
         Returns when every process in it is gone, for this process is as good as not there from then on, and when the
         temporary workspace is. The rest goes on by itself; `finish` waits for it.
@@ -59,29 +61,32 @@ class Endings:
             if mark is None:
                 return
             dead = asyncio.get_running_loop().create_future()
-            task = asyncio.ensure_future(self._end(sandbox_id, mark, dead))
-            self._running[sandbox_id] = _Ending(mark.owner, dead, task)
+            removes = mark.owner is None and not keep_workspace
+            task = asyncio.ensure_future(self._end(sandbox_id, mark, dead, removes_workspace=removes))
+            self._running[sandbox_id] = _Ending(mark.owner, dead, task, removes)
             task.add_done_callback(lambda _: self._running.pop(sandbox_id))
         ending = self._running[sandbox_id]
         await asyncio.wait(
-            {ending.dead, ending.whole} if ending.owner is not None else {ending.whole},
+            {ending.whole} if ending.removes_workspace else {ending.dead, ending.whole},
             return_when=asyncio.FIRST_COMPLETED,
         )
         if ending.whole.done():
             await ending.whole
 
-    async def _end(self, sandbox_id: str, mark: KeeperMark, dead: "asyncio.Future[None]") -> None:
+    async def _end(
+        self, sandbox_id: str, mark: KeeperMark, dead: "asyncio.Future[None]", *, removes_workspace: bool
+    ) -> None:
         try:
-            await end_process(mark.init, mark.init_started, at_once=True)
+            await self._end_box(sandbox_id, mark)
             self._marks.begin_ending(sandbox_id)
             dead.set_result(None)
             await self.end_keeper(mark)
             await asyncio.to_thread(self._groups_of(sandbox_id, mark).remove)
-            if mark.owner is None:
+            if removes_workspace:
                 await asyncio.to_thread(self._workspaces.remove, self._workspaces.of_session(mark.session_id))
             self._marks.remove(sandbox_id)
         except (OSError, ConfineError) as error:
-            if not dead.done() or mark.owner is None:
+            if not dead.done() or removes_workspace:
                 raise
             _log.warning(
                 "what is left of sandbox `%s` could not be removed, a sweep tries again: %s", sandbox_id, error
@@ -93,10 +98,16 @@ class Endings:
             mark = self._marks.read(name, ENDING)
             if mark is not None:
                 with contextlib.suppress(OSError, ConfineError):  # a sweep tries again, and tells
+                    self._groups_of(name, mark).thaw()
                     for pid, started in ((mark.init, mark.init_started), (mark.pid, mark.started)):
                         kill_if_same(pid, started)
                     self._groups_of(name, mark).remove()
                     self._marks.remove(name)
+
+    async def finish_of(self, sandbox_id: str) -> None:
+        """Wait until all that belonged to the box is gone, if it is being ended."""
+        if sandbox_id in self._running:
+            await asyncio.wait({self._running[sandbox_id].whole})
 
     async def finish(self, owner: str | None = None) -> None:
         """Wait for those of one agent's boxes, or for all."""
@@ -109,8 +120,16 @@ class Endings:
         await end_process(mark.init, mark.init_started, at_once=True)
         await end_process(mark.pid, mark.started, at_once=False)
 
+    async def _end_box(self, sandbox_id: str, mark: KeeperMark) -> None:
+        """Also one that stands still: a process in a version 1 freezer ends only once it is let go on."""
+        ending = asyncio.ensure_future(end_process(mark.init, mark.init_started, at_once=True))
+        await asyncio.sleep(0)  # it is killed by now, so nothing in it runs again
+        self._groups_of(sandbox_id, mark).thaw()
+        await ending
+
     async def end_lost(self, sandbox_id: str, mark: KeeperMark) -> None:
         """End what is left of a box whose keeper died, and keep its mark."""
+        await self._end_box(sandbox_id, mark)
         await self.end_keeper(mark)
         await asyncio.to_thread(self._groups_of(sandbox_id, mark).remove)
 

@@ -27,6 +27,7 @@ from coldframe.guest import files as _files  # noqa: F401 - its verbs register t
 from coldframe.guest import runtimes as _runtimes  # noqa: F401
 from coldframe.host import confine, seccomp
 from coldframe.host.birth import Births
+from coldframe.host.claims import Claims
 from coldframe.host.egress import arrivals, capture
 from coldframe.host.isolation import denials, namespaces, programs
 from coldframe.host.limits import GroupDescriptors
@@ -172,6 +173,7 @@ def _build(
         covers=outfit.covers,
     )
     groups = _groups(files)
+    claims = Claims(records) if groups is not None and order.captured_ports is not None else None
     if "birthplace" in files:
         os.close(files["birthplace"])
     built = namespaces.build(
@@ -222,6 +224,7 @@ def _build(
         root=root,
         program=_filter_of_commands(order, births=births),
         births=Births(possible=births),
+        claims=claims,
     )
     if not changes_programs:
         namespaces.await_first()
@@ -235,6 +238,7 @@ def _build(
         digests=files.get("digests", -1),
         root=root,
         init=init,
+        group_events=_open_events(groups),
         environment=environment,
         limits=order.limits,
         tree=trees.make,
@@ -246,6 +250,13 @@ def _build(
         evidence=evidence,
     )
     return setting, came, evidence
+
+
+def _open_events(groups: GroupDescriptors | None) -> int:
+    for name, group in () if groups is None else groups.per_command:
+        if name == "unified":
+            return os.open("cgroup.events", os.O_RDONLY | os.O_CLOEXEC, dir_fd=group)
+    return -1
 
 
 def _handover(listener: int, came: arrivals.Arrivals, authority: str) -> main.Handover:

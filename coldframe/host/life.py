@@ -1,17 +1,24 @@
 """Beginning and end of one box; implements BoxLife."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
 from coldframe.contract.command import Contact
+from coldframe.contract.errors import PauseKindUnsupported, WrongState
+from coldframe.contract.files import AtStake, LookAtStake
 from coldframe.contract.isolation import IsolationReport
 from coldframe.contract.sandbox import Limits
 from coldframe.host import report
 from coldframe.host.box import KeeperBox
 from coldframe.host.cgroups import BoxGroups
+from coldframe.host.confine import ConfineError
 from coldframe.host.marks import KeeperMark
 from coldframe.host.ways_out import Captured
+
+
+class EndBox(Protocol):
+    async def __call__(self, sandbox_id: str, *, keep_workspace: bool) -> None: ...
 
 
 class KeeperLife:
@@ -22,7 +29,7 @@ class KeeperLife:
         mark: KeeperMark,
         box: KeeperBox,
         groups: BoxGroups,
-        end: Callable[[str], Awaitable[None]],
+        end: EndBox,
         captured: Callable[[], Captured | None],
     ) -> None:
         self.mark = mark
@@ -52,5 +59,26 @@ class KeeperLife:
     async def contacts(self) -> list[Contact]:
         return await self.box.contacts()
 
-    async def end(self) -> None:
-        await self._end(self.box.sandbox_id)
+    async def pause(self) -> None:
+        if not self._groups.can_freeze:
+            raise PauseKindUnsupported(
+                "this machine has no control group for sandboxes that can be frozen",
+                hint="pause with kind `files`, or let the host daemon have a control group of its own (docs/isolation.md)",
+                kind="memory",
+            )
+        try:
+            await asyncio.to_thread(self._groups.freeze)
+        except ConfineError as error:
+            raise WrongState(
+                f"sandbox `{self.box.sandbox_id}` could not be paused, and goes on: {error}",
+                sandbox_id=self.box.sandbox_id,
+            ) from error
+
+    async def resume(self) -> None:
+        self._groups.thaw()
+
+    async def at_stake(self) -> AtStake:
+        return await self.box.ask(LookAtStake())
+
+    async def end(self, *, keep_workspace: bool = False) -> None:
+        await self._end(self.box.sandbox_id, keep_workspace=keep_workspace)

@@ -23,7 +23,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from coldframe.contract.command import CommandEvent
 from coldframe.contract.errors import GuestLost, InvalidArgument, IsolationUnavailable, NotFound, WrongState
@@ -41,7 +41,7 @@ from coldframe.host.egress.arrivals import Arrivals
 from coldframe.host.endings import Endings
 from coldframe.host.life import KeeperLife
 from coldframe.host.link import SOCKET_NAME
-from coldframe.host.marks import GRAVE, HANDOVER_NAME, KeeperMark, Marks
+from coldframe.host.marks import ENDING, GRAVE, HANDOVER_NAME, KeeperMark, Marks
 from coldframe.host.offered_tools import NOTHING_DENIED, denied_here, libraries_of, offered_tools
 from coldframe.host.outfit import Outfit, pack
 from coldframe.host.processes import process_start
@@ -195,7 +195,13 @@ class Machine:
     # -- boxes ---------------------------------------------------------------------------------
 
     async def create(
-        self, sandbox_id: str, spec: SandboxSpec, *, session_id: str, network: NetworkAccess | None = None
+        self,
+        sandbox_id: str,
+        spec: SandboxSpec,
+        *,
+        session_id: str,
+        network: NetworkAccess | None = None,
+        anew: bool = False,
     ) -> IsolationReport:
         report.refuse_unoffered(spec.isolation, spec.requires)
         if sandbox_id in self._builds:
@@ -205,10 +211,19 @@ class Machine:
         build = self._builds[sandbox_id] = _Build()
         try:
             with self._held(sandbox_id, spec.agent_id or session_id):
-                return await self._create(sandbox_id, spec, session_id, network)
+                if anew:
+                    await self._finish_end(sandbox_id)
+                return await self._create(sandbox_id, spec, session_id, network, anew=anew)
         finally:
             del self._builds[sandbox_id]
             build.over.set()
+
+    async def _finish_end(self, sandbox_id: str) -> None:
+        """Of a box that there is to be another of."""
+        await self._endings.finish_of(sandbox_id)
+        if self._marks.read(sandbox_id) is None:  # a crash may have left half of it
+            await self._endings.end(sandbox_id, keep_workspace=True)
+            await self._endings.finish_of(sandbox_id)
 
     @contextlib.contextmanager
     def _held(self, *names: str) -> Iterator[None]:
@@ -233,6 +248,7 @@ class Machine:
         network: NetworkAccess | None = None,
         *,
         is_refused_with_walls_missing: bool = True,
+        anew: bool = False,
     ) -> IsolationReport:
         if spec.background:
             workspace = self.workspaces.of_session(session_id)
@@ -246,7 +262,10 @@ class Machine:
         try:
             os.mkdir(directory, 0o711)
         except FileExistsError:
-            raise WrongState(f"there is a box `{sandbox_id}` already") from None
+            if not anew or self._marks.is_there(sandbox_id):
+                raise WrongState(f"there is a box `{sandbox_id}` already") from None
+            await self._endings.end_unmarked(sandbox_id)  # of a machine that was killed while it built
+            await asyncio.to_thread(self._groups_of(sandbox_id, None).remove)
         try:
             building = partial(
                 self._build, sandbox_id, spec, session_id, workspace, (owner.st_uid, owner.st_gid), network
@@ -265,7 +284,10 @@ class Machine:
                 report.refuse_unless_hard(measured)
             return measured
         except BaseException:
-            await asyncio.shield(self._discard(sandbox_id, workspace if spec.background else None))
+            if anew:
+                await asyncio.shield(self._discard_box(sandbox_id))
+            else:
+                await asyncio.shield(self._discard(sandbox_id, workspace if spec.background else None))
             raise
 
     async def _build(
@@ -280,7 +302,8 @@ class Machine:
     ) -> IsolationReport:
         directory = self._marks.directory(sandbox_id)
         records = os.path.join(directory, "records")
-        os.mkdir(records, 0o700)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(records, 0o700)
         if self._root:
             os.chown(records, *owner)
         order = {
@@ -385,18 +408,25 @@ class Machine:
 
     async def _discard(self, sandbox_id: str, background: str | None) -> None:
         """Leave nothing of a box that did not come to be."""
-        directory = self._marks.directory(sandbox_id)
+        mark = await self._discard_box(sandbox_id)
+        if mark is not None and mark.network is not None:
+            await self._ways_out.forget(sandbox_id)
+        await asyncio.to_thread(remove_directory, self._marks.directory(sandbox_id))
+        if background is not None:
+            await asyncio.to_thread(self.workspaces.remove, background)
+
+    async def _discard_box(self, sandbox_id: str) -> KeeperMark | None:
+        """Leave of it what was there before it, its records for one. Returns its mark, if it had one already."""
         mark = self._marks.read(sandbox_id)
         if mark is not None:
             await self._endings.end_keeper(mark)
             if mark.network is not None:
-                await self._ways_out.forget(sandbox_id)
+                await self._ways_out.shut(sandbox_id)
         with contextlib.suppress(ConfineError):  # what told the failure counts; the next sweep has another try
             await asyncio.to_thread(self._groups_of(sandbox_id, mark).remove)
-        await asyncio.to_thread(remove_directory, directory)
-        if background is not None:
-            await asyncio.to_thread(self.workspaces.remove, background)
+        self._marks.remove(sandbox_id)
         self._lives.pop(sandbox_id, None)
+        return mark
 
     def _life(self, sandbox_id: str) -> "KeeperLife":
         life = self._lives.get(sandbox_id)
@@ -426,7 +456,7 @@ class Machine:
         return [
             BoxStatus(
                 sandbox_id=name,
-                state="running" if mark.serves() else "lost",
+                state=self._state_of(name, mark),
                 created_at=datetime.fromisoformat(mark.created_at),
                 owner=mark.owner,
             )
@@ -434,10 +464,16 @@ class Machine:
             if name not in self._endings
         ]
 
+    def _state_of(self, sandbox_id: str, mark: KeeperMark) -> Literal["running", "paused", "lost"]:
+        """As the kernel has it: whoever paused a box may be gone."""
+        if not mark.serves():
+            return "lost"
+        return "paused" if self._groups_of(sandbox_id, mark).is_frozen() else "running"
+
     async def stored(self, sandbox_id: str, command_id: str, *, after_seq: int = -1) -> AsyncIterator[CommandEvent]:
         return read_stored(os.path.join(self._marks.directory(sandbox_id), "records"), command_id, after_seq=after_seq)
 
-    async def end_box(self, sandbox_id: str) -> None:
+    async def end_box(self, sandbox_id: str, *, keep_workspace: bool = False) -> None:
         """End a box, if there is one or will be in a moment; returns as `Endings.end` says."""
         build = self._builds.get(sandbox_id)
         if build is not None:  # whoever asked for it has left meanwhile
@@ -447,7 +483,7 @@ class Machine:
         if life is not None:
             life.box.close()
         try:
-            await self._endings.end(sandbox_id)
+            await self._endings.end(sandbox_id, keep_workspace=keep_workspace)
         finally:
             await self._ways_out.shut(sandbox_id)
 
@@ -463,7 +499,9 @@ class Machine:
         removed = []
         await self._endings.finish()
         for name in self._marks.half_ended():
-            if await self._endings.attempt(name, self.end_box(name)):
+            half = self._marks.read(name, ENDING)
+            is_kept = half is not None and half.session_id in keep_sessions
+            if await self._endings.attempt(name, self.end_box(name, keep_workspace=is_kept)):
                 removed.append(f"box {name}")
         await self._endings.finish()
         boxes = os.path.join(self._data, "boxes")
@@ -479,7 +517,8 @@ class Machine:
                 removed.append(f"box {name}")
         for name, mark in self._marks.all():
             if name not in keep_boxes | spared:
-                if await self._endings.attempt(name, self.end_box(name)):
+                is_kept = mark.session_id in keep_sessions
+                if await self._endings.attempt(name, self.end_box(name, keep_workspace=is_kept)):
                     removed.append(f"box {name}")
             elif not mark.alive():
                 await self._endings.attempt(name, self._endings.end_lost(name, mark))

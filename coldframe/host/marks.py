@@ -19,6 +19,7 @@ KEPT, ENDING = "keeper.json", "ending.json"
 """The mark of a box, and its name from when the box is gone until all that belonged to it is."""
 HANDOVER_NAME = "handover.sock"
 """Where the keeper gives the sockets of the box's way out to the user of this process, and to nobody else."""
+RECORDS = "records"
 GRAVE = ".gone-"
 """In the names of what is being removed."""
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from coldframe.contract.network import (
     DeniedSum,
     NetworkContact,
+    NetworkLookup,
     NetworkPackage,
     NetworkPage,
     NetworkRecord,
@@ -43,11 +44,17 @@ def contact_of(contact: EgressContact) -> NetworkContact:
         via=contact.via,
         sent_bytes=contact.sent_bytes,
         received_bytes=contact.received_bytes,
+        sent_sha256=contact.sent_sha256,
+        sent_sha256_of=contact.sent_sha256_of,
         began_at=contact.began_at,
         ended_at=contact.ended_at,
         ended=contact.ended,
         is_partial=contact.is_partial,
         times=contact.times,
+        lookup=None if contact.lookup is None else NetworkLookup(**asdict(contact.lookup)),
+        program=contact.program,
+        pid=contact.pid,
+        command_id=contact.command_id,
         requests=tuple(request_of(one) for one in contact.requests),
     )
 
@@ -63,6 +70,9 @@ def request_of(request: EgressRequest) -> NetworkRequest:
         status=request.status,
         credential=request.credential,
         package=None if request.package is None else NetworkPackage(**asdict(request.package)),
+        omitted=request.omitted,
+        body_bytes=request.body_bytes,
+        body_sha256=request.body_sha256,
         at=request.at,
     )
 

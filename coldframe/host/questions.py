@@ -81,11 +81,19 @@ class Questions:
         loop = self._loop
         if loop is None:
             return
-        with contextlib.suppress(RuntimeError):
-            if asyncio.get_running_loop() is loop:
-                self._note(sandbox_id)
-                return
-        loop.call_soon_threadsafe(self._note, sandbox_id)
+        if self._is_here(loop):
+            self._note(sandbox_id)
+            return
+        with contextlib.suppress(RuntimeError):  # it is closed: nobody is told any more
+            loop.call_soon_threadsafe(self._note, sandbox_id)
+
+    @staticmethod
+    def _is_here(loop: asyncio.AbstractEventLoop) -> bool:
+        """Whether this is the thread of that loop, and within it."""
+        try:
+            return asyncio.get_running_loop() is loop
+        except RuntimeError:
+            return False
 
     def _note(self, sandbox_id: str) -> None:
         reader = self._reader

@@ -12,6 +12,7 @@ from typing import Any
 
 from coldframe.contract.command import CommandEvent, Contact
 from coldframe.contract.errors import HostUnreachable
+from coldframe.contract.files import AtStake, LookAtStake
 from coldframe.contract.isolation import IsolationReport
 from coldframe.contract.network import NetworkAccess, NetworkAnswer, NetworkNews, NetworkPage, NetworkQuestion
 from coldframe.contract.policy import Label
@@ -48,7 +49,13 @@ class RemoteHost:
         return await self._ask("ping")
 
     async def create(
-        self, sandbox_id: str, spec: SandboxSpec, *, session_id: str, network: NetworkAccess | None = None
+        self,
+        sandbox_id: str,
+        spec: SandboxSpec,
+        *,
+        session_id: str,
+        network: NetworkAccess | None = None,
+        anew: bool = False,
     ) -> IsolationReport:
         return await self._ask_report(
             "create",
@@ -56,6 +63,7 @@ class RemoteHost:
             spec=spec.model_dump(mode="json"),
             session_id=session_id,
             network=None if network is None else network.model_dump(mode="json"),
+            anew=anew,
         )
 
     async def box(self, sandbox_id: str) -> Box:
@@ -146,8 +154,14 @@ class RemoteHost:
     async def report(self, sandbox_id: str) -> IsolationReport:
         return await self._ask_report("report", sandbox_id=sandbox_id)
 
-    async def end(self, sandbox_id: str) -> None:
-        await self._ask("end", sandbox_id=sandbox_id)
+    async def pause(self, sandbox_id: str) -> None:
+        await self._ask("pause", sandbox_id=sandbox_id)
+
+    async def resume(self, sandbox_id: str) -> None:
+        await self._ask("resume", sandbox_id=sandbox_id)
+
+    async def end(self, sandbox_id: str, *, keep_workspace: bool = False) -> None:
+        await self._ask("end", sandbox_id=sandbox_id, keep_workspace=keep_workspace)
         box = self._boxes.pop(sandbox_id, None)
         if box is not None:
             box.close()
@@ -176,8 +190,17 @@ class _RemoteLife:
     async def contacts(self) -> list[Contact]:
         return await self._box.contacts()
 
-    async def end(self) -> None:
-        await self._host.end(self._sandbox_id)
+    async def pause(self) -> None:
+        await self._host.pause(self._sandbox_id)
+
+    async def resume(self) -> None:
+        await self._host.resume(self._sandbox_id)
+
+    async def at_stake(self) -> AtStake:
+        return await self._box.ask(LookAtStake())
+
+    async def end(self, *, keep_workspace: bool = False) -> None:
+        await self._host.end(self._sandbox_id, keep_workspace=keep_workspace)
 
 
 def daemon_answers(data_dir: str) -> bool:

@@ -91,6 +91,7 @@ def measure(
         interfaces_left_out=left_out,
         boundary_weakened=tuple(one.target for one in view.mounts if one.source == "other" and one.target != "/"),
         processes=len(view.processes),
+        pause_kinds=("memory", "files") if groups is not None and groups.can_freeze else ("files",),
     )
 
 

@@ -38,11 +38,13 @@ async def read_stored(records: str, command_id: str, *, after_seq: int) -> Async
         transcript = StoredTranscript(file)
         try:
             number = 0
+            while number <= after_seq and transcript.skip():
+                number += 1
             while (chunk := transcript.next()) is not None:
-                if number > after_seq:
-                    yield OutputChunk.model_validate(
-                        {"seq": number, "stream": STREAMS[chunk[0]], "data": b""}
-                    ).model_copy(update={"data": chunk[1]})
+                read_at = None if chunk.at_us is None else chunk.at_us / 1_000_000
+                yield OutputChunk.model_validate(
+                    {"seq": number, "stream": STREAMS[chunk.stream], "data": b"", "at": read_at}
+                ).model_copy(update={"data": chunk.data})
                 number += 1
         finally:
             transcript.close()

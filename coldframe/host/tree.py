@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from coldframe.guest.spawn import Steps
 from coldframe.guest.usage import Usage
 from coldframe.host.birth import Births
+from coldframe.host.claims import Claims
 from coldframe.host.groups import CommandGroup, Groups
 from coldframe.host.held_memory import Walks, held_bytes
 from coldframe.host.isolation.namespaces import HOME
@@ -35,6 +36,16 @@ from coldframe.host.own_disk import quota_of
 from coldframe.host.seccomp import ReadyFilter
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_STATES = {
+    "R": "running",
+    "S": "sleeping",
+    "D": "blocked",
+    "T": "stopped",
+    "t": "stopped",
+    "Z": "zombie",
+    "X": "zombie",
+}
 RECENT_S = 0.01
 """How old a look at all processes may be for what is looked at again and again, by every command of the box."""
 
@@ -51,13 +62,16 @@ class Trees:
         root: int,
         program: bytes | None = None,
         births: Births | None = None,
+        claims: Claims | None = None,
     ) -> None:
         """`limits` may be lowered later in place: the next command is held to what it says then.
 
-        `program` is a system call filter for whatever is forked here, beside the keeper's own.
+        `program` is a system call filter for whatever is forked here, beside the keeper's own. `claims` say whose which group
+        is, where somebody asks.
         """
         self.sealing: Steps = () if program is None else ((ReadyFilter(program).load, ()),)
         self.births = births or Births(possible=False)
+        self.claims = claims
         self.groups = Groups(groups) if groups is not None else None
         self.live: set[int] = set()
         self.walks = Walks(self.live)
@@ -155,6 +169,10 @@ class CommandTree:
         pid, born = self._trees.births.fork(-1 if self._group is None else self._group.birthplace)
         return pid, self._born if born else self._unborn
 
+    def claim(self, command_id: str) -> None:
+        if self._trees.claims is not None and self._group is not None:
+            self._trees.claims.write(self._group.name, command_id)
+
     def empty(self) -> bool:
         if self._closed:
             return True
@@ -167,12 +185,14 @@ class CommandTree:
         return self._trees.looks != looks or not self._find()
 
     def members(self) -> list[dict[str, Any]]:
-        found = []
-        for pid in self._find():
-            process = describe_process(self._trees.proc, pid)
-            if process is not None:
-                found.append(process)
-        return found
+        return self._described(self._find())
+
+    def processes(self) -> list[dict[str, Any]]:
+        return self._described(() if self._closed else self._marked())
+
+    def _described(self, pids: tuple[int, ...]) -> list[dict[str, Any]]:
+        found = (describe_process(self._trees.proc, pid) for pid in pids)
+        return [process for process in found if process is not None]
 
     def signal(self, number: int) -> None:
         if self._group is not None and self._group.exact:
@@ -249,11 +269,13 @@ class CommandTree:
     def _find(self, *, most_age_s: float = 0.0) -> tuple[int, ...]:
         if self._closed:
             return ()
+        return tuple(pid for pid in self._marked(most_age_s=most_age_s) if not _is_zombie(self._trees.proc, pid))
+
+    def _marked(self, *, most_age_s: float = 0.0) -> tuple[int, ...]:
         marks = self._trees.marks(most_age_s=most_age_s)
         found: MarkedProcesses = sort_marks(marks, self._number, self._trees.live)
         alone = self._trees.live == {self._number}
-        pids = found.marked + (found.unattributed if alone else ())
-        return tuple(pid for pid in pids if not _is_zombie(self._trees.proc, pid))
+        return found.marked + (found.unattributed if alone else ())
 
 
 def _stat_fields(proc: int, pid: int) -> list[bytes] | None:
@@ -286,7 +308,7 @@ def times_of(proc: int, pid: int) -> Times | None:
 
 
 def describe_process(proc: int, pid: int) -> dict[str, Any] | None:
-    """Fields of ProcessInfo except the command; None if it is gone."""
+    """Fields of ProcessInfo but for command and ports; None if it is gone."""
     fields = _stat_fields(proc, pid)
     if fields is None:
         return None
@@ -297,6 +319,9 @@ def describe_process(proc: int, pid: int) -> dict[str, Any] | None:
         "parent": int(fields[1]),
         "command_line": words.rstrip(b"\0").replace(b"\0", b" ").decode("utf-8", "replace")[:4096],
         "started_at": datetime.fromtimestamp(started, UTC).isoformat(),
+        "state": _STATES.get(fields[0].decode(), "sleeping"),
+        "cpu_s": (int(fields[11]) + int(fields[12])) / _TICKS_PER_S,
+        "memory_bytes": int(fields[21]) * _PAGE_BYTES,
     }
 
 

@@ -37,7 +37,7 @@ from coldframe.host.confine import ConfineError
 from coldframe.host.egress import arrivals as arriving
 from coldframe.host.egress.arrivals import Arrivals
 from coldframe.host.egress.packages.cache import FOLDER as PACKAGES
-from coldframe.host.marks import HANDOVER_NAME, KeeperMark, Marks
+from coldframe.host.marks import HANDOVER_NAME, RECORDS, KeeperMark, Marks
 from coldframe.host.network_records import page_of
 from coldframe.host.outfit import Outfit, make_outfit
 from coldframe.host.package_clients import dress
@@ -49,6 +49,7 @@ from coldframe.policy.network import Origin
 from coldframe.policy.network_rules import NetworkRules, Registry
 
 if TYPE_CHECKING:
+    from coldframe.host.egress.holders import Holders
     from coldframe.host.egress.lineage import Lineage
     from coldframe.host.egress.link import BrokerLink
     from coldframe.host.egress.proxy import Proxies
@@ -183,7 +184,7 @@ class WaysOut:
             access=access.model_copy(update={"taint": taint}),
             mechanism=arrivals.mechanism,
             reason=arrivals.reason,
-            sockets=tuple(os.fstat(one.fileno()).st_ino for one in arrivals.sockets()),
+            sockets=tuple(os.fstat(one.fileno()).st_ino for one in arrivals._replace(diagnosis=()).sockets()),
             authority_sha256=_digest(self._link.authority_of(sandbox_id).saved),
         )
 
@@ -191,11 +192,15 @@ class WaysOut:
         """Serve a new box; its sockets are closed here. Raises IsolationUnavailable."""
         self._told.add(sandbox_id)
         self._served.add(sandbox_id)
+        self._settled.discard(sandbox_id)  # where there was another of that id before
         try:
             link = await self._started()
             network = read_mark(self._marks.read(sandbox_id)) or network  # its session may have been labelled meanwhile
             await link.open(
-                _origin(sandbox_id, agent_id, network), arrivals, on_place=partial(self._note_place, sandbox_id)
+                _origin(sandbox_id, agent_id, network),
+                arrivals,
+                on_place=partial(self._note_place, sandbox_id),
+                holders=self._holders(sandbox_id),
             )
         except (OSError, ConfineError) as error:
             self._served.discard(sandbox_id)
@@ -205,6 +210,15 @@ class WaysOut:
             raise
         finally:
             arrivals.close()
+
+    def _holders(self, sandbox_id: str) -> "Holders | None":
+        from coldframe.host.egress.holders import Holders
+
+        mark = self._marks.read(sandbox_id)
+        if mark is None:
+            return None
+        records = os.path.join(self._marks.directory(sandbox_id), RECORDS)
+        return Holders(mark.pid, mark.init, mark.groups, records)
 
     async def shut(self, sandbox_id: str) -> None:
         """The box has no way out any more; all of it is on record when this returns."""
@@ -304,6 +318,7 @@ class WaysOut:
                 authority=authority,
                 start=kept.start,
                 on_place=partial(self._note_place, sandbox_id),
+                holders=self._holders(sandbox_id),
             )
         except (OSError, ConfineError, ValueError, IsolationUnavailable) as error:
             self._served.discard(sandbox_id)

@@ -108,7 +108,7 @@ async def read_file(call: ToolCall[ReadFileArguments]) -> Ran:
     data = found.content
     if call.deliver is not None:
         call.deliver(data)
-        return Ran(_beside(found), output=lambda: data, output_bytes=len(data))
+        return Ran(_beside(found), output=lambda: data, output_bytes=len(data), whole=found.complete)
     end = found.offset + len(data)
     decoded = decode_range(data, to_end=end >= found.total_bytes)
     binary = decoded is None
@@ -139,4 +139,4 @@ async def read_file(call: ToolCall[ReadFileArguments]) -> Ran:
         version=found.version,
         mode=found.mode,
     )
-    return Ran(answer, output=lambda: data, output_bytes=len(data))
+    return Ran(answer, output=lambda: data, output_bytes=len(data), whole=found.complete)

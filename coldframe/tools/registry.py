@@ -21,7 +21,7 @@ from coldframe.contract.command import CommandEvent, CommandResult, FileChange, 
 from coldframe.contract.errors import InvalidArgument, OutsideWorkspace, UnknownTool
 from coldframe.contract.model import Model
 from coldframe.contract.ports import Box
-from coldframe.contract.sandbox import SandboxSpec
+from coldframe.contract.sandbox import Limits, SandboxSpec
 from coldframe.contract.tool import ToolInfo
 
 HOME = "/home/user"
@@ -47,6 +47,9 @@ class CallFacts(NamedTuple):
     """Of the program that the named runtime is in the box; filled in by the gate."""
     runtime_version: str | None = None
     timeout_s: float | None = None
+    idle_timeout_s: float | None = None
+    cpu_s: float | None = None
+    shell_session: str | None = None
     environment: tuple[tuple[str, str], ...] = ()
     stdin: bytes = b""
     background: bool = False
@@ -87,6 +90,20 @@ def relative_path(path: str) -> str:
     if normal == ".." or normal.startswith("../"):
         raise OutsideWorkspace(f"`{path[:200]}` is outside the workspace", path=path)
     return "" if normal == "." else normal
+
+
+def check_limits(limits: Limits, **asked: float | None) -> None:
+    """Raise InvalidArgument if `timeout_s`, `idle_timeout_s` or `cpu_s` of a command is over what its sandbox has."""
+    for name, value in asked.items():
+        limit = "cpu_s" if name == "cpu_s" else "wall_s"
+        most = limits.cpu_s if name == "cpu_s" else limits.wall_s
+        if value is not None and value > most:
+            raise InvalidArgument(
+                f"`{name}` of {value:g} is over this sandbox's {most:g}",
+                hint=f"ask for less, or create a sandbox with a higher `limits.{limit}`",
+                argument=name,
+                limit=most,
+            )
 
 
 def _plain_text(value: str) -> str:
@@ -171,6 +188,8 @@ class Ran(NamedTuple):
     command: CommandResult | None = None
     files: FileChanges | None = None
     """What a tool that runs nothing did to files."""
+    whole: bool = True
+    """False if `output` is a range of a file."""
 
 
 Run = Callable[[ToolCall[Any]], Awaitable[Ran]]

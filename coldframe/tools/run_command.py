@@ -22,11 +22,14 @@ from coldframe.contract.command import (
     Leftover,
     LimitHit,
     OutputChunk,
+    ShellName,
+    ShellSession,
     Started,
     StreamInfo,
     TerminalSize,
 )
-from coldframe.contract.errors import GuestLost, InvalidArgument
+from coldframe.contract.errors import GuestLost
+from coldframe.contract.files import MOST_SENT_BYTES
 from coldframe.contract.model import Model
 from coldframe.contract.sandbox import SandboxSpec
 from coldframe.tools.output import OutputCollector, Segment, Stream, joined_text, transcript_of
@@ -38,6 +41,7 @@ from coldframe.tools.registry import (
     Ran,
     Text,
     ToolCall,
+    check_limits,
     relative_path,
     shown_path,
     tool,
@@ -70,11 +74,24 @@ class RunCommandArguments(Arguments):
     timeout_s: Annotated[StrictFloat | StrictInt, Field(gt=0)] | None = Field(
         default=None, description="Wall time in seconds; by default, and at most, that of the sandbox."
     )
+    idle_timeout_s: Annotated[StrictFloat | StrictInt, Field(gt=0)] | None = Field(
+        default=None, description="Longest silence in seconds: no output, and no input that is taken; by default any."
+    )
+    cpu_s: Annotated[StrictFloat | StrictInt, Field(gt=0)] | None = Field(
+        default=None, description="CPU time of all its processes; by default, and at most, that of the sandbox."
+    )
     stdin: Text | None = Field(default=None, description="Given whole to the command, then end of file.")
     stdin_base64: StrictStr | None = Field(default=None, description="Bytes, instead of `stdin`.")
+    stdin_open: StrictBool = Field(
+        default=False, description="Keep the input open behind `stdin`: more is sent to it while the command runs."
+    )
     env: dict[Text, Text] = Field(default_factory=dict, description="Added to the clean environment.")
     runtime: Runtime | None = Field(
         default=None, description="Run `command` with this: a text as its code, a list as its arguments."
+    )
+    shell_session: ShellName | None = Field(
+        default=None,
+        description="Go on with directory, variables and functions of this session's last command, and leave them to the next.",
     )
     pty: StrictBool = Field(default=False, description="Run on a terminal: one stream, isatty is true.")
     columns: Annotated[StrictInt, Field(ge=1, le=1000)] = 120
@@ -102,14 +119,20 @@ class RunCommandArguments(Arguments):
         for name, value in self.env.items():
             if not name or "=" in name or "\0" in name or "\0" in value:
                 raise ValueError("`env` holds an empty name, a name with `=`, or a NUL character")
+        if self.shell_session is not None and (self.runtime is not None or not isinstance(self.command, str)):
+            raise ValueError("a `shell_session` takes a line for bash, without `runtime`")
         if self.stdin is not None and self.stdin_base64 is not None:
             raise ValueError("give either `stdin` or `stdin_base64`")
         if len(self.stdin_base64 or "") * 3 // 4 > STDIN_CAP_BYTES or len(self.stdin or "") > STDIN_CAP_BYTES:
             raise ValueError(f"`stdin` is longer than {STDIN_CAP_BYTES} bytes; write a file and redirect from it")
         try:
-            self.stdin_bytes()
+            given = self.stdin_bytes()
         except ValueError:
             raise ValueError("`stdin_base64` is not valid base64") from None
+        if self.stdin_open and len(given) > MOST_SENT_BYTES:  # the keeper holds what is not read yet
+            raise ValueError(
+                f"`stdin` is longer than the {MOST_SENT_BYTES} bytes that an open input begins with; send the rest"
+            )
         return self
 
     def stdin_bytes(self) -> bytes:
@@ -125,6 +148,11 @@ class RunCommandArguments(Arguments):
             return None, (self.runtime, *self.command)
         return (self.command, None) if isinstance(self.command, str) else (None, tuple(self.command))
 
+    def directory(self) -> str:
+        """Relative to the workspace. A shell session goes on in its own unless another is named, be it the workspace itself."""
+        is_named = self.shell_session is not None and "cwd" in self.model_fields_set
+        return relative_path(self.cwd) or ("." if is_named else "")
+
     def facts(self) -> CallFacts:
         shell, argv = self.program()
         return CallFacts(
@@ -133,19 +161,16 @@ class RunCommandArguments(Arguments):
             cwd=relative_path(self.cwd),
             runtime=self.runtime,
             timeout_s=None if self.timeout_s is None else float(self.timeout_s),
+            idle_timeout_s=None if self.idle_timeout_s is None else float(self.idle_timeout_s),
+            cpu_s=None if self.cpu_s is None else float(self.cpu_s),
             environment=tuple(self.env.items()),
             stdin=self.stdin_bytes(),
             background=self.background,
+            shell_session=self.shell_session,
         )
 
     def fit(self, spec: SandboxSpec) -> None:
-        if self.timeout_s is not None and self.timeout_s > spec.limits.wall_s:
-            raise InvalidArgument(
-                f"`timeout_s` of {self.timeout_s:g} is over this sandbox's {spec.limits.wall_s:g}",
-                hint="ask for less, or create a sandbox with a higher `limits.wall_s`",
-                argument="timeout_s",
-                limit=spec.limits.wall_s,
-            )
+        check_limits(spec.limits, timeout_s=self.timeout_s, idle_timeout_s=self.idle_timeout_s, cpu_s=self.cpu_s)
 
 
 class StreamView(Model):
@@ -198,6 +223,7 @@ class RunCommandAnswer(Answer):
     order: Literal["exact", "approximate"] | None
     leftovers: tuple[Leftover, ...]
     leftovers_ended: int
+    shell_session: ShellSession | None
     files: FileChanges | None
     contacts: tuple[Contact, ...]
     artifact_id: str
@@ -267,6 +293,7 @@ def answer_of(
             one.model_copy(update={"command_line": shown_path(one.command_line)}) for one in result.leftovers
         ),
         leftovers_ended=result.leftovers_ended,
+        shell_session=result.shell_session,
         files=_shown_files(result.files),
         contacts=result.contacts,
         artifact_id=result.artifact_id,
@@ -306,6 +333,7 @@ def _running(arguments: RunCommandArguments, started: Started) -> RunCommandAnsw
         order=None,
         leftovers=(),
         leftovers_ended=0,
+        shell_session=None,
         files=None,
         contacts=(),
         artifact_id=started.command_id,
@@ -339,10 +367,14 @@ async def run_command(call: ToolCall[RunCommandArguments]) -> Ran:
                 command_id=call.command_id,
                 shell=shell,
                 argv=argv,
-                cwd=relative_path(arguments.cwd),
+                cwd=arguments.directory(),
                 env={**call.environment, **arguments.env},
                 stdin=arguments.stdin_bytes(),
+                stdin_open=arguments.stdin_open,
                 timeout_s=arguments.timeout_s or call.spec.limits.wall_s,
+                idle_timeout_s=arguments.idle_timeout_s,
+                cpu_s=arguments.cpu_s,
+                shell_session=arguments.shell_session,
                 terminal=TerminalSize(columns=arguments.columns, rows=arguments.rows) if arguments.pty else None,
                 leftovers=arguments.leftovers or call.spec.leftovers,
                 track_files=call.spec.track_files,

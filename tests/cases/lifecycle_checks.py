@@ -3,11 +3,18 @@
 import asyncio
 import os
 import sys
+import time
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 from coldframe.client.api import Coldframe
 from coldframe.client.sandbox import Sandbox
-from coldframe.contract.errors import ColdframeError
+from coldframe.contract.errors import ColdframeError, PauseKindUnsupported, WrongState
 from coldframe.contract.sandbox import SandboxSpec
 from tests.cases.checks import Lab, NotThereYet, check
 from tests.installation import CHECKOUT, Installation, wait_until
@@ -19,30 +26,111 @@ AT_ONCE = 10
 CLIENT = """
 import asyncio, sys
 from coldframe.client.api import Coldframe
+from coldframe.contract.sandbox import SandboxSpec
 
 async def main():
     async with Coldframe() as client:
-        sandbox = await client.sandboxes.create(agent_id=sys.argv[1])
+        spec = SandboxSpec(agent_id=sys.argv[1], idle_timeout_s=1, on_timeout="terminate")
+        sandbox = await client.sandboxes.create(spec=spec)
         print(sandbox.id, flush=True)
         await sandbox.run_command("echo begun > begun; sleep 3600", timeout_s=3)
 
 asyncio.run(main())
 """
+HANDSHAKE = """
+import socket, ssl, threading
+server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+server.load_cert_chain("certificate", "key")
+listener = socket.create_server(("127.0.0.1", 0))
+
+def serve():
+    with server.wrap_socket(listener.accept()[0], server_side=True) as peer:
+        peer.send(b"trusted")
+
+threading.Thread(target=serve, daemon=True).start()
+client = ssl.create_default_context(cafile="certificate")
+with client.wrap_socket(socket.create_connection(listener.getsockname()), server_hostname="localhost") as peer:
+    print(peer.recv(100).decode())
+"""
 
 
 @check("B091")
 async def state_after_every_resume(lab: Lab) -> None:
-    raise NotThereYet("pause and resume")
+    bench = await lab.bench()
+    sandbox = lab.sandbox_of(bench)
+    for number in range(1, 5):
+        await bench.run(
+            f"echo {number} > f{number}.txt; echo {number} >> log.txt; rm -f f{number - 1}.txt; chmod 755 f{number}.txt"
+        )
+        await pause(sandbox)
+        await (await lab.adopt(sandbox.id)).resume()
+        found = {one.name: one for one in (await sandbox.list_directory()).entries if one.name.endswith(".txt")}
+        assert set(found) == {f"f{number}.txt", "log.txt"}, found
+        assert found[f"f{number}.txt"].mode & 0o777 == 0o755
+        assert (await sandbox.read_file("log.txt")).content == "".join(f"{one}\n" for one in range(1, number + 1))
 
 
 @check("B093")
 async def a_command_sent_to_a_paused_sandbox(lab: Lab) -> None:
-    raise NotThereYet("pause and resume")
+    sandbox = lab.sandbox_of(await lab.bench())
+    await pause(sandbox)
+    refused = await asyncio.gather(*(sandbox.run_command("echo x") for _ in range(10)), return_exceptions=True)
+    for error in refused:
+        assert isinstance(error, WrongState), error
+        assert error.facts["state"] in ("paused", "stopped")
+        action = error.next_actions[0]
+        assert action["op"] in ("sandbox.resume", "sandbox.start") and action["args"] == {"sandbox_id": sandbox.id}
+    await sandbox.resume()
+    assert (await sandbox.run_command("echo x")).stdout == "x\n"
+    raise NotThereYet("a call that resumes by itself", tried="the error, with the call that resumes it")
 
 
 @check("B097")
 async def the_clock_after_a_resume(lab: Lab) -> None:
-    raise NotThereYet("pause and resume")
+    bench = await lab.bench()
+    sandbox = lab.sandbox_of(bench)
+    await pause(sandbox)
+    begun = time.time()
+    certificate, key = issue()
+    await until(lambda: has_passed(begun + 1))
+    await sandbox.resume()
+    assert abs(float((await bench.run("date +%s.%N")).out) - time.time()) < 1
+    for name, content in (("certificate", certificate), ("key", key), ("handshake.py", HANDSHAKE.encode())):
+        await sandbox.write_file(name, content)
+    assert (await bench.run("python3 handshake.py")).out == "trusted\n"
+
+
+async def pause(sandbox: Sandbox) -> None:
+    """With its memory if this user has what that takes, else without."""
+    try:
+        await sandbox.pause()
+    except PauseKindUnsupported:
+        await sandbox.pause("files")
+
+
+async def has_passed(moment: float) -> bool:
+    return time.time() > moment
+
+
+def issue() -> tuple[bytes, bytes]:
+    """A certificate of now for `localhost`, and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now)
+        .not_valid_after(now + timedelta(hours=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    encoding = serialization.Encoding.PEM
+    secret = key.private_bytes(encoding, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    return certificate.public_bytes(encoding), secret
 
 
 @check("B109")
@@ -96,7 +184,7 @@ async def three_limits_with_three_names(lab: Lab) -> None:
 
 @check("B101")
 async def limits_live_in_the_server(lab: Lab) -> None:
-    """The part that exists: the limit of a command. Sandboxes have no time limit yet; the owner ends them."""
+    """Of a command, and of the sandbox itself."""
     installation = lab.installation
     environment = {
         **installation.environment,
@@ -118,8 +206,17 @@ async def limits_live_in_the_server(lab: Lab) -> None:
     await until(lambda: ended(sandbox, command.command_id))
     result = (await sandbox.command(command.command_id)).result
     assert result is not None and result.timed_out
-    assert await sandbox.processes() == []
-    raise NotThereYet("a time limit of the sandbox itself", tried="that of its command, with its client killed")
+
+    async def is_over() -> bool:
+        return (await sandbox.refresh()).state.state == "terminated"
+
+    await until(is_over)
+    mark = os.path.join(installation.data_dir, "boxes", sandbox.id, "keeper.json")
+    await until(lambda: is_missing(mark))
+
+
+async def is_missing(path: str) -> bool:
+    return not os.path.exists(path)
 
 
 @check("B103")

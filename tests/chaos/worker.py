@@ -20,6 +20,7 @@ from coldframe.contract.errors import (
     FileMissing,
     HostUnreachable,
     IsolationUnavailable,
+    PauseKindUnsupported,
     Unavailable,
     WrongState,
 )
@@ -57,6 +58,8 @@ class Worker:
         """Key to how often it may stand in the counter file: at least, at most."""
         self._outputs: list[tuple[str, str, bytes]] = []
         self._backgrounds: list[tuple[str, str, str]] = []
+        self._stopped: set[str] = set()
+        """Sandboxes that were, or may have been: what ran in them was ended then, whoever was hit afterwards."""
         self._files: dict[str, set[str | None]] = {}
         """Path to the contents it may have; None for absent."""
 
@@ -70,7 +73,10 @@ class Worker:
             self.faults.append(f"{self.agent_id}: {error}")
 
     def _one(self) -> None:
-        acts = [self._count_once, self._cut_once, self._print, self._write, self._overwrite, self._background]
+        acts = [
+            *(self._count_once, self._cut_once, self._print, self._write, self._overwrite, self._background),
+            self._rest,
+        ]
         self._random.choice(acts)()
 
     def _key(self) -> str:
@@ -135,6 +141,44 @@ class Worker:
         if done.result is not None and done.result.error is None:
             self._backgrounds.append((done.sandbox_id, key, str(done.result.value["command_id"])))
 
+    def _rest(self) -> None:
+        """Paused and resumed, or stopped and started again."""
+        if self._sandbox_id is None:
+            return
+        away, back = self._random.choice([("pause", "resume"), ("stop", "start_again")])
+        self.calls[away] += 1
+        if away == "stop":
+            self._stopped.add(self._sandbox_id)
+        if self._bring(away, "paused" if away == "pause" else "stopped"):
+            self._bring(back, "running")
+
+    def _bring(self, act: str, state: str) -> bool:
+        """Into that state; False if it has ended, or there are no pauses here."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                with self.client() as client:
+                    sandbox = client.sandboxes.get(str(self._sandbox_id))
+                    getattr(sandbox, act)()
+                    told = sandbox.refresh().state.state
+                    if told == state:
+                        return True
+                    last = f"it is {told}"
+            except PauseKindUnsupported:
+                return False
+            except ColdframeError as error:
+                if isinstance(error, WrongState) or error.code == "GUEST_LOST":
+                    self._sandbox_id = None
+                    return False
+                if not isinstance(error, HostUnreachable | IsolationUnavailable) and type(error) is not Unavailable:
+                    raise AssertionError(f"{act} ended with {error.code}: {error.message}") from error
+                last = f"{error.code}: {error.message}"
+            except (OSError, ValueError, KeyError) as error:
+                last = repr(error)
+            if time.monotonic() > deadline:
+                raise AssertionError(f"{act} was never done: {last}")
+            time.sleep(0.05)
+
     # -- calls -------------------------------------------------------------------------------------------------------
 
     def _call(self, key: str, tool: str, arguments: dict[str, Any]) -> Done:
@@ -192,11 +236,13 @@ class Worker:
     def _judge_states(self, client: SyncColdframe, killed: set[str]) -> None:
         for sandbox_id in self.sandboxes:
             state = client.sandboxes.get(sandbox_id).info.state.state
-            want = "lost" if sandbox_id in killed else "running"
-            self._expect(state == want, f"sandbox {sandbox_id} is told to be {state}, it is {want}")
+            want = {"lost"} if sandbox_id in killed else {"running"}
+            if sandbox_id in self._stopped:  # a keeper that was hit may have been that of a box before
+                want |= {"running", "stopped"} if sandbox_id in killed else set()
+            self._expect(state in want, f"sandbox {sandbox_id} is told to be {state}, it is {' or '.join(want)}")
         for sandbox_id, key, command_id in self._backgrounds:
             info = client.sandboxes.get(sandbox_id).command(command_id)
-            told = ("lost", "ended") if sandbox_id in killed else ("ended",)
+            told = ("lost", "ended") if sandbox_id in killed | self._stopped else ("ended",)
             self._expect(info.state in told, f"background call {key} is told to be {info.state}")
 
     def _judge_counts(self, sandbox: SyncSandbox) -> None:

@@ -235,7 +235,7 @@ def test_a_server_that_knows_no_frames_is_understood_line_by_line() -> None:
     )
     with serving(answering(lines, "application/x-ndjson")) as server:
         transport = sync.Transport(server.url, None)
-        events = sync._events(transport, "GET", "/x")
+        events = sync.command_events(transport, "GET", "/x")
         assert next(events).event == "started"  # type: ignore[union-attr]
         assert next(events).data == b"hi"  # type: ignore[union-attr]
         with pytest.raises(GuestLost):
@@ -336,7 +336,7 @@ def test_an_event_that_is_none_of_ours_is_a_typed_error(frames: list[tuple[bytes
     with serving(answering(framed(*frames), "application/x-coldframe-frames")) as server:
         transport = sync.Transport(server.url, None)
         with pytest.raises(Unavailable, match="not what this client knows"):
-            list(sync._events(transport, "GET", "/x"))
+            list(sync.command_events(transport, "GET", "/x"))
         transport.close()
 
 

@@ -19,6 +19,7 @@ from coldframe.contract.policy import Role
 from coldframe.contract.sandbox import SandboxInfo, SandboxSpec
 from coldframe.contract.tool import ToolResult
 from coldframe.control.control import Control, build_control
+from coldframe.control.sandbox_specs import ANY_LENGTH
 from coldframe.control.store import _give_up
 from tests.fakes.host import FakeHost
 
@@ -83,6 +84,7 @@ class Bench:
             self.rules_path = str(root / "rules.yaml")
             (root / "rules.yaml").write_text(rules)
         self._now = datetime(2026, 5, 4, 3, 2, 1, tzinfo=UTC)
+        self.longest = ANY_LENGTH
         self.control: Control
         self.starts = 0
 
@@ -96,7 +98,7 @@ class Bench:
     async def start(self) -> None:
         self.starts += 1
         self.control = build_control(
-            data_dir=str(self.root), host=self.host, clock=self.clock, rules_path=self.rules_path
+            data_dir=str(self.root), host=self.host, clock=self.clock, rules_path=self.rules_path, longest=self.longest
         )
         await self.control.start()
 
@@ -112,7 +114,8 @@ class Bench:
         control.ledger._checkpoints.close()
         control.ledger._closed = True
         control.history._stop()
-        for task in (*control.gate._tasks, *control.network._tasks):
+        assert control.timers._task is not None
+        for task in (*control.gate._tasks, *control.network._tasks, control.timers._task):
             task.cancel()
 
     async def sandbox(self, agent_id: str = "ada", **spec: Any) -> SandboxInfo:

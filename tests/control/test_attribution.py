@@ -1,4 +1,4 @@
-"""Held here: a contact is laid to a command only if it can only have been that one, whatever is forgotten meanwhile."""
+"""Held here: a contact is laid to a command only if it can only have been that one, or the host knows, whatever is forgotten."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -74,6 +74,25 @@ def test_after_one_that_left_processes_behind_nobody_is_named(keeping: Keeping) 
     after = ran(keeping, "next")
     assert [asked(keeping, attribution, at) for at in (during, after)] == ["leaves", None]
     assert asked(keeping, attribution, datetime.now(UTC) + timedelta(days=9999)) is None
+
+
+def test_what_the_host_tells_counts_of_a_command_that_has_begun_here_and_else_nobody_is_named(keeping: Keeping) -> None:
+    attribution = Attribution(keeping.ledger, Contacts(keeping.store))
+    before = keeping.clock()
+    ran(keeping, "leaves", leftovers=1)
+    keeping.ledger.append("call.started", "call-1", {"sandbox_id": "sbx", "command_id": "one"})
+    keeping.ledger.append("call.started", "call-2", {"sandbox_id": "sbx", "command_id": "two"})
+    keeping.ledger.append("call.started", "call-3", {"sandbox_id": "other", "command_id": "elsewhere"})
+    now = keeping.clock()
+
+    def told(command_id: str | None, at: datetime) -> str | None:
+        return asyncio.run(attribution.command_of("sbx", contact("c1", began_at=at, command_id=command_id)))
+
+    assert [told(one, now) for one in ("leaves", "one", "two", "elsewhere", None)] == [
+        *("leaves", "one", "two"),
+        *(None, None),
+    ]
+    assert told("one", before) is None
 
 
 def test_others_are_served_while_much_is_read_and_few_sandboxes_are_kept(

@@ -58,5 +58,10 @@ def test_an_ended_command_has_its_state_code_and_actions(result: CommandResult, 
 
 def test_a_running_and_a_lost_command_say_what_can_be_done() -> None:
     running, lost = command_status("cmd_1", "running", None), command_status("cmd_1", "lost", None)
-    assert [action["op"] for action in running.next_actions] == ["command.follow", "command.signal"]
+    assert [action["op"] for action in running.next_actions] == [
+        "command.follow",
+        "command.signal",
+        "command.extend",
+        "command.cancel",
+    ]
     assert (lost.state, lost.code, lost.retryable) == ("lost", "PROCESS_LOST", True)

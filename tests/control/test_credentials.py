@@ -218,7 +218,7 @@ def test_an_agent_does_not_inherit_what_was_given_to_one_of_its_id_that_was_dele
             add(bench, name="hers", variable="HERS")
             add(bench, name="everybodys", variable="ALL", agents=["*"])
             assert len(credentials.handles(info)) == 3
-            await bench.control.sandboxes.terminate(OWNER, info.sandbox_id)
+            await bench.control.lifecycle.terminate(OWNER, info.sandbox_id)
             await agents.delete("ada", caller=OWNER)
             again = await bench.sandbox()
             assert [one.credential for one in credentials.handles(again)] == ["everybodys"]

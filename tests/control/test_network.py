@@ -211,7 +211,7 @@ def test_a_label_that_cannot_be_told_or_recorded_refuses_the_question(tmp_path: 
             unknown = question(info).model_copy(update={"sandbox_id": "sbx_nobody"})
             assert (await bench.host.ask(unknown)).refusal is not None
             assert (await bench.host.ask(question(info, kind="secret", handle="h"))).refusal is not None
-            await bench.control.sandboxes.terminate(OWNER, info.sandbox_id)
+            await bench.control.lifecycle.terminate(OWNER, info.sandbox_id)
             assert (await bench.host.ask(question(info))).code == "WRONG_STATE"
 
     asyncio.run(scenario())
@@ -446,7 +446,7 @@ def test_a_record_is_removed_from_the_host_once_it_is_whole_and_the_log_stays(tm
             bench.host.sums[info.sandbox_id] = (sums,)
             bench.host.put(info.sandbox_id, "begun", contact())
             assert (await bench.control.network.log(OWNER, info.sandbox_id, Wanted())).denied_sums == (sums,)
-            await bench.control.sandboxes.terminate(OWNER, info.sandbox_id)
+            await bench.control.lifecycle.terminate(OWNER, info.sandbox_id)
             await logged(bench, info)
             assert bench.host.forgotten == []
             bench.host.put(info.sandbox_id, "ended", contact(ended="the box ended"))
@@ -474,7 +474,7 @@ def test_a_record_that_could_not_be_removed_is_removed_at_the_next_start(
 
             with monkeypatch.context() as patch:
                 patch.setattr(bench.host, "forget_network_records", fail)
-                await bench.control.sandboxes.terminate(OWNER, info.sandbox_id)
+                await bench.control.lifecycle.terminate(OWNER, info.sandbox_id)
                 with pytest.raises(HostUnreachable):
                     await bench.control.network.catch_up(info.sandbox_id)
             await bench.restart()
@@ -488,7 +488,7 @@ def test_an_end_that_nobody_tells_is_told_as_that(tmp_path: Path) -> None:
         async with opened(tmp_path, RULES) as bench:
             info = await bench.sandbox()
             bench.host.put(info.sandbox_id, "begun", contact(), quiet=True)
-            await bench.control.sandboxes.terminate(OWNER, info.sandbox_id)
+            await bench.control.lifecycle.terminate(OWNER, info.sandbox_id)
             (found,) = await logged(bench, info)
             assert found.contact.ended is None
             bench.pass_time(LAST_WORD)
@@ -508,7 +508,7 @@ def test_an_ended_log_that_is_read_often_waits_for_its_last_word_once(
             info = await bench.sandbox()
             await listened(bench)
             bench.host.put(info.sandbox_id, "begun", contact(), quiet=True)
-            await bench.control.sandboxes.terminate(OWNER, info.sandbox_id)
+            await bench.control.lifecycle.terminate(OWNER, info.sandbox_id)
             loop, timers = asyncio.get_running_loop(), list[float]()
             call_later = loop.call_later
 
@@ -645,7 +645,7 @@ def test_following_gives_each_contact_in_its_newest_form_and_ends_with_the_sandb
             await until(lambda: heard == [("c1", None)])
             bench.host.put(info.sandbox_id, "ended", contact("c1", ended="closed"))
             await until(lambda: heard[1:] == [("c1", "closed")])
-            await bench.control.sandboxes.terminate(OWNER, info.sandbox_id)
+            await bench.control.lifecycle.terminate(OWNER, info.sandbox_id)
             await following
             assert len(heard) == 2
 
@@ -730,5 +730,34 @@ def test_a_host_that_could_not_be_told_all_is_told_again_while_it_is_listened_to
             bench.host.break_off()
             await until(lambda: len(bench.host.rules) > told)
             assert not failures and bench.host.has_reader
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.req("T3.41")
+def test_a_sandbox_that_is_started_again_has_its_network_and_no_lower_label_than_before(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path, RULES) as bench:
+            info = await bench.sandbox()
+            await listened(bench)
+            bench.host.put(info.sandbox_id, "begun", contact())
+            bench.host.put(info.sandbox_id, "ended", contact(ended="closed"))
+            await bench.control.taints.rise(info.sandbox_id, Label.INTERNAL)
+            await bench.control.lifecycle.stop(OWNER, info.sandbox_id)
+            bench.control.agents.raise_label("ada", Label.CONFIDENTIAL)
+            bench.host.taints.clear()
+            started = await bench.control.lifecycle.start(MEMBER, info.sandbox_id)
+            assert started.network == info.network
+            access = bench.host.access[info.sandbox_id]
+            assert access is not None
+            assert (access.role, access.taint) == (OWNER.role, Label.CONFIDENTIAL)
+            # The new box is told what it has to know, whatever the one before was told.
+            assert bench.host.taints[info.sandbox_id] is Label.CONFIDENTIAL
+            assert len(await logged(bench, info)) == 1
+            assert bench.host.forgotten == []
+            await bench.control.lifecycle.stop(OWNER, info.sandbox_id)
+            await bench.control.lifecycle.terminate(OWNER, info.sandbox_id)
+            await until(lambda: bench.host.forgotten == [info.sandbox_id])
+            assert len(await logged(bench, info)) == 1
 
     asyncio.run(scenario())

@@ -2,6 +2,7 @@
 grant."""
 
 import asyncio
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -118,14 +119,16 @@ def test_each_endpoint_and_credential_has_its_lines_and_loses_them_with_its_gran
             names = ["crm.example.com", "*.example.org", "10.1.0.0/16"]
             document = await contract(bench, info)
             for section in ("exposure", "effective_reach", "not_prevented"):
+                own = ["loopback"] if section == "exposure" else []
                 assert [one for one in ids(document, section) if one.startswith(f"{section}.network.")] == [
-                    f"{section}.network.{name}" for name in names
+                    f"{section}.network.{name}" for name in (*own, *names)
                 ]
                 assert not [one for one in ids(document, section) if ".credential." in one]
             (line,) = [one for one in document.exposure if one.id == "exposure.network.crm.example.com"]
             assert line.value["exposure"] == "brokered"
             (grant,) = line.value["grants"]
             assert grant["granted_by"] == "rule read of network profile crm"
+            assert datetime.fromisoformat(grant["granted_at"]) < info.created_at
             assert (grant["methods"], grant["paths"], grant["label"]) == (["GET"], ["/v1/"], "CONFIDENTIAL")
             closed = await contract(bench, without)
             assert [one.value for one in closed.exposure if one.id == "exposure.network"] == ["none"]
@@ -151,6 +154,10 @@ def test_each_endpoint_and_credential_has_its_lines_and_loses_them_with_its_gran
             assert line.value["service"] == "https://crm.example.com/v1"
             assert (line.value["methods"], line.value["paths"]) == (["GET", "DELETE"], ["/items/*"])
             assert (line.value["identity"], line.value["production"]) == ("crm", True)
+            (given,) = bench.control.credentials.list(OWNER)
+            assert line.value["granted_by"] == OWNER.name == given.added_by
+            assert datetime.fromisoformat(line.value["granted_at"]) == given.created_at
+            assert (line.value["reason"], line.value["expires"]) == ("", None)
             assert "write access to production" in line.text
             assert "exposure.credential.crm" in ids(document, "exposure")
             assert "not_prevented.credential.crm" in ids(document, "not_prevented")
@@ -167,5 +174,31 @@ def test_each_endpoint_and_credential_has_its_lines_and_loses_them_with_its_gran
             assert "exposure.credential.crm" in ids(await contract(bench, info), "exposure")
             await bench.control.credentials.revoke("crm", caller=OWNER)
             assert "exposure.credential.crm" not in ids(await contract(bench, info), "exposure")
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.req("T3.53")
+def test_a_grant_of_the_rules_has_the_time_when_they_came_into_force_and_no_later_one(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path, RULES) as bench:
+            info = await bench.sandbox()
+
+            async def granted_at() -> datetime:
+                document = await contract(bench, info)
+                values = [one.value for one in document.exposure if one.id.startswith("exposure.network.")]
+                (at,) = {one["granted_at"] for value in values for one in value.get("grants", ())}
+                return datetime.fromisoformat(at)
+
+            first = await granted_at()
+            await bench.restart()
+            await bench.control.rulebook.load(RULES, caller=OWNER)
+            await bench.restart()
+            assert await granted_at() == first
+            before = bench.clock()
+            await bench.control.rulebook.load(f"{RULES}# other rules\n", caller=OWNER)
+            assert before < await granted_at() < bench.clock()
+            await bench.control.rulebook.load(RULES, caller=OWNER)
+            assert await granted_at() > first  # they were not in force in between
 
     asyncio.run(scenario())

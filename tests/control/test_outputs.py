@@ -29,7 +29,7 @@ def test_output_is_fetched_whole_by_ranges_also_when_the_sandbox_has_ended(tmp_p
                     offset = window.next_offset
                 assert data == b"".join(b"%d\n" % number for number in range(1, 20001))
                 assert hashlib.sha256(data).hexdigest() == window.sha256 == result.value["stdout_info"]["sha256"]
-                await bench.control.sandboxes.terminate(OWNER, info.sandbox_id)
+                await bench.control.lifecycle.terminate(OWNER, info.sandbox_id)
             command = await outputs.command(AGENT, info.sandbox_id, command_id)
             assert (command.state, command.command_line) == ("ended", "seq 20000; echo err >&2")
             for offset, length in ((-1, 5), (0, 0), (0, 2**40)):

@@ -50,7 +50,6 @@ def test_a_sandbox_at_rest_is_let_alone_and_one_in_use_is_measured(
 ) -> None:
     async def scenario() -> None:
         async with opened(tmp_path) as bench:
-            control = bench.control.sandboxes
             info = await bench.sandbox()
             measured = Measured(STANDS).install(monkeypatch)
             await bench.control.probe.turn()
@@ -65,7 +64,7 @@ def test_a_sandbox_at_rest_is_let_alone_and_one_in_use_is_measured(
             for looks in (2, 3, 4):
                 await bench.control.probe.turn()
                 assert measured.looks == looks
-            await control.terminate(OWNER, info.sandbox_id)
+            await bench.control.lifecycle.terminate(OWNER, info.sandbox_id)
             await bench.control.probe.turn()
             assert measured.looks == 4
 

@@ -105,7 +105,7 @@ def test_ending_is_idempotent_and_keeps_an_agents_files(tmp_path: Path) -> None:
             task = asyncio.create_task(bench.call(info, "run_command", command="sleep 30"))
             await until(lambda: bool(bench.host.ran))
             for _ in range(2):
-                ended = await bench.control.sandboxes.terminate(OWNER, info.sandbox_id)
+                ended = await bench.control.lifecycle.terminate(OWNER, info.sandbox_id)
                 assert ended.state.state == "terminated"
                 assert [action["op"] for action in ended.state.next_actions] == ["sandbox.create"]
             result = await task
@@ -128,7 +128,7 @@ def test_a_background_workspace_goes_with_its_sandbox_and_with_a_crash(tmp_path:
             first, second, third = [await create(OWNER, SandboxSpec(background=True)) for _ in range(3)]
             folders = [tmp_path / "background" / one.session_id for one in (first, second, third)]
             assert all(folder.is_dir() for folder in folders)
-            await bench.control.sandboxes.terminate(OWNER, first.sandbox_id)
+            await bench.control.lifecycle.terminate(OWNER, first.sandbox_id)
             assert [folder.exists() for folder in folders] == [False, True, True]
             await bench.host.lose(second.sandbox_id)
             await bench.restart()
@@ -243,7 +243,7 @@ def test_an_agent_made_again_sees_nothing_of_its_namesake(tmp_path: Path) -> Non
         async with opened(tmp_path) as bench:
             old = await bench.sandbox()
             await bench.call(old, "write_file", path="secret", content="x")
-            await bench.control.sandboxes.terminate(OWNER, old.sandbox_id)
+            await bench.control.lifecycle.terminate(OWNER, old.sandbox_id)
             await bench.control.agents.delete("ada", caller=OWNER)
             new = await bench.sandbox()
             assert [one.sandbox_id for one in bench.control.sandboxes.list(AGENT)] == [new.sandbox_id]

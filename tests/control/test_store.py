@@ -402,6 +402,7 @@ def test_calls_by_key_of_an_older_database_are_kept(tmp_path: Path) -> None:
     for later in (
         *("TABLE networks", "TABLE network_contacts", "INDEX ledger_rare"),
         *("TABLE credentials", "TABLE credential_handles"),
+        *(f"TABLE lineage_{table}" for table in ("position", "heights", "steps", "items", "edges")),
     ):
         raw.execute(f"DROP {later}")
     raw.execute("DROP TABLE keyed_calls")

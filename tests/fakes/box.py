@@ -2,25 +2,33 @@
 
 import os
 import shutil
+import signal
 from collections.abc import AsyncIterable, AsyncIterator, Callable
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from coldframe.contract.command import CommandEvent, CommandSpec, Contact
-from coldframe.contract.errors import GuestLost, NotFound
+from coldframe.contract.command import CommandEvent, CommandSpec, Contact, InputState
+from coldframe.contract.errors import GuestLost, NotFound, WrongState
 from coldframe.contract.files import (
+    AtStake,
+    ChangeLimits,
     CommandsAnswer,
     Done,
+    EndShell,
     ListCommands,
     ListProcesses,
     ListRuntimes,
+    ListShells,
     ProcessesAnswer,
     ProcessInfo,
     Request,
     ResizeTerminal,
     Runtime,
     RuntimesAnswer,
+    SendInput,
+    ShellsAnswer,
     SignalCommand,
+    TemporaryFiles,
     TightenLimits,
     WriteAnswer,
     WriteFile,
@@ -45,6 +53,7 @@ def fake_report() -> IsolationReport:
         limits=(LimitReport(kind="wall", limit=600, unit="s", strength="hard", enforced_by="the fake"),),
         mounts=(),
         namespaces={},
+        pause_kinds=("memory", "files"),
         sentences=("a fake promises nothing",),
     )
 
@@ -71,12 +80,14 @@ class FakeBox:
         self.files = FakeFiles(workspace)
         self.created_at = datetime.now(UTC)
         self.commands: dict[str, FakeCommand] = {}
+        self.records: dict[str, FakeCommand] = {}
+        """Of the boxes of that id before."""
         self.state: Any = "running"
         self._seen = seen
         self._forget = forget
 
     def _check_alive(self) -> None:
-        if self.state != "running":
+        if self.state not in ("running", "paused"):
             raise GuestLost(f"the keeper of sandbox `{self.sandbox_id}` ended")
 
     async def run(self, spec: CommandSpec) -> AsyncIterator[CommandEvent]:
@@ -91,7 +102,8 @@ class FakeBox:
 
     async def follow(self, command_id: str, *, after_seq: int = -1) -> AsyncIterator[CommandEvent]:
         self._check_alive()
-        async for event in self._command(command_id).watch(after_seq, attached=True):
+        command = self.records.get(command_id) or self._command(command_id)
+        async for event in command.watch(after_seq, attached=True):
             yield event
 
     def _command(self, command_id: str) -> FakeCommand:
@@ -118,7 +130,24 @@ class FakeBox:
     async def contacts(self) -> list[Contact]:
         return []
 
-    async def end(self) -> None:
+    async def pause(self) -> None:
+        self._check_alive()
+        for command in self.commands.values():
+            command.end_tree(signal.SIGSTOP)
+        self.state = "paused"
+
+    async def resume(self) -> None:
+        self._check_alive()
+        for command in self.commands.values():
+            command.end_tree(signal.SIGCONT)
+        self.state = "running"
+
+    async def at_stake(self) -> AtStake:
+        self._check_alive()
+        running = sorted(one.spec.command_id for one in self.commands.values() if one.result is None)
+        return AtStake(command_ids=tuple(running), processes=len(running), temporary=TemporaryFiles(files=0, bytes=0))
+
+    async def end(self, *, keep_workspace: bool = False) -> None:
         for command in self.commands.values():
             await command.lose()
         self.state = "ended"
@@ -128,6 +157,21 @@ class FakeBox:
         command = self._command(request.command_id)
         command.cancelled = command.cancelled or request.cancel
         command.end_tree(request.signal)
+        return Done()
+
+    def _send(self, request: SendInput) -> InputState:
+        command = self._command(request.command_id)
+        if command.result is not None or not command.spec.stdin_open:
+            raise WrongState(f"command `{request.command_id}` takes no input")
+        command.sent += request.content
+        return InputState(taken=len(command.sent), waiting=len(command.sent), open=not request.end)
+
+    def _end_shell(self, request: EndShell) -> Done:
+        raise NotFound(f"there is no shell session `{request.name}`")
+
+    def _change_limits(self, request: ChangeLimits) -> Done:
+        if self._command(request.command_id).result is not None:
+            raise WrongState(f"command `{request.command_id}` has ended")
         return Done()
 
     def _resize(self, request: ResizeTerminal) -> Done:
@@ -165,6 +209,10 @@ class FakeBox:
 _VERBS: dict[type[Any], Callable[[FakeBox, Any], Any]] = {
     SignalCommand: FakeBox._signal,
     ResizeTerminal: FakeBox._resize,
+    SendInput: FakeBox._send,
+    ChangeLimits: FakeBox._change_limits,
+    ListShells: lambda _box, _request: ShellsAnswer(shells=()),
+    EndShell: FakeBox._end_shell,
     ListCommands: FakeBox._commands,
     ListProcesses: FakeBox._processes,
     ListRuntimes: FakeBox._runtimes,

@@ -35,6 +35,8 @@ class FakeCommand:
         self.lost = False
         self.pid: int | None = None
         self.cancelled = False
+        self.sent = b""
+        """To its input; it never reads it."""
         self._timed_out = False
         self._changed = asyncio.Condition()
         self._task = asyncio.ensure_future(self._run())

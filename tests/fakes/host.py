@@ -38,9 +38,17 @@ class FakeHost(FakeNetwork):
         return os.path.join(self.root, "workspace", agent_id)
 
     async def create(
-        self, sandbox_id: str, spec: SandboxSpec, *, session_id: str, network: NetworkAccess | None = None
+        self,
+        sandbox_id: str,
+        spec: SandboxSpec,
+        *,
+        session_id: str,
+        network: NetworkAccess | None = None,
+        anew: bool = False,
     ) -> IsolationReport:
         self._check_reachable()
+        before = self._past.pop(sandbox_id, None)
+        assert anew is (before is not None)
         self.access[sandbox_id] = network
         if spec.agent_id is not None and not spec.background:
             await self.create_workspace(spec.agent_id)
@@ -49,7 +57,9 @@ class FakeHost(FakeNetwork):
             workspace = os.path.join(self.root, "background", session_id)
             for part in PARTS:
                 os.makedirs(os.path.join(workspace, part), exist_ok=True)
-        self._boxes[sandbox_id] = FakeBox(sandbox_id, spec, workspace, self._seen, self.forget)
+        box = self._boxes[sandbox_id] = FakeBox(sandbox_id, spec, workspace, self._seen, self.forget)
+        if before is not None:
+            box.records = {**before.records, **before.commands}
         return fake_report()
 
     def _find(self, sandbox_id: str) -> FakeBox:
@@ -62,7 +72,7 @@ class FakeHost(FakeNetwork):
     async def box(self, sandbox_id: str) -> FakeBox:
         self._check_reachable()
         box = self._find(sandbox_id)
-        if box.state != "running":
+        if box.state == "lost":
             raise GuestLost(f"sandbox `{sandbox_id}` ended", sandbox_id=sandbox_id)
         return box
 
@@ -79,9 +89,10 @@ class FakeHost(FakeNetwork):
 
     async def stored(self, sandbox_id: str, command_id: str, *, after_seq: int = -1) -> AsyncIterator[CommandEvent]:
         box = self._boxes.get(sandbox_id) or self._past.get(sandbox_id)
-        if box is None or command_id not in box.commands:
+        kept = {} if box is None else {**box.records, **box.commands}
+        if command_id not in kept:
             raise NotFound(f"no command `{command_id}` of sandbox `{sandbox_id}`", command_id=command_id)
-        events = list(box.commands[command_id].events)
+        events = list(kept[command_id].events)
 
         async def replay() -> AsyncIterator[CommandEvent]:
             for event in events:

@@ -93,7 +93,7 @@ def test_whoever_accepts_frames_gets_output_as_bytes(served: Served, sandbox: Sy
     assert answer_headers["content-type"] == "application/x-coldframe-frames"
     events = frames_of(body)
     assert [head["event"] for head, _ in events] == ["started", "output", "ended", "result"]
-    assert events[1] == ({"event": "output", "seq": 0, "stream": "stdout"}, b"a\0\xff")
+    assert events[1] == ({"event": "output", "seq": 0, "stream": "stdout", "at": None}, b"a\0\xff")
     command_id = events[0][0]["command_id"]
     _, _, followed = served.request("GET", f"/v1/sandboxes/{sandbox.id}/commands/{command_id}/events", headers=headers)
     assert [head["event"] for head, _ in frames_of(followed)] == ["started", "output", "ended"]

@@ -29,7 +29,7 @@ ANSWER_S = 30.0
 OPERATIONS = ("run", "follow", "ask", "write", "chunk", "commit", "report", "contacts", "nothing")
 VERBS = (
     "read_file", "write_file", "edit_file", "list_directory", "search_files", "remove_path", "make_directory",
-    "signal_command", "resize_terminal", "list_commands", "list_processes", "list_runtimes", "nothing",
+    "signal_command", "resize_terminal", "send_input", "change_limits", "list_shells", "end_shell", "list_commands", "list_processes", "list_runtimes", "nothing",
 )  # fmt: skip
 DAEMON_VERBS = (
     "ping", "report", "end", "boxes", "create_workspace", "delete_workspace", "append_history", "sweep", "stored",
@@ -39,6 +39,11 @@ FIELDS: dict[str, tuple[Any, ...]] = {
     "command_id": ("c", "../c", "", "c" * 81, "cmd_1"),
     "after_seq": (-1, 0, 10**9),
     "timeout_s": (1, 0, -1, 1e9),
+    "idle_timeout_s": (1, 0, -1, 1e9),
+    "stdin_open": (True, False),
+    "end": (True, False),
+    "shell_session": ("s", "../s", "", None),
+    "name": ("s", "../s"),
     "cpu_s": (1, 0),
     "shell": ("true", "exit 3", "printf x; printf y >&2", ""),
     "argv": (["true"], [], ["no-such-program"], [""]),

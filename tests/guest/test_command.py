@@ -34,6 +34,9 @@ class SessionTree:
     def fork(self) -> tuple[int, spawn.Steps]:
         return os.fork(), ((self._enter, ()),)
 
+    def claim(self, command_id: str) -> None:
+        return
+
     def _pids(self) -> list[int]:
         if self._blind or not self.leader:
             return []
@@ -54,6 +57,9 @@ class SessionTree:
 
     def members(self) -> list[dict[str, Any]]:
         return [{"pid": pid, "command_line": "", "started_at": ""} for pid in self._pids()]
+
+    def processes(self) -> list[dict[str, Any]]:
+        return self.members()
 
     def signal(self, number: int) -> None:
         for pid in self._pids():

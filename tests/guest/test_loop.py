@@ -41,3 +41,37 @@ def test_a_timer_in_the_far_future_keeps_nothing_from_running() -> None:
     loop._epoll.close()
     os.close(seen)
     os.close(tell)
+
+
+class Clock:
+    """Time that passes when it is told to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s = 1000.0
+        monkeypatch.setattr("coldframe.guest.loop.time.monotonic", lambda: self.now_s)
+
+
+def test_timers_stand_still_while_time_is_held_and_go_on_where_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, loop, came = Clock(monkeypatch), Loop(), list[str]()
+    loop.after(10, lambda: came.append("before"))
+    loop.after(10, lambda: came.append("in any case"), while_held=True)
+    cancelled = loop.after(10, lambda: came.append("never"))
+    clock.now_s += 4
+    began = loop.time()
+    loop.hold()
+    loop.hold()
+    loop.after(3, lambda: came.append("meanwhile"))
+    clock.now_s += 100
+    loop._run_timers()
+    assert came == ["in any case"]
+    assert loop.time() == began
+    cancelled.cancel()
+    loop.release()
+    loop.release()
+    for passes_s, expected in ((2.5, []), (1, ["meanwhile"]), (2, []), (1, ["before"])):
+        came.clear()
+        clock.now_s += passes_s
+        loop._run_timers()
+        assert came == expected
+    assert loop.time() - began == 6.5
+    loop._epoll.close()

@@ -44,6 +44,10 @@ def rules(*rules: str, use: str = "{'*': own}") -> str:
     return "\n".join([*lines, f"  use: {use}", ""])
 
 
+def _without_look_ups(page: NetworkPage) -> NetworkPage:
+    return page.model_copy(update={"records": tuple(one for one in page.records if one.event != "looked-up")})
+
+
 @dataclass
 class Networked:
     """One host in the world."""
@@ -60,10 +64,12 @@ class Networked:
         return await run(await self.host.box(name), shell, timeout_s=patience_s - 5, patience_s=patience_s)
 
     async def page(self, name: str = "box") -> NetworkPage:
-        return await self.host.network_records(name, limit=100_000)
+        """Without the names that were looked up on the way."""
+        return _without_look_ups(await self.host.network_records(name, limit=100_000))
 
     async def contacts_until(self, event: str, count: int, name: str = "box") -> NetworkPage:
-        """All records, once so many are of this kind: what a program sees may be before what is on record."""
+        """All records but names that were looked up, once so many are of this kind: what a program sees may be before what
+        is on record."""
         records: list[NetworkRecord] = []
 
         async def is_there() -> bool:
@@ -72,7 +78,7 @@ class Networked:
             return sum(one.event == event for one in records) >= count
 
         await until(is_there, f"{count} records `{event}`", timeout_s=30)
-        return NetworkPage(records=tuple(records), more=False)
+        return _without_look_ups(NetworkPage(records=tuple(records), more=False))
 
     # -- a daemon that can be killed -----------------------------------------------------------
 

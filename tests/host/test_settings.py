@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from coldframe.host import settings
-from coldframe.host.isolation.namespaces import HOST_SETTINGS, SETTINGS
+from coldframe.host.isolation.namespaces import HOST_SETTINGS, LINKS, SETTINGS
 from coldframe.host.machine import Machine
 from coldframe.host.settings import HostSettings
 from tests.host.machines import as_root_and_ordinary, needs_bubblewrap, new_box, on_a_machine, run
@@ -62,7 +62,7 @@ def _current(held: HostSettings) -> Path:
 def test_the_copy_holds_what_was_asked_for_and_what_is_made_up(etc: Path) -> None:
     copy = _current(_settings(etc))
     found = {str(path.relative_to(copy)) for path in copy.rglob("*") if not path.is_dir()}
-    made_up = {path.removeprefix("/etc/") for path in SETTINGS}
+    made_up = {path.removeprefix("/etc/") for path in (*SETTINGS, *LINKS)}
     certs = {f"ssl/certs/{name}" for name in ("a.pem", "below/b.pem", "link.pem")}
     assert found == {"services", "localtime", "magic", *certs, *made_up}
     assert (copy / "services").read_text() == "http 80"
@@ -70,6 +70,7 @@ def test_the_copy_holds_what_was_asked_for_and_what_is_made_up(etc: Path) -> Non
     assert (copy / "localtime").read_text() == "UTC"
     assert os.readlink(copy / "ssl/certs/link.pem") == "a.pem"
     assert (copy / "passwd").read_text() == SETTINGS["/etc/passwd"]
+    assert {path: os.readlink(copy / path.removeprefix("/etc/")) for path in LINKS} == LINKS
 
 
 def test_boxes_can_read_it_whatever_the_umask(etc: Path) -> None:
@@ -250,7 +251,10 @@ def test_a_box_has_the_settings_of_the_machine_with_a_copy_and_without(who: str,
         mounts, *names, sum_of_box = shown.stdout.splitlines()
         assert (mounts == "1") == copied
         there = [path for path in HOST_SETTINGS if os.path.exists(path)]
-        assert set(names) == {path.split("/")[2] for path in (*there, *SETTINGS)}
+        assert set(names) == {path.split("/")[2] for path in (*there, *SETTINGS, *LINKS)}
+        browsers = await run(box, f"readlink {' '.join(LINKS)}; cat {next(iter(LINKS))}/*")
+        assert browsers.stdout.splitlines() == list(LINKS.values())
+        assert "No such file" in browsers.stderr  # without a way out
         data = SETTINGS["/etc/passwd"].encode()
         data += b"".join(Path(f"/etc/{name}").read_bytes() for name in ("services", "ld.so.cache"))
         assert sum_of_box.split()[1] == str(len(data))

@@ -6,6 +6,7 @@ import os
 import subprocess
 import threading
 from collections import Counter
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -121,7 +122,7 @@ print(len(body), seen, found)
 """
 
 
-@pytest.mark.req("T1.55", "T2.33", "T4.73")
+@pytest.mark.req("T1.55", "T2.33", "T3.53", "T4.73")
 def test_a_program_explores_a_service_with_a_credential_that_it_never_sees(room: Reachable) -> None:
     def steps(installation: Installation) -> None:
         with SyncColdframe(installation.url, installation.token) as client:
@@ -130,6 +131,11 @@ def test_a_program_explores_a_service_with_a_credential_that_it_never_sees(room:
             with client.sandboxes.create("explorer") as box:
                 (held,) = box.credentials()
                 assert (held.credential, held.variable) == ("explorer", "API_TOKEN") and held.handle.startswith("cfh_")
+                exposed = {line["id"]: line["value"] for line in box.contract()["exposure"]}
+                given = exposed["exposure.credential.explorer"]
+                assert (given["exposure"], given["granted_by"]) == ("brokered", added.added_by)
+                assert datetime.fromisoformat(given["granted_at"]) == added.created_at
+                assert {"reason", "expires"} < set(given)
                 assert ask(box, f"{SITE}/v1/guarded/x", curl=PLAINLY) == ("401", "")
                 assert ask(box, f"{SITE}/v1/guarded/x") == ("200", "")
                 done = box.run_command(f"cat body; {CURL} {SITE}/v1/guarded/x; cat body; env; cat .exec_history/*")

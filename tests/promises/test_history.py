@@ -57,7 +57,7 @@ def ended_calls(client: SyncColdframe, sandbox: SyncSandbox) -> list[LedgerEntry
     return all_entries(client, kinds=["call.ended"], sandbox_id=sandbox.id)
 
 
-# Approvals and lineage come later: `approval_id` is null and `lineage_ids` is empty until then.
+# Approvals come later: `approval_id` is null until then.
 @pytest.mark.req("T1.85", "T1.43")
 def test_every_attempt_is_one_line_with_what_really_happened(home: Installation) -> None:
     with SyncColdframe(home.url, home.token) as client:
@@ -93,6 +93,7 @@ def test_every_attempt_is_one_line_with_what_really_happened(home: Installation)
             sandbox.run_command("printf hu; echo sh")
         entries = [one for one in all_entries(client, sandbox_id=sandbox.id) if one.kind.startswith("call.")]
         lines = lines_of(client, sandbox)
+        items = client.lineage.list(sandbox_id=sandbox.id, limit=1000).items
         session = sandbox.info.session_id
         sandbox.terminate()
     # One line for each call that was closed, in the order of the ledger and with its numbers and hashes.
@@ -105,6 +106,8 @@ def test_every_attempt_is_one_line_with_what_really_happened(home: Installation)
         assert set(line) >= ASKED | JUDGED | RAN | OUTPUT | CHAINED
         assert (line["agent"], line["session"], line["sandbox"]) == ("recorded", session, sandbox.id)
         assert line["started_at"] <= line["ended_at"]
+        made = [one for one in items if one.call_id == line["call_id"] and one.origin.type in ("command", "tool")]
+        assert line["lineage_ids"] == [one.item_id for one in made]
     lines = [one for one in lines if one["tool"] != "read_file" or one["taint_after"] != "PUBLIC"]
     attempts = ["allowed", "allowed", "denied", "pending", "timed_out", "killed", "killed"]
     assert [one["attempt"] for one in lines] == [*attempts, "allowed", "allowed", "allowed", "allowed", "allowed"]
@@ -128,6 +131,7 @@ def test_every_attempt_is_one_line_with_what_really_happened(home: Installation)
     assert (shot["signal"], shot["exit_code"], killed.exit_code) == (9, 137, 137)
     assert ended["signal"] == 15
     assert reached["endpoints"] == ["tcp:203.0.113.9:443:refused"]
+    assert [len(one["lineage_ids"]) for one in (worked, spoke, denied, wrote, read)] == [2, 2, 0, 1, 1]
     assert (wrote["tool"], wrote["taint_before"], wrote["taint_after"]) == ("write_file", "PUBLIC", "PUBLIC")
     assert (read["tool"], read["taint_before"], read["taint_after"]) == ("read_file", "PUBLIC", "CONFIDENTIAL")
     assert (missing["error_code"], missing["taint_before"]) == ("FILE_NOT_FOUND", "CONFIDENTIAL")

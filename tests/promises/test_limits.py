@@ -339,7 +339,7 @@ def _without_controllers(data: str) -> tuple[str, list[str], tuple[str, ...], tu
             info = await control.sandboxes.create(caller, SandboxSpec(agent_id="a", on_missing="degrade"))
             result = await control.gate.call(caller, info.sandbox_id, "run_command", {"command": "echo ran"})
             assert result.value["stdout"] == "ran\n"
-            await control.sandboxes.terminate(caller, info.sandbox_id)
+            await control.lifecycle.terminate(caller, info.sandbox_id)
             return refused, named, info.degraded, result.degraded
 
     return asyncio.run(steps())

@@ -59,7 +59,7 @@ def test_what_is_brokered_works_without_being_seen_and_what_is_outside_is_denied
             assert {f"exposure.network.{name}" for name, _ in brokered} < set(lines)
             assert lines["exposure.network.api.example.com"]["exposure"] == "brokered"
             (grant,) = lines["exposure.network.api.example.com"]["grants"]
-            assert {"granted_by", "reason", "expires"} < set(grant)
+            assert {"granted_by", "reason", "granted_at", "expires"} < set(grant)
             for name, port in brokered:
                 done = box.run_command(["python3", "probe.py", name, str(port)])
                 address, answer = str(done.stdout).split("\n")[:2]
@@ -140,7 +140,8 @@ def test_what_is_not_prevented_really_happens_and_is_on_record(room: Reachable) 
             url = "http://api.example.com:8080/v1/store"
             posted = box.run_command(["curl", "-sS", "--data-binary", "@plan.txt", url])
             assert '"bytes": 50000' in str(posted.stdout)
-            (contact,) = [one.contact for one in box.network_log(command_id=posted.command_id).contacts]
+            log = box.network_log(command_id=posted.command_id).contacts
+            (contact,) = [one.contact for one in log if one.contact.port == 8080]
             assert contact.sent_bytes > 50_000
             assert [(one.method, one.path) for one in contact.requests] == [("POST", "/v1/store")]
             kinds = {one.kind for one in all_entries(client, sandbox_id=box.id)}

@@ -1,19 +1,26 @@
 """What a sandbox can reach is what the rules say, whatever program asks and however; nothing else leaves."""
 
+import base64
+import contextlib
 import json
 import os
 import shutil
+import ssl
 import subprocess
 import sys
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
+from coldframe.client.models import CommandAnswer
 from coldframe.client.sync import SyncColdframe, SyncSandbox
 from coldframe.contract.errors import DeniedByRule, InvalidArgument
 from coldframe.contract.network import NetworkContact
-from coldframe.contract.policy import Role
+from coldframe.contract.policy import Outcome, Role
+from tests.host.egress.world import FAR, PROXY_PORT
 from tests.installation import CHECKOUT, Installation, wait_until
 from tests.promises.governed import token_of
 from tests.reachable import Reachable, alone, command_line
@@ -50,7 +57,15 @@ def rules(**use: str) -> str:
 
 
 def contacts(sandbox: SyncSandbox, **wanted: str) -> list[NetworkContact]:
-    return [one.contact for one in sandbox.network_log(limit=1000, **wanted).contacts]  # type: ignore[arg-type]
+    """All but the names that were looked up and exist."""
+    logged = [one.contact for one in sandbox.network_log(limit=1000, **wanted).contacts]  # type: ignore[arg-type]
+    return [one for one in logged if one.lookup is None or one.outcome is Outcome.DENY]
+
+
+def refused(sandbox: SyncSandbox, commands: Sequence[CommandAnswer]) -> set[str]:
+    """Names and addresses that were not reached; without a network only the commands tell."""
+    told = {one.name or one.address for done in commands for one in done.contacts if one.verdict == "refused"}
+    return told | {one.name or one.address for one in contacts(sandbox) if one.dialled is None}
 
 
 def status(sandbox: SyncSandbox, url: str) -> str:
@@ -80,84 +95,123 @@ def test_allowed_hosts_are_reached_denied_and_unlisted_ones_not_and_a_change_hol
     room.use(steps)
 
 
+DESTINATIONS = (
+    "https://api.example.com/",
+    "http://api.example.com/",
+    "https://other.example.com:8443/v1/text",
+    "https://other.example.com:8443/v1/seen",
+    "https://other.example.com/",
+    "https://inner.example.com/",
+    "https://nobody.example.org/",
+    "https://93.184.215.14/",
+    "http://169.254.169.254/latest/meta-data/",
+    "http://127.0.0.1:5432/",
+    "http://10.9.9.9/",
+    "https://[::1]/",
+)
+PRESETS = {
+    "none": (),
+    "packages": (),
+    "list": DESTINATIONS[:3],
+    "open": DESTINATIONS[:5],
+}
+"""What each lets a program reach."""
+each_preset = pytest.mark.parametrize("profile", PRESETS)
+OPEN_PROXY = dict.fromkeys(("HTTPS_PROXY", "HTTP_PROXY", "https_proxy", "http_proxy"), f"http://{FAR}:{PROXY_PORT}")
+"""One outside, which would fetch anything for anybody who can get to it."""
+
+
 @pytest.mark.req("T4.70", "T1.05")
-@pytest.mark.parametrize(
-    ("profile", "reached"),
-    [
-        ("none", []),
-        ("packages", []),
-        ("list", ["https://api.example.com/", "http://api.example.com/", "https://other.example.com:8443/v1/text"]),
-        ("open", ["https://api.example.com/", "http://api.example.com/", "https://other.example.com:8443/v1/text",
-                  "https://other.example.com:8443/v1/seen", "https://other.example.com/"]),
-    ],
-)  # fmt: skip
+@each_preset
 def test_each_preset_lets_every_client_reach_what_it_says_with_and_without_a_proxy_set(
-    room: Reachable, profile: str, reached: list[str]
+    room: Reachable, profile: str
 ) -> None:
-    destinations = [
-        "https://api.example.com/",
-        "http://api.example.com/",
-        "https://other.example.com:8443/v1/text",
-        "https://other.example.com:8443/v1/seen",
-        "https://other.example.com/",
-        "https://inner.example.com/",
-        "https://nobody.example.org/",
-        "https://93.184.215.14/",
-        "http://169.254.169.254/latest/meta-data/",
-        "http://127.0.0.1:5432/",
-        "http://10.9.9.9/",
-        "https://[::1]/",
-    ]
     clients: list[tuple[str, Sequence[str]]] = [
         ("curl", ["curl", "-sS", "-m", "20", "-o", "/dev/null", "-w", "%{http_code}"]),
         ("python", ["python3", "-c", PYTHON]),
         ("node", ["node", "-e", NODE]),
     ]
+    reached = PRESETS[profile]
 
     def steps(client: SyncColdframe) -> None:
         client.policy.load(rules(everybody=profile))
         with client.sandboxes.create(f"preset-{profile}") as box:
+
+            def got(words: Sequence[str], urls: Sequence[str], **env: str) -> tuple[str, ...]:
+                done = [(url, box.run_command([*words, url], env=env)) for url in urls]
+                return tuple(url for url, one in done if one.exit_code == 0 and str(one.stdout).strip() == "200")
+
             for name, words in clients:
-                got = []
-                for url in destinations:
-                    done = box.run_command([*words, url])
-                    if done.exit_code == 0 and str(done.stdout).strip() == "200":
-                        got.append(url)
-                assert got == reached, name
-            unset = {"HTTPS_PROXY": "http://127.0.0.1:9", "HTTP_PROXY": "http://127.0.0.1:9"}
-            for url in (
-                reached
-            ):  # a proxy that is none stops the program, and a program that heeds none is judged all the same
-                done = box.run_command([*clients[0][1], "--noproxy", "*", url], env=unset)
-                assert done.stdout == "200"
+                assert got(words, DESTINATIONS) == reached, name
+            # who heeds a proxy asks one that nobody may reach, and who heeds none is judged all the same
+            few = (DESTINATIONS[1], DESTINATIONS[6])
+            for _, words in clients[:2]:
+                assert got(words, few, **OPEN_PROXY) == ()
+            for words in ([*clients[0][1], "--noproxy", "*"], clients[2][1]):
+                assert got(words, few, **OPEN_PROXY) == tuple(url for url in few if url in reached)
+            assert all(one.outcome.value == "deny" for one in contacts(box, host=FAR))
 
     room.use(steps)
 
 
 @pytest.mark.req("T4.70", "T1.99")
-def test_a_static_program_with_a_resolver_of_its_own_is_governed_all_the_same(room: Reachable, tmp_path: Path) -> None:
-    if shutil.which("gcc") is None:
-        pytest.skip("no compiler")
-    source, program = tmp_path / "client.c", tmp_path / "client"
-    source.write_text(STATIC_CLIENT)
-    subprocess.run(["gcc", "-static", "-O1", "-o", program, source], check=True, timeout=60)
-    content = program.read_bytes()
+@each_preset
+def test_a_static_program_with_a_resolver_of_its_own_is_governed_all_the_same(
+    room: Reachable, profile: str, static_client: bytes
+) -> None:
+    """It asks for nothing by TLS but who is there, so it does not get to where a path would be refused."""
+    greetings = {url: _greeting(url) for url in DESTINATIONS}
+    reached = [url for url in DESTINATIONS if url in PRESETS[profile] or (profile == "list" and url == DESTINATIONS[3])]
 
     def steps(client: SyncColdframe) -> None:
-        client.policy.load(rules(agent_static="list"))
-        with client.sandboxes.create("static") as box:
-            box.upload("client", content)
+        client.policy.load(rules(everybody=profile))
+        with client.sandboxes.create(f"static-{profile}") as box:
+            box.upload("client", static_client)
             box.run_command("chmod +x client")
-            assert str(box.run_command(["./client", "api.example.com", "8080"]).stdout).startswith("HTTP/1.1 404")
-            assert box.run_command(["./client", "api.example.com", "8081"]).exit_code == 3
-            assert box.run_command(["./client", "nobody.example.org", "8080"]).exit_code == 2
-            assert [(one.name, one.outcome) for one in contacts(box)] == [
-                ("api.example.com", "allow"),
-                ("api.example.com", "deny"),
-                ("nobody.example.org", "deny"),
-            ]
+            commands: list[CommandAnswer] = []
+
+            def reaches(url: str, **env: str) -> bool:
+                site = urlsplit(url)
+                port = site.port or {"https": 443, "http": 80}[site.scheme]
+                command = ["./client", str(site.hostname), str(port)]
+                done = box.run_command(command, stdin=greetings[url], env=env, encoding="base64")
+                commands.append(done)
+                begin = b"\x16\x03" if site.scheme == "https" else b"HTTP/1.1 200"
+                return done.exit_code == 0 and base64.b64decode(done.stdout_base64 or "").startswith(begin)
+
+            assert [url for url in DESTINATIONS if reaches(url)] == reached
+            for url in (DESTINATIONS[1], DESTINATIONS[6]):
+                assert reaches(url, **OPEN_PROXY) == (url in reached)
+            assert {"nobody.example.org", "169.254.169.254"} <= refused(box, commands)
 
     room.use(steps)
+
+
+@pytest.fixture(scope="module")
+def static_client(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    if shutil.which("gcc") is None:
+        pytest.skip("no compiler")
+    folder = tmp_path_factory.mktemp("static")
+    source, program = folder / "client.c", folder / "client"
+    source.write_text(STATIC_CLIENT)
+    subprocess.run(["gcc", "-static", "-O1", "-o", program, source], check=True, timeout=60)
+    return program.read_bytes()
+
+
+def _greeting(url: str) -> bytes:
+    """What a client sends first."""
+    site = urlsplit(url)
+    if site.scheme == "http":
+        return f"GET {site.path} HTTP/1.1\r\nHost: {site.netloc}\r\nConnection: close\r\n\r\n".encode()
+    sent = ssl.MemoryBIO()
+    hello = ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), sent, server_hostname=site.hostname)
+    with contextlib.suppress(ssl.SSLWantReadError):
+        hello.do_handshake()
+    return sent.read()
+
+
+CLOSING = timedelta(seconds=10)
+"""What is forbidden ends with the change and waits for nothing; two seconds are promised, and a busy machine is given more."""
 
 
 @pytest.mark.req("T4.70")
@@ -168,10 +222,14 @@ def test_a_change_of_the_rules_ends_what_is_open_and_forbidden_now(room: Reachab
             line = "exec 3<>/dev/tcp/ssh.example.com/9000; echo begun >&3; head -1 <&3; cat <&3; echo over"
             command = box.run_command(line, background=True).command_id
             wait_until(lambda: b"begun" in box.output(command).data, "the connection carries bytes")
+            before = datetime.now(UTC)
             client.policy.load(rules(agent_open="other"))
+            loaded = datetime.now(UTC)
             wait_until(lambda: b"over" in box.output(command).data, "the connection has ended", timeout_s=30)
             (contact,) = contacts(box, host="ssh.example.com")
-            assert contact.ended not in (None, "closed")
+            assert contact.ended == "ended by a change of the rules"
+            assert contact.ended_at is not None
+            assert before <= contact.ended_at <= loaded + CLOSING
 
     room.use(steps)
 
@@ -432,31 +490,45 @@ STATIC_CLIENT = r"""
 #include <sys/time.h>
 #include <unistd.h>
 
-int main(int count, char **words) {
+static struct timeval patience = {20, 0};
+
+static int look_up(char *name, struct in_addr *found) {
     unsigned char ask[512] = {0x12, 0x34, 1, 0, 0, 1}, answer[512];
     int at = 12;
-    for (char *part = strtok(strdup(words[1]), "."); part; part = strtok(NULL, ".")) {
+    for (char *part = strtok(strdup(name), "."); part; part = strtok(NULL, ".")) {
         ask[at++] = strlen(part);
         memcpy(ask + at, part, strlen(part));
         at += strlen(part);
     }
     at++;
     ask[at + 1] = 1, ask[at + 3] = 1;
-    struct sockaddr_in server = {AF_INET, htons(53)}, site = {AF_INET, htons(atoi(words[2]))};
+    struct sockaddr_in server = {AF_INET, htons(53)};
     inet_pton(AF_INET, "8.8.8.8", &server.sin_addr);
-    int names = socket(AF_INET, SOCK_DGRAM, 0), one = socket(AF_INET, SOCK_STREAM, 0);
-    struct timeval patience = {20, 0};
+    int names = socket(AF_INET, SOCK_DGRAM, 0);
     setsockopt(names, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
     if (connect(names, (void *)&server, sizeof server) || send(names, ask, at + 4, 0) < 0) return 1;
     int got = recv(names, answer, sizeof answer, 0);
     if (got < 16 || !(answer[6] << 8 | answer[7])) return 2;
-    memcpy(&site.sin_addr, answer + got - 4, 4);
-    if (connect(one, (void *)&site, sizeof site)) return 3;
-    char text[1024];
-    int size = snprintf(text, sizeof text, "GET / HTTP/1.1\r\nHost: %s:%s\r\nConnection: close\r\n\r\n", words[1], words[2]);
-    if (write(one, text, size) != size) return 3;
+    memcpy(found, answer + got - 4, 4);
+    return 0;
+}
+
+int main(int count, char **words) {
+    struct sockaddr_in site = {AF_INET, htons(atoi(words[2]))};
+    struct sockaddr_in6 site6 = {AF_INET6, htons(atoi(words[2]))};
+    int is6 = inet_pton(AF_INET6, words[1], &site6.sin6_addr);
+    if (!is6 && !inet_pton(AF_INET, words[1], &site.sin_addr)) {
+        int failed = look_up(words[1], &site.sin_addr);
+        if (failed) return failed;
+    }
+    int one = socket(is6 ? AF_INET6 : AF_INET, SOCK_STREAM, 0);
+    setsockopt(one, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    if (is6 ? connect(one, (void *)&site6, sizeof site6) : connect(one, (void *)&site, sizeof site)) return 3;
+    char text[8192];
+    int size = fread(text, 1, sizeof text, stdin);
+    if (write(one, text, size) != size) return 4;
     size = read(one, text, sizeof text);
-    if (size <= 0) return 3;
+    if (size <= 0) return 5;
     fwrite(text, 1, size, stdout);
     return 0;
 }

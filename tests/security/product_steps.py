@@ -4,9 +4,11 @@ import asyncio
 import json
 import os
 import re
+import signal
 from pathlib import Path
 
 from coldframe.client.transport import ask
+from coldframe.contract.command import CommandResult, Ended
 from coldframe.contract.errors import ColdframeError
 from coldframe.contract.sandbox import SandboxSpec
 from tests.installation import wait_until
@@ -38,9 +40,36 @@ async def snapshots(scene: Scene, found: re.Match[str]) -> None:
     raise NotHere("snapshots")
 
 
-@step(r"^pause the sandbox")
-async def pausing(scene: Scene, found: re.Match[str]) -> None:
-    raise NotHere("pause and resume")
+@step(r'^pause the sandbox during "(.+?)"')
+async def a_command_that_would_end_while_it_is_paused(scene: Scene, found: re.Match[str]) -> None:
+    if "memory" not in (await scene.sandbox.report()).pause_kinds:
+        raise NotHere("a control group that can be frozen")
+
+    async def begin(command: str, timeout_s: float) -> str:
+        begun = await scene.call("run_command", {"command": command, "timeout_s": timeout_s, "background": True})
+        return str(begun.value["command_id"])
+
+    async def until_ended(command_id: str) -> CommandResult:
+        async with asyncio.timeout(30):
+            async for event in scene.sandbox.follow(command_id):
+                if isinstance(event, Ended):
+                    return event.result
+        raise Breach(f"command {command_id} has no end")
+
+    late, killed = await begin(found[1], 4.0), await begin("sleep 1000", 600)
+    await scene.sandbox.pause()
+    await scene.sandbox.signal(killed, signal.SIGKILL)
+    if (await until_ended(killed)).signal != signal.SIGKILL:
+        raise Breach("a command of a paused sandbox could not be killed")
+    await asyncio.sleep(4.5)  # longer than it may take, and than it may run
+    if (await scene.sandbox.refresh()).state.state != "paused" or (
+        await scene.sandbox.command(late)
+    ).result is not None:
+        raise Breach("it did not stand still")
+    await scene.sandbox.resume()
+    result = await until_ended(late)
+    if result.timed_out or (await scene.sandbox.output(late)).data != b"late\n":
+        raise Breach(f"the pause was counted as its time: {result}")
 
 
 @step(r"^ask for a preview")

@@ -25,6 +25,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -141,6 +142,8 @@ def main() -> int:
 
 def _count_on() -> None:
     """Let process numbers begin far above those of a box: a number of the outside must be nobody's inside."""
+    with suppress(OSError):  # of a kernel that does not let them be set: then by counting
+        Path("/proc/sys/kernel/ns_last_pid").write_text(str(FIRST_PID), encoding="ascii")
     pid = 0
     while pid < FIRST_PID:
         pid = os.fork()

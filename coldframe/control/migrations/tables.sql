@@ -79,6 +79,71 @@ CREATE TABLE ledger (
 	PRIMARY KEY (seq)
 );
 
+CREATE TABLE lineage_edges (
+	step INTEGER NOT NULL,
+	item INTEGER NOT NULL,
+	certainty TEXT NOT NULL,
+	PRIMARY KEY (step, item)
+)
+ WITHOUT ROWID;
+
+CREATE TABLE lineage_heights (
+	scope TEXT NOT NULL,
+	rank INTEGER NOT NULL,
+	PRIMARY KEY (scope)
+);
+
+CREATE TABLE lineage_items (
+	number INTEGER NOT NULL,
+	item_id TEXT NOT NULL,
+	kind TEXT NOT NULL,
+	step INTEGER NOT NULL,
+	call INTEGER,
+	seq INTEGER NOT NULL,
+	place TEXT NOT NULL,
+	sandbox_id TEXT NOT NULL,
+	agent_id TEXT,
+	session_id TEXT,
+	heard BOOLEAN NOT NULL,
+	"left" BOOLEAN NOT NULL,
+	path TEXT,
+	sha256 TEXT,
+	bytes INTEGER,
+	host TEXT,
+	port INTEGER,
+	methods TEXT,
+	outcome TEXT NOT NULL,
+	rank INTEGER NOT NULL,
+	reason TEXT NOT NULL,
+	assigned_at TEXT NOT NULL,
+	certainty TEXT NOT NULL,
+	retention TEXT NOT NULL,
+	PRIMARY KEY (number)
+);
+
+CREATE TABLE lineage_position (
+	id INTEGER NOT NULL,
+	seq INTEGER NOT NULL,
+	form INTEGER NOT NULL,
+	PRIMARY KEY (id)
+);
+
+CREATE TABLE lineage_steps (
+	number INTEGER NOT NULL,
+	kind TEXT NOT NULL,
+	step_id TEXT NOT NULL,
+	started INTEGER NOT NULL,
+	ended INTEGER NOT NULL,
+	ended_at TEXT,
+	place TEXT NOT NULL,
+	sandbox_id TEXT NOT NULL,
+	session_id TEXT,
+	leaves BOOLEAN NOT NULL,
+	left_running BOOLEAN NOT NULL,
+	rank INTEGER NOT NULL,
+	PRIMARY KEY (number)
+);
+
 CREATE TABLE network_contacts (
 	number INTEGER NOT NULL,
 	change INTEGER NOT NULL,
@@ -92,7 +157,7 @@ CREATE TABLE network_contacts (
 	outcome TEXT NOT NULL,
 	began_at TEXT NOT NULL,
 	open BOOLEAN NOT NULL,
-	document TEXT NOT NULL, requests TEXT DEFAULT '[]' NOT NULL,
+	document TEXT NOT NULL, requests TEXT DEFAULT '[]' NOT NULL, looked_up BOOLEAN DEFAULT '0' NOT NULL,
 	PRIMARY KEY (number)
 );
 
@@ -175,6 +240,42 @@ CREATE INDEX ledger_session_id ON ledger (session_id);
 
 CREATE INDEX ledger_subject ON ledger (subject) WHERE subject IS NOT call_id;
 
+CREATE INDEX lineage_edges_item ON lineage_edges (item);
+
+CREATE INDEX lineage_items_agent_id ON lineage_items (agent_id);
+
+CREATE INDEX lineage_items_file ON lineage_items (place, path);
+
+CREATE INDEX lineage_items_host ON lineage_items (host);
+
+CREATE UNIQUE INDEX lineage_items_item_id ON lineage_items (item_id);
+
+CREATE INDEX lineage_items_path ON lineage_items (path);
+
+CREATE INDEX lineage_items_place ON lineage_items (place);
+
+CREATE INDEX lineage_items_sandbox_id ON lineage_items (sandbox_id);
+
+CREATE INDEX lineage_items_session_id ON lineage_items (session_id);
+
+CREATE INDEX lineage_items_sha256 ON lineage_items (sha256);
+
+CREATE INDEX lineage_items_step ON lineage_items (step);
+
+CREATE INDEX lineage_steps_ended ON lineage_steps (place, ended);
+
+CREATE INDEX lineage_steps_ended_at ON lineage_steps (place, ended_at);
+
+CREATE INDEX lineage_steps_left_running ON lineage_steps (place) WHERE left_running;
+
+CREATE INDEX lineage_steps_place ON lineage_steps (place, started);
+
+CREATE INDEX lineage_steps_sandbox ON lineage_steps (sandbox_id);
+
+CREATE INDEX lineage_steps_session ON lineage_steps (session_id, started);
+
+CREATE UNIQUE INDEX lineage_steps_step_id ON lineage_steps (step_id);
+
 CREATE INDEX network_contacts_agent_id ON network_contacts (agent_id);
 
 CREATE INDEX network_contacts_change ON network_contacts (sandbox_id, change);
@@ -193,4 +294,4 @@ CREATE INDEX sessions_sandbox_id ON sessions (sandbox_id);
 
 CREATE UNIQUE INDEX tokens_digest ON tokens (digest);
 
-INSERT INTO alembic_version VALUES ('0006');
+INSERT INTO alembic_version VALUES ('0008');

@@ -19,7 +19,7 @@ from coldframe.contract.errors import NotFound
 from coldframe.control.control import Control
 from coldframe.fronts.answers import NO_SNIFF, json_response
 from coldframe.fronts.auth import OPEN_PATHS, Door
-from coldframe.fronts.rest import agents, calls, commands, credentials, files, governance, network, sandboxes
+from coldframe.fronts.rest import agents, calls, commands, credentials, files, governance, lineage, network, sandboxes
 from coldframe.fronts.rest.json_routes import JsonRoute
 from coldframe.fronts.rest.schema import RawRoute, make_document
 
@@ -30,6 +30,7 @@ ROUTES: tuple[RawRoute | JsonRoute, ...] = (
     *files.ROUTES,
     *sandboxes.ROUTES,
     *network.ROUTES,
+    *lineage.ROUTES,
     *agents.ROUTES,
     *governance.ROUTES,
     *credentials.ROUTES,

@@ -70,7 +70,7 @@ async def clean_scratch(request: Request) -> dict[str, Any]:
         result = await control.gate.call(caller, box.sandbox_id, "run_command", {"command": list(CLEAN_SCRATCH)})
     finally:
         if not mine:
-            await control.sandboxes.terminate(caller, box.sandbox_id)
+            await control.lifecycle.terminate(caller, box.sandbox_id)
     if result.error is not None:
         raise from_wire(result.error)
     if result.value["exit_code"] != 0:

@@ -15,12 +15,13 @@ from coldframe.contract.errors import InvalidArgument
 from coldframe.contract.isolation import IsolationReport
 from coldframe.contract.ledger import LedgerEntry, LedgerVerdict
 from coldframe.contract.model import Model
-from coldframe.contract.policy import Decision, Role
+from coldframe.contract.policy import Decision, PolicyChange, Role
 from coldframe.contract.receipt import Receipt
 from coldframe.contract.sandbox import AgentId
 from coldframe.control.rights import require
+from coldframe.control.rulebook import MOST_CHANGES
 from coldframe.fronts.answers import NO_SNIFF, json_response
-from coldframe.fronts.rest.json_routes import JsonRoute
+from coldframe.fronts.rest.json_routes import JsonRoute, checked_query
 from coldframe.fronts.rest.request import caller_of, control_of, judge_now
 from coldframe.fronts.rest.schema import PLAIN_JSON, RawRoute
 from coldframe.fronts.streams import NDJSON, SMALL_BODY_CAP_BYTES, read_body
@@ -50,6 +51,15 @@ class WhichEntries(Model):
     subject: str | None = None
     sandbox_id: str | None = None
     agent_id: str | None = None
+
+
+class WhichChanges(Model):
+    after: Annotated[int, Field(ge=0, le=MAX_SEQ)] = 0
+    limit: Annotated[int, Field(ge=1, le=MOST_CHANGES)] = MOST_CHANGES
+
+
+class WhyLoaded(Model):
+    reason: Annotated[str, Field(max_length=1000)] = ""
 
 
 class WhichDecision(Model):
@@ -162,8 +172,21 @@ async def load_policy(request: Request) -> Response:
         text = body.decode()
     except UnicodeDecodeError:
         raise InvalidArgument("the rule file is not UTF-8 text", argument="body") from None
-    rules = await control_of(request).rulebook.load(text, caller=caller_of(request))
+    why = checked_query(WhyLoaded, request)
+    rules = await control_of(request).rulebook.load(text, caller=caller_of(request), reason=why.reason)
     return json_response({"text": rules.text, "sha256": rules.sha256})
+
+
+async def list_policy_changes(request: Request, which: WhichChanges) -> list[PolicyChange]:
+    """Who changed the rules, when and why, and from which version to which; the first change first."""
+    return control_of(request).rulebook.log(caller_of(request), after=which.after, limit=which.limit)
+
+
+async def show_past_policy(request: Request) -> Response:
+    """A version of the rules that is or was in force, as it was written."""
+    sha256 = request.path_params["sha256"]
+    text = control_of(request).rulebook.text_of(caller_of(request), sha256)
+    return json_response({"text": text, "sha256": sha256})
 
 
 _YAML: dict[str, Any] = {"application/yaml": {"schema": {"type": "string"}}}
@@ -181,7 +204,17 @@ ROUTES = (
         {NDJSON: {"schema": {"$ref": "#/components/schemas/LedgerEntry"}}},
     ),
     RawRoute("GET", "/v1/policy", show_policy, "Rules in force", PLAIN_JSON),
-    RawRoute("PUT", "/v1/policy", load_policy, "Load rules", PLAIN_JSON, body=_YAML),
+    RawRoute(
+        "PUT",
+        "/v1/policy",
+        load_policy,
+        "Load rules",
+        PLAIN_JSON,
+        body=_YAML,
+        query=(("reason", "string", "Why; it is kept with the change."),),
+    ),
+    JsonRoute("GET", "/v1/policy/log", list_policy_changes, list[PolicyChange], query=WhichChanges),
+    RawRoute("GET", "/v1/policy/versions/{sha256}", show_past_policy, "Rules of a version", PLAIN_JSON),
     JsonRoute("GET", "/v1/policy/replay/{seq}", replay_decision, dict[str, Any], path_values=WhichDecision),
     JsonRoute("POST", "/v1/policy/check", check_call, Decision, body=CallToCheck),
     JsonRoute("GET", "/v1/tokens", list_tokens, list[TokenInfo]),

@@ -35,6 +35,7 @@ class WhichOfSandbox(Model):
     outcome: Verdict = None
     host: Host = None
     command_id: str | None = None
+    lookups: bool = False
 
 
 class WhichToFollow(Model):
@@ -42,6 +43,7 @@ class WhichToFollow(Model):
     outcome: Verdict = None
     host: Host = None
     command_id: str | None = None
+    lookups: bool = False
 
 
 class WhichOfAll(Model):
@@ -53,14 +55,16 @@ class WhichOfAll(Model):
     until: AwareDatetime | None = None
     agent_id: str | None = None
     sandbox_id: str | None = None
+    lookups: bool = False
 
 
 async def list_network(request: Request, which: WhichOfSandbox) -> NetworkLog:
     """What a sandbox reached and tried to reach, in the order in which it came on record; also of one that has ended.
 
     `host` is a name, an address, or `*.NAME` for all names below it. What goes over the same connection is one contact.
+    With `lookups` also names that were looked up and answered are listed; denied look-ups always are.
     """
-    wanted = Wanted(outcome=_outcome(which.outcome), host=which.host, command_id=which.command_id)
+    wanted = _wanted_of_sandbox(which)
     return await control_of(request).network.log(
         caller_of(request), request.path_params["sandbox_id"], wanted, after=which.after, limit=which.limit
     )
@@ -69,7 +73,7 @@ async def list_network(request: Request, which: WhichOfSandbox) -> NetworkLog:
 async def follow_network(request: Request) -> Response:
     """Contacts as they come on record, and each again when more is known of it, until the sandbox has ended."""
     which = checked_query(WhichToFollow, request)
-    wanted = Wanted(outcome=_outcome(which.outcome), host=which.host, command_id=which.command_id)
+    wanted = _wanted_of_sandbox(which)
     contacts = await control_of(request).network.follow(
         caller_of(request), request.path_params["sandbox_id"], wanted, after_change=which.after_change
     )
@@ -86,18 +90,24 @@ async def _lines(contacts: AsyncGenerator[LoggedContact, None]) -> AsyncIterator
 
 
 async def search_network(request: Request, which: WhichOfAll) -> NetworkLog:
-    """Contacts of all sandboxes."""
+    """Contacts of all sandboxes; with `lookups` also names that were looked up and answered."""
     control, caller = control_of(request), caller_of(request)
-    return await control.network.search(caller, _wanted(which), after=which.after, limit=which.limit)
+    return await control.network.search(
+        caller, _wanted(which)._replace(lookups=which.lookups), after=which.after, limit=which.limit
+    )
 
 
 async def list_reached_by(request: Request, which: WhichOfAll) -> list[ReachedBy]:
-    """Which sandboxes reached something, or tried to; whoever was there last first. `after` has no meaning here."""
+    """Which sandboxes reached something, or tried to; whoever was there last first. `after` and `lookups` have no meaning here."""
     return await control_of(request).network.reached_by(caller_of(request), _wanted(which), limit=which.limit)
 
 
 def _outcome(verdict: Verdict) -> Outcome | None:
     return None if verdict is None else Outcome(verdict)
+
+
+def _wanted_of_sandbox(which: WhichOfSandbox | WhichToFollow) -> Wanted:
+    return Wanted(outcome=_outcome(which.outcome), host=which.host, command_id=which.command_id, lookups=which.lookups)
 
 
 def _wanted(which: WhichOfAll) -> Wanted:
@@ -118,6 +128,7 @@ _FOLLOWED = (
     ("outcome", "string", "`allow`, `ask` or `deny`."),
     ("host", "string", "A name, an address, or `*.NAME`."),
     ("command_id", "string", "Only contacts of this command."),
+    ("lookups", "boolean", "Whether names that were looked up and answered are told as well."),
 )
 ROUTES = (
     JsonRoute("GET", _ONE, list_network, NetworkLog, query=WhichOfSandbox),

@@ -9,6 +9,7 @@ import json
 import os
 import socket
 import struct
+from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Any, Literal, NamedTuple, get_args
@@ -22,6 +23,7 @@ _MESSAGE_BYTES = 65536
 _MOST_FILES = 253
 """What one message of a unix socket carries."""
 _ORIGINAL_DST = 80
+NETLINK_SOCK_DIAG = 4
 _FAMILIES = (socket.AF_INET, socket.AF_INET6)
 _PROTOCOLS: dict[int, int] = {socket.SOCK_STREAM: socket.IPPROTO_TCP, socket.SOCK_DGRAM: socket.IPPROTO_UDP}
 
@@ -51,9 +53,23 @@ class Arrivals(NamedTuple):
     """UDP sockets of the resolver: the reply to whoever is told by `recvfrom` arrives with the right source."""
     long_look_ups: tuple[socket.socket, ...]
     """Listeners for look-ups over TCP."""
+    diagnosis: tuple[socket.socket, ...] = ()
+    """One at most, by which the kernel tells who in the box holds a connection (`holders.py`). None of the broker's."""
 
     def sockets(self) -> tuple[socket.socket, ...]:
-        return (*self.connections, *self.look_ups, *self.long_look_ups)
+        return (*self.connections, *self.look_ups, *self.long_look_ups, *self.diagnosis)
+
+    def with_sockets(self, sockets: Sequence[socket.socket]) -> "Arrivals":
+        """The same with others, in the order of `sockets`."""
+        first = len(self.connections)
+        second = first + len(self.look_ups)
+        third = second + len(self.long_look_ups)
+        return self._replace(
+            connections=tuple(sockets[:first]),
+            look_ups=tuple(sockets[first:second]),
+            long_look_ups=tuple(sockets[second:third]),
+            diagnosis=tuple(sockets[third:]),
+        )
 
     def close(self) -> None:
         for one in self.sockets():
@@ -87,6 +103,7 @@ def hand_over(arrivals: Arrivals, channel: socket.socket) -> None:
         "reason": arrivals.reason,
         "ports": arrivals.ports,
         "sockets": [len(arrivals.connections), len(arrivals.look_ups), len(arrivals.long_look_ups)],
+        "diagnosis": len(arrivals.diagnosis),
     }
     socket.send_fds(channel, [json.dumps(told).encode()], [one.fileno() for one in arrivals.sockets()])
 
@@ -121,28 +138,34 @@ def receive(channel: socket.socket) -> Arrivals:
 def _told(message: dict[str, Any], files: list[int]) -> Arrivals:
     """Raises what a wrong message brings about; leaves the files to the caller then."""
     connections, look_ups, long_look_ups = (int(count) for count in message["sockets"])
-    kinds = [(socket.SOCK_STREAM, connections), (socket.SOCK_DGRAM, look_ups), (socket.SOCK_STREAM, long_look_ups)]
+    diagnosis = int(message.get("diagnosis", 0))  # an older keeper has none
+    kinds: list[tuple[int | None, int]] = [
+        *((socket.SOCK_STREAM, connections), (socket.SOCK_DGRAM, look_ups), (socket.SOCK_STREAM, long_look_ups)),
+        (None, diagnosis),
+    ]
     if message["mechanism"] not in get_args(Mechanism) or not isinstance(message["reason"], str):
         raise ValueError("mechanism")
-    if min(count for _, count in kinds) < 0 or sum(count for _, count in kinds) != len(files):
+    if min(count for _, count in kinds) < 0 or sum(count for _, count in kinds) != len(files) or diagnosis > 1:
         raise ValueError("sockets")
     ports = tuple(_port(port) for port in message["ports"])
     wanted = [kind for kind, count in kinds for _ in range(count)]
     sockets: list[socket.socket] = []
     try:
         for number, kind in zip(files, wanted, strict=True):
-            sockets.append(_checked(number, kind))
+            sockets.append(_checked_diagnosis(number) if kind is None else _checked(number, kind))
     except BaseException:
         for one in sockets:
             one.detach()
         raise
+    place = connections + look_ups
     return Arrivals(
         mechanism=message["mechanism"],
         reason=message["reason"][:1000],
         ports=ports,
         connections=tuple(sockets[:connections]),
-        look_ups=tuple(sockets[connections : connections + look_ups]),
-        long_look_ups=tuple(sockets[connections + look_ups :]),
+        look_ups=tuple(sockets[connections:place]),
+        long_look_ups=tuple(sockets[place : place + long_look_ups]),
+        diagnosis=tuple(sockets[place + long_look_ups :]),
     )
 
 
@@ -150,6 +173,18 @@ def _port(number: object) -> int:
     if not isinstance(number, int) or not 0 < number < 65536:
         raise ValueError("port")
     return number
+
+
+def _checked_diagnosis(number: int) -> socket.socket:
+    one = socket.socket(fileno=number)
+    try:
+        if one.family != socket.AF_NETLINK or one.proto != NETLINK_SOCK_DIAG:
+            raise ValueError("kind of a socket")
+        one.setblocking(False)
+    except BaseException:
+        one.detach()
+        raise
+    return one
 
 
 def _checked(number: int, kind: int) -> socket.socket:

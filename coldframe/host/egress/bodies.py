@@ -4,6 +4,7 @@ What is between the chunks is not passed on: extensions mean nothing to those wh
 trailers nobody could say which headers they add after the head was judged.
 """
 
+import hashlib
 import re
 
 MAX_LINE_BYTES = 1024
@@ -12,6 +13,25 @@ MAX_TRAILER_BYTES = 8 * 1024
 _END = b"\r\n"
 _SIZE = re.compile(rb"([0-9A-Fa-f]{1,12})(?:[ \t]*;[\t\x20-\x7e]*)?")
 _TRAILER = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t\x20-\x7e\x80-\xff]*")
+
+
+class BodySent:
+    """How much of a body was sent on, and its digest, without what is around it."""
+
+    __slots__ = ("_digest", "bytes")
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self._digest = hashlib.sha256()
+
+    def add(self, part: bytes) -> None:
+        self.bytes += len(part)
+        self._digest.update(part)
+
+    @property
+    def sha256(self) -> str | None:
+        """None while there is nothing."""
+        return self._digest.hexdigest() if self.bytes else None
 
 
 class BodyInvalid(Exception):

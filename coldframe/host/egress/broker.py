@@ -16,15 +16,15 @@ import resource
 import secrets
 import select
 import socket
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from ipaddress import IPv4Address, ip_address
-from typing import Protocol
+from typing import Any, Protocol
 
 from coldframe.contract.policy import Label, Outcome
-from coldframe.host.egress.arrivals import Arrivals, original_destination
+from coldframe.host.egress.arrivals import Arrivals, Destination, original_destination
 from coldframe.host.egress.carry import (
     AGAIN_S,
     Pipes,
@@ -34,15 +34,18 @@ from coldframe.host.egress.carry import (
     keep_alive,
     reset,
 )
-from coldframe.host.egress.contact import EgressContact, EgressRequest, Journal
+from coldframe.host.egress.contact import EgressContact, EgressRequest, Journal, JournalLost
 from coldframe.host.egress.denied_attempts import SUM_S, DeniedAttempts
+from coldframe.host.egress.look_ups import LookUps, describe
 from coldframe.host.egress.names import (
     IPV4_POOL,
     IPV6_POOL,
     POOL_SIZE,
+    Lookup,
     LookupOutcome,
     NamePool,
     answer_query,
+    fail,
     frame,
     split_stream,
 )
@@ -77,6 +80,10 @@ _PASSING = (
     *(errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTDOWN, errno.EHOSTUNREACH),
 )
 """Of one connection that was not accepted; the next one may be."""
+
+
+Source = tuple[str, int]
+"""Address and port in the box that something comes from."""
 
 
 class Narrow(Protocol):
@@ -214,8 +221,11 @@ class _BoxWay:
         self._intercepted = self._long_look_ups = 0
         self._resolver = Resolver(lambda name: broker.resolve(name), broker.questions)
         self._denials = DeniedAttempts(broker.journal.end, self._loop.time)
-        self._journal = Journal(self._begin, self._request, broker.journal.secret, self._end)
+        self._journal = Journal(self._begin, self._request, broker.journal.secret, self._end, known=self._await_known)
         self._begun: set[str] = set()
+        self._unknown: set[str] = set()
+        """Denied attempts that were told, of which nobody has asked yet whether it is known whose they are."""
+        self._look_ups = LookUps(self._tell_look_up, self._loop.time)
         self._summing: asyncio.TimerHandle | None = None
         self._judged_by: tuple[NetworkRules | None, Origin] = (None, origin)
         self._verdicts: dict[object, NetworkVerdict] = {}
@@ -262,13 +272,13 @@ class _BoxWay:
 
     # -- connections ---------------------------------------------------------------------------
 
-    def _accept(self, take: Callable[[socket.socket], None], listener: socket.socket) -> None:
+    def _accept(self, take: Callable[[socket.socket, Source], None], listener: socket.socket) -> None:
         """One, and only if it is there for sure: whoever holds a copy of the listener can make it block."""
         try:
             listener.setblocking(False)
             if not _poll(listener):
                 return
-            connection, _ = listener.accept()
+            connection, whom = listener.accept()
         except OSError as error:
             if error.errno in _NO_ROOM:
                 # Whoever connects waits; asked again at once, the loop would do nothing else.
@@ -286,7 +296,7 @@ class _BoxWay:
         except OSError:
             connection.close()
             return
-        take(connection)
+        take(connection, (str(whom[0]).partition("%")[0], int(whom[1])))
 
     def _serve_again(self, one: socket.socket) -> None:
         if not self._is_closed and self._listens.is_set() and one in self._served:
@@ -298,14 +308,14 @@ class _BoxWay:
         self._served.pop(one, None)
         self._broker.tell_fault(f"a socket of sandbox {self.origin.sandbox_id} is of no use any more", error)
 
-    def _take(self, connection: socket.socket) -> None:
+    def _take(self, connection: socket.socket, source: Source) -> None:
         try:
             target = original_destination(connection, self._arrivals.mechanism)
             address = ip_address(target.address)
         except (OSError, ValueError):
             reset(connection)  # it ended before it could be told where it was for
             return
-        contact = self._contact("tcp", str(address), target.port)
+        contact = self._contact("tcp", str(address), target.port, source)
         name = self._pool.name_of(address)
         most = self._broker.most_connections
         if len(self._passages) >= most:
@@ -380,8 +390,12 @@ class _BoxWay:
             self._pool.release(name)
 
     def _deny(self, connection: socket.socket, contact: EgressContact, reason: str, rule_id: str) -> None:
-        reset(connection)
-        self._record(replace(contact, rule_id=rule_id, reason=reason))
+        denied = replace(contact, rule_id=rule_id, reason=reason)
+        self._record(denied)
+        if denied.id in self._unknown:
+            self._start(self._await_known(denied), lambda: reset(connection))
+        else:
+            reset(connection)
 
     # -- look-ups ------------------------------------------------------------------------------
 
@@ -395,39 +409,75 @@ class _BoxWay:
                 return
             except OSError:
                 return
-            reply = self._look_up(question)
-            if reply is not None:
-                with contextlib.suppress(OSError):  # it does not wait for it, or asks faster than it reads
-                    resolver.sendto(reply, socket.MSG_DONTWAIT, whom)
+            found = answer_query(question, self._pool, self._is_known)
+            if found.reply is None:
+                continue
+            source = str(whom[0]).partition("%")[0], int(whom[1])
+            waits_for = self._look_up(found, "udp", Destination("", 53), source)
+            if waits_for is None:
+                _reply_now(resolver, found.reply, whom)
+            else:
+                self._start(self._reply_later(resolver, found.reply, whom, waits_for), lambda: None)
 
-    def _look_up(self, question: bytes) -> bytes | None:
-        found = answer_query(question, self._pool, self._is_known)
-        if found.outcome in (LookupOutcome.UNKNOWN, LookupOutcome.FULL):
-            verdict = judge_lookup(self._broker.rules, self.origin, found.name or "")
-            full = found.outcome is LookupOutcome.FULL
-            reason = "every name that can be remembered has an open connection" if full else verdict.reason
-            contact = self._contact("udp", "", 53)
-            contact.name, contact.reason = found.name, reason
-            contact.rule_id = "network:names" if full else verdict.rule_id
-            self._record(contact)
-        return found.reply
+    def _look_up(
+        self, found: Lookup, protocol: str, server: Destination, source: Source
+    ) -> Callable[[], Awaitable[None]] | None:
+        """Put it on record. What has to be awaited before it is answered; that raises JournalLost: it may not be."""
+        if found.name is None or found.outcome is LookupOutcome.INVALID:
+            return None
+        lookup = describe(found)
+        is_answered = found.outcome in (LookupOutcome.ANSWERED, LookupOutcome.NO_DATA)
+        if is_answered and self._look_ups.is_on_record(found.name, lookup):
+            return None
+        contact = self._contact(protocol, server.address, server.port, source)
+        contact.name, contact.lookup = found.name, lookup
+        verdict = judge_lookup(self._broker.rules, self.origin, found.name)
+        contact.rule_id, contact.reason = verdict.rule_id, verdict.reason
+        if is_answered:
+            contact.outcome, contact.ended, contact.ended_at = Outcome.ALLOW, "closed", contact.began_at
+            return partial(self._look_ups.put_on_record, contact)
+        if found.outcome is LookupOutcome.FULL:
+            contact.rule_id = "network:names"
+            contact.reason = "every name that can be remembered has an open connection"
+        self._record(contact)
+        return partial(self._await_known, contact) if contact.id in self._unknown else None
+
+    async def _reply_later(
+        self, resolver: socket.socket, reply: bytes, whom: tuple[Any, ...], waits_for: Callable[[], Awaitable[None]]
+    ) -> None:
+        try:
+            await waits_for()
+        except JournalLost:
+            reply = fail(reply)
+        if not self._is_closed:
+            _reply_now(resolver, reply, whom)
+
+    async def _tell_look_up(self, contact: EgressContact) -> None:
+        self._denials.spend()
+        self._rest_if_spent()
+        await self._broker.journal.looked_up(contact)
 
     def _is_known(self, name: str) -> bool:
         verdict = self._recall(name, lambda: judge_lookup(self._broker.rules, self.origin, name))
         return verdict.outcome is not Outcome.DENY
 
-    def _take_long_look_up(self, connection: socket.socket) -> None:
+    def _take_long_look_up(self, connection: socket.socket, source: Source) -> None:
         if self._long_look_ups >= MOST_LONG_LOOK_UPS:
             reset(connection)
             return
+        try:
+            server = original_destination(connection, self._arrivals.mechanism)
+        except OSError:
+            reset(connection)
+            return
         self._long_look_ups += 1
-        self._start(self._answer_stream(connection), lambda: self._end_long_look_up(connection))
+        self._start(self._answer_stream(connection, server, source), lambda: self._end_long_look_up(connection))
 
     def _end_long_look_up(self, connection: socket.socket) -> None:
         self._long_look_ups -= 1
         close_orderly(connection)
 
-    async def _answer_stream(self, connection: socket.socket) -> None:
+    async def _answer_stream(self, connection: socket.socket, server: Destination, source: Source) -> None:
         buffer = bytearray()
         with contextlib.suppress(OSError, ValueError, TimeoutError):
             async with asyncio.timeout(LOOK_UP_S):
@@ -436,13 +486,20 @@ class _BoxWay:
                     for question in split_stream(buffer):
                         await give_way()
                         await self._listens.wait()
-                        reply = self._look_up(question)
-                        if reply is not None:
+                        found = answer_query(question, self._pool, self._is_known)
+                        if found.reply is not None:
+                            waits_for = self._look_up(found, "tcp", server, source)
+                            reply = found.reply
+                            try:
+                                if waits_for is not None:
+                                    await waits_for()
+                            except JournalLost:
+                                reply = fail(reply)
                             await send_all(connection, frame(reply))
 
     # -- records -------------------------------------------------------------------------------
 
-    def _contact(self, protocol: str, address: str, port: int) -> EgressContact:
+    def _contact(self, protocol: str, address: str, port: int, source: Source) -> EgressContact:
         return EgressContact(
             id=self._broker.new_id(),
             sandbox_id=self.origin.sandbox_id,
@@ -450,32 +507,43 @@ class _BoxWay:
             address=address,
             port=port,
             began_at=self._broker.clock(),
+            source=source,
         )
 
     def _record(self, contact: EgressContact) -> None:
         contact.ended, contact.ended_at = "denied", self._broker.clock()
         self._end(contact)
 
-    async def _begin(self, contact: EgressContact) -> None:
+    async def _begin(self, contact: EgressContact, request: EgressRequest | None) -> None:
+        await self._spend(request)
         self._begun.add(contact.id)  # also if no answer comes: it may be on record
-        await self._broker.journal.begin(contact)
+        await self._broker.journal.begin(contact, request)
 
     async def _request(self, contact: EgressContact, request: EgressRequest) -> None:
-        if request.outcome is not Outcome.ALLOW:
+        await self._spend(request)
+        await self._broker.journal.request(contact, request)
+
+    async def _spend(self, request: EgressRequest | None) -> None:
+        if request is not None and request.outcome is not Outcome.ALLOW:
             self._denials.spend()
             self._rest_if_spent()
             await self._listens.wait()
-        await self._broker.journal.request(contact, request)
 
     def _end(self, contact: EgressContact) -> None:
         if contact.id in self._begun:
             self._begun.discard(contact.id)
             self._broker.journal.end(contact)
             return
-        self._denials.add(contact)
+        if self._denials.add(contact) and contact.ended == "denied":
+            self._unknown.add(contact.id)
         if self._denials.has_sums and self._summing is None:
             self._summing = self._loop.call_later(SUM_S, self._tell_sums)
         self._rest_if_spent()
+
+    async def _await_known(self, contact: EgressContact) -> None:
+        if contact.id in self._unknown:
+            self._unknown.discard(contact.id)
+            await self._broker.journal.known(contact)
 
     def _tell_sums(self) -> None:
         if self._summing is not None:
@@ -514,6 +582,11 @@ class _BoxWay:
                 self._broker.tell_fault(f"a connection of sandbox {self.origin.sandbox_id} failed", error)
 
         task.add_done_callback(end)
+
+
+def _reply_now(resolver: socket.socket, reply: bytes, whom: tuple[Any, ...]) -> None:
+    with contextlib.suppress(OSError):  # it does not wait for it, or asks faster than it reads
+        resolver.sendto(reply, socket.MSG_DONTWAIT, whom)
 
 
 def _most_connections() -> int:

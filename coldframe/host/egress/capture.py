@@ -35,7 +35,13 @@ from coldframe.guest import contacts, refusals
 from coldframe.host import routes
 from coldframe.host.confine import ConfineError
 from coldframe.host.egress import nftables
-from coldframe.host.egress.arrivals import Arrivals, CaptureFailed, Destination, original_destination
+from coldframe.host.egress.arrivals import (
+    NETLINK_SOCK_DIAG,
+    Arrivals,
+    CaptureFailed,
+    Destination,
+    original_destination,
+)
 
 MOST_PORTS = 64
 """Of `anyip`: two listeners each, and one message carries 253 descriptors."""
@@ -96,6 +102,7 @@ def _by_rules(opened: ExitStack, own_ip: str) -> tuple[Arrivals, refusals.Refusa
         connections=tuple(_listener(opened, family, address, gate) for family, address in loopback),
         look_ups=tuple(_datagrams(opened, family, address, resolver) for family, address in loopback),
         long_look_ups=tuple(_listener(opened, family, address, resolver) for family, address in loopback),
+        diagnosis=_diagnosis(opened),
     )
     nftables.install(own_ip)
     nftables.set_timeouts()  # a convenience: without it nothing gets out that should not
@@ -121,6 +128,7 @@ def _by_listeners(
         connections=tuple(_listener(opened, family, _WILDCARD[family], port) for family in servers for port in named),
         look_ups=tuple(_datagrams(opened, *resolver) for resolver in resolvers),
         long_look_ups=tuple(_listener(opened, *resolver) for resolver in resolvers),
+        diagnosis=_diagnosis(opened),
     )
     return arrivals, seen
 
@@ -154,6 +162,17 @@ def _listener(opened: ExitStack, family: socket.AddressFamily, address: str, por
 
 def _datagrams(opened: ExitStack, family: socket.AddressFamily, address: str, port: int) -> socket.socket:
     return _bound(opened, family, socket.SOCK_DGRAM, address, port)
+
+
+def _diagnosis(opened: ExitStack) -> tuple[socket.socket, ...]:
+    """None where the kernel has no such thing: then nobody tells who holds a connection."""
+    kind = socket.SOCK_RAW | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
+    try:
+        one = socket.socket(socket.AF_NETLINK, kind, NETLINK_SOCK_DIAG)
+        opened.enter_context(one).bind((0, 0))
+    except OSError:
+        return ()
+    return (one,)
 
 
 def _try_out(arrivals: Arrivals, seen: refusals.Refusals, own_ip: str) -> None:

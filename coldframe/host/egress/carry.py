@@ -1,8 +1,9 @@
-"""Carries bytes between two connected sockets, both ways, without looking at them and without copying them here.
+"""Carries bytes between two connected sockets, both ways, without looking at them.
 
 The kernel moves pages from socket to pipe to socket (splice), so neither the memory nor the processor time of the broker
 grows with what passes. A pipe is lent to a direction only while it holds bytes on their way: with a thousand idle
-connections there is none, and what a slow reader leaves behind is bounded by one pipe each.
+connections there is none, and what a slow reader leaves behind is bounded by one pipe each. Only what a box sends is copied
+here, where somebody wants its digest: of that there is little, and an upload at 400 MiB/s takes a third of a core for it.
 
 An end of one side is passed on as the end of that direction; a broken side breaks the other one as well, so neither
 program takes half an answer for a whole one.
@@ -15,11 +16,14 @@ import os
 import socket
 import struct
 from collections.abc import Callable
+from typing import Protocol
 
 CHUNK_BYTES = 1 << 20
 """Most that is taken at once. A pipe holds 64 KiB in 16 pieces, or more in larger ones."""
 FEW_BYTES = 16 * 1024
 """After which it is not asked at once whether there are more."""
+READ_BYTES = 256 * 1024
+"""Most that is copied here at once."""
 TURNS = 16
 """Chunks of one direction before others have their turn."""
 MOST_IDLE_PIPES = 16
@@ -74,14 +78,27 @@ class Pipes:
             self._idle.pop().close()
 
 
+class Digest(Protocol):
+    """As of hashlib."""
+
+    def update(self, data: "bytes | memoryview", /) -> None: ...
+
+
 class Carrier:
     """Both directions of one connection. Takes the sockets over: it closes them, and says so through `ended`."""
 
-    def __init__(self, inner: socket.socket, outer: socket.socket, pipes: Pipes) -> None:
+    def __init__(
+        self, inner: socket.socket, outer: socket.socket, pipes: Pipes, digest: "Digest | None" = None
+    ) -> None:
+        """*digest* is of all that passes outward, from now on."""
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """How: `closed`, or what broke it."""
         self._sockets = (inner, outer)
-        self._outward = _Direction(inner, outer, pipes, self._on_end)
+        self._outward: _Direction
+        if digest is None:
+            self._outward = _Direction(inner, outer, pipes, self._on_end)
+        else:
+            self._outward = _DigestedDirection(inner, outer, pipes, self._on_end, digest)
         self._inward = _Direction(outer, inner, pipes, self._on_end)
         self._watch: asyncio.TimerHandle | None = None
 
@@ -242,6 +259,43 @@ class _Direction:
     def _break(self, error: OSError) -> None:
         self.stop()
         self._on_end(error.strerror or "broken")
+
+
+class _DigestedDirection(_Direction):
+    """One whose bytes come by here."""
+
+    def __init__(
+        self,
+        source: socket.socket,
+        sink: socket.socket,
+        pipes: Pipes,
+        on_end: Callable[[str], None],
+        digest: "Digest",
+    ) -> None:
+        super().__init__(source, sink, pipes, on_end)
+        self._digest = digest
+        self._left = memoryview(b"")
+
+    def _fill(self) -> int:
+        try:
+            data = os.read(self._source, READ_BYTES)
+        except BlockingIOError:
+            return 0
+        if not data:
+            self._finish()
+        self._left = memoryview(data)
+        return len(data)
+
+    def _drain(self) -> bool:
+        while self._left:
+            try:
+                moved = os.write(self._sink, self._left)
+            except BlockingIOError:
+                return False
+            self._digest.update(self._left[:moved])
+            self._left = self._left[moved:]
+            self.passed_bytes += moved
+        return True
 
 
 def break_if_dropped(connection: socket.socket) -> None:

@@ -45,7 +45,25 @@ class EgressContact:
     """Its end was not told by the broker: it carried as many bytes as are written here, or more."""
     requests: list["EgressRequest"] = field(default_factory=list)
     times: int = 1
-    """Of an attempt that was denied: for how many equal ones it stands, from `began_at` to `ended_at`."""
+    """Of an attempt that was denied: for how many equal ones it stands, from `began_at` to `ended_at`. Of a look-up that was
+    answered: how many equal ones there were since the one before."""
+    lookup: "EgressLookup | None" = None
+    sent_sha256: str | None = None
+    sent_sha256_of: Literal["stream", "body"] | None = None
+    program: str | None = None
+    """This, the process and the command are told by the host daemon, whatever a broker says (`holders.py`)."""
+    pid: int | None = None
+    command_id: str | None = None
+    source: tuple[str, int] | None = None
+    """Address and port in the box that it comes from, by which the daemon finds who holds it. Not kept."""
+
+
+@dataclass(frozen=True)
+class EgressLookup:
+    """What was asked for, and what was said."""
+
+    kind: str
+    answer: Literal["address", "no-data", "no-name", "failed"]
 
 
 @dataclass(frozen=True)
@@ -84,6 +102,11 @@ class EgressRequest:
     """Name of the credential that was put into it."""
     package: EgressPackage | None = None
     """What was handed over for it, in the second of its lines."""
+    omitted: tuple[Literal["query", "headers"], ...] = ()
+    """What it had that is not kept, since it may hold secrets."""
+    body_bytes: int = 0
+    """Of its body, that were sent on."""
+    body_sha256: str | None = None
 
 
 @dataclass(frozen=True)
@@ -110,6 +133,10 @@ class SecretAnswer:
     """Of the refusal, from the table of errors."""
 
 
+async def _nobody_asks(_: EgressContact) -> None:
+    return
+
+
 class JournalLost(Exception):
     """The decision is not on record, so nothing may follow from it."""
 
@@ -118,10 +145,16 @@ class JournalLost(Exception):
 class Journal:
     """Where contacts are kept. What is awaited raises JournalLost, and nothing goes out before it returns."""
 
-    begin: Callable[[EgressContact], Awaitable[None]]
+    begin: Callable[[EgressContact, EgressRequest | None], Awaitable[None]]
+    """With its first request where that is known: one question in place of two."""
     request: Callable[[EgressContact, EgressRequest], Awaitable[None]]
     """A request of a contact that has begun was decided. Once it returns, the session has the label of the answer."""
     secret: Callable[[EgressContact, EgressRequest, HandleUse], Awaitable[SecretAnswer]]
     """Before the request of a contact that has begun is decided: what takes the place of a handle in it."""
     end: Callable[[EgressContact], None]
     """The end of what has begun, or attempts that were denied, of which one may stand for several."""
+    known: Callable[[EgressContact], Awaitable[None]] = _nobody_asks
+    """Returns once it is known whose the denied attempt is that was told just now, or nobody will know: until then whoever
+    made it has to hold it. Never raises."""
+    looked_up: Callable[[EgressContact], Awaitable[None]] = _nobody_asks
+    """A look-up is going to be answered."""

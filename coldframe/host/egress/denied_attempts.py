@@ -47,12 +47,13 @@ class DeniedAttempts:
         self._count()
         self._budget -= 1
 
-    def add(self, contact: EgressContact) -> None:
-        """An attempt that was denied and has ended. It may be changed here."""
+    def add(self, contact: EgressContact) -> bool:
+        """An attempt that was denied and has ended. It may be changed here. Whether it was told by itself."""
         kind = contact.protocol, contact.name or contact.address, contact.port, contact.rule_id
         self._times[kind] = self._times.get(kind, 0) + 1
         held = self._sums.get(kind)
-        if self._times[kind] <= TOLD_EACH:
+        is_told = self._times[kind] <= TOLD_EACH
+        if is_told:
             self.spend()
             self._tell(contact)
         elif held is None:
@@ -63,6 +64,7 @@ class DeniedAttempts:
         if len(self._times) > MOST_KINDS:
             self.tell_sums()
             self._times.clear()
+        return is_told
 
     def tell_sums(self) -> None:
         sums, self._sums = self._sums, {}

@@ -19,7 +19,7 @@ from coldframe.host.egress.http2.heads import Answer, Http2Request, Pairs, read_
 from coldframe.host.egress.passage import Passage
 from coldframe.host.egress.requests import MAX_HEAD_BYTES, write_head
 from coldframe.host.egress.responses import HOP_BY_HOP, ResponseInvalid
-from coldframe.host.egress.streams import TlsStream
+from coldframe.host.egress.streams import Handshake, TlsStream
 from coldframe.policy.network import NetworkVerdict
 
 MOST_CONNECTIONS = 6
@@ -134,7 +134,7 @@ class Destination:
             outer = await passage.open(verdict, is_read=True)
         except DialFailed as failure:
             raise ServerFailed(str(failure)) from failure
-        stream = TlsStream(outer, self._trust, server_name=str(passage.destination), protocols=protocols)
+        stream = TlsStream(outer, Handshake(self._trust, str(passage.destination), protocols))
         passage.count(stream)
         try:
             async with asyncio.timeout(HANDSHAKE_S):

@@ -3,8 +3,10 @@
 Whatever version of HTTP they come by, and whether one at a time or several at once.
 """
 
+import asyncio
 from dataclasses import dataclass, replace
 from http import HTTPStatus
+from typing import Literal
 
 from coldframe.contract.errors import catalogue
 from coldframe.contract.policy import Label, Outcome
@@ -61,6 +63,7 @@ class Docket:
         self.has_passed = False
         """Whether something was let through."""
         self._passage = passage
+        self._beginning = asyncio.Lock()
         self._path_characters = 0
         self._entered = 0
         self._announced = 0
@@ -99,6 +102,7 @@ class Docket:
             self._passage.now(),
             reason=str(refusal) if refusal else verdict.reason,
             label=Label.PUBLIC if refusal else verdict.label,
+            omitted=_omitted(head),
         )
         self._entered += 1
         self._path_characters += len(request.path)
@@ -109,14 +113,19 @@ class Docket:
         contact, request = self._passage.contact, entry.request
         if not self.has_passed:
             contact.outcome, contact.rule_id, contact.reason = request.outcome, request.rule_id, request.reason
-        await self._passage.begin(
-            NetworkVerdict(contact.outcome, contact.rule_id, contact.reason, label=request.label),
-        )
-        if entry.handle is not None and entry.refusal is None:
-            await self._ask_secret(entry, entry.handle)
+        verdict = NetworkVerdict(contact.outcome, contact.rule_id, contact.reason, label=request.label)
+        handle = entry.handle if entry.refusal is None else None
+        async with self._beginning:
+            if not self._passage.has_begun:
+                if handle is None:  # else it is not known yet what goes on record
+                    entry.place = len(contact.requests)
+                await self._passage.begin(verdict, request if handle is None else None)
+        if handle is not None:
+            await self._ask_secret(entry, handle)
             request = entry.request
-        entry.place = len(contact.requests)
-        await self._passage.tell(request)
+        if entry.place is None:
+            entry.place = len(contact.requests)
+            await self._passage.tell(request)
         self.has_passed = self.has_passed or request.outcome is Outcome.ALLOW
 
     async def _ask_secret(self, entry: Entry, handle: Found) -> None:
@@ -183,3 +192,10 @@ class Docket:
         reason = f"a person has to decide: {verdict.reason}" if asks else verdict.reason
         code = "PENDING_APPROVAL" if asks else "DENIED_BY_RULE"
         return Refusal(HTTPStatus.FORBIDDEN, code, verdict.rule_id, reason)
+
+
+def _omitted(head: RequestHead) -> tuple[Literal["query", "headers"], ...]:
+    """What may hold secrets and is kept nowhere, which the record says."""
+    query: tuple[Literal["query"], ...] = () if head.target.query is None else ("query",)
+    headers: tuple[Literal["headers"], ...] = ("headers",) if head.headers else ()
+    return (*query, *headers)

@@ -6,17 +6,18 @@ the next request allow. Half an answer, or half a body, ends as a broken connect
 """
 
 import asyncio
+import contextlib
 import ssl
 from dataclasses import replace
 from typing import NamedTuple
 
-from coldframe.host.egress.bodies import BodyInvalid, ChunkReader, chunk
+from coldframe.host.egress.bodies import BodyInvalid, BodySent, ChunkReader, chunk
 from coldframe.host.egress.dial import DialFailed
-from coldframe.host.egress.handles import Swap
+from coldframe.host.egress.handles import SentSecrets, Swap, ask_legibly
 from coldframe.host.egress.passage import Denied, Passage
 from coldframe.host.egress.requests import RequestHead, write_head
 from coldframe.host.egress.responses import Response, ResponseInvalid
-from coldframe.host.egress.streams import Stream, TlsStream
+from coldframe.host.egress.streams import Handshake, Stream, TlsStream
 from coldframe.policy.network import NetworkVerdict
 from coldframe.policy.network_rules import Scheme
 
@@ -64,7 +65,15 @@ class Forwarding:
         self._trust = trust
         self._box_left: str | None = None
         self._patience: asyncio.TimerHandle | None = None
+        self._secrets = SentSecrets()
+        self._handshake: Handshake | None = None
         self._server: Stream | None = None
+
+    def prepare(self) -> None:
+        """Make what the first request needs for its connection, in memory alone: while it is put on record."""
+        if self._server is None and self._handshake is None and self._passage.scheme is Scheme.HTTPS:
+            with contextlib.suppress(ssl.SSLError, ValueError):  # it fails when it is needed, and that is told
+                self._handshake = Handshake(self._trust, str(self._passage.destination))
 
     def close(self) -> None:
         self.drop_server()
@@ -93,14 +102,15 @@ class Forwarding:
 
     async def _try(self, asked: Asked, server: Stream) -> bool:
         head = asked.head
-        scrubber = None if asked.swap is None else asked.swap.scrubber()
+        sent = _head_of(asked, self._secrets, is_proven=isinstance(server, TlsStream))
+        scrubber = self._secrets.scrubber()
         response = Response(head, is_old=asked.head.is_old, closes=asked.closes, scrubber=scrubber)
-        sent = _head_of(asked, is_proven=isinstance(server, TlsStream))
         try:
             await server.send(sent)
         except OSError as error:
             raise ServerFailed(describe(error), again=True) from error
-        upload = asyncio.create_task(self._send_body(head, server)) if head.length != 0 else None
+        body = BodySent()
+        upload = asyncio.create_task(self._send_body(head, server, body)) if head.length != 0 else None
         if upload is None:
             self._watch_box(server)
         try:
@@ -111,6 +121,7 @@ class Forwarding:
             if upload is not None:
                 upload.cancel()
                 await asyncio.gather(upload, return_exceptions=True)
+                self._passage.note_body(asked.place, body)
         if response.has_switched:
             await self._relay(server, response.rest)
             return False
@@ -151,10 +162,13 @@ class Forwarding:
             return ConnectionResetError(0, reason)
         return ServerFailed(reason, again=again)
 
-    async def _send_body(self, head: RequestHead, server: Stream) -> bool:
+    async def _send_body(self, head: RequestHead, server: Stream, body: BodySent) -> bool:
         """Whether all of it was sent. What goes wrong is left for the one who reads the answer to find."""
         try:
-            whole = await (self._send_chunks(server) if head.length is None else self._send_length(head.length, server))
+            if head.length is None:
+                whole = await self._send_chunks(server, body)
+            else:
+                whole = await self._send_length(head.length, server, body)
         except BodyInvalid as error:
             self._leave(server, str(error))
             return False
@@ -166,7 +180,7 @@ class Forwarding:
         self._watch_box(server)
         return True
 
-    async def _send_length(self, length: int, server: Stream) -> bool:
+    async def _send_length(self, length: int, server: Stream, body: BodySent) -> bool:
         while length:
             data = await self._receive()
             if not data:
@@ -174,9 +188,10 @@ class Forwarding:
             part, self.rest = data[:length], data[length:]
             length -= len(part)
             await server.send(part)
+            body.add(part)
         return True
 
-    async def _send_chunks(self, server: Stream) -> bool:
+    async def _send_chunks(self, server: Stream, body: BodySent) -> bool:
         reader = ChunkReader()
         while not reader.is_over:
             data = await self._receive()
@@ -185,6 +200,7 @@ class Forwarding:
             part = reader.feed(data)
             if part:
                 await server.send(chunk(part))
+                body.add(part)
         self.rest = reader.rest
         await server.send(chunk(b""))
         return True
@@ -229,7 +245,9 @@ class Forwarding:
             self._server = Stream(outer)
             passage.count(self._server)
             return self._server, False
-        server = self._server = TlsStream(outer, self._trust, server_name=str(passage.destination))
+        handshake, self._handshake = self._handshake, None
+        handshake = handshake or Handshake(self._trust, str(passage.destination))
+        server = self._server = TlsStream(outer, handshake)
         passage.count(server)
         try:
             async with asyncio.timeout(HANDSHAKE_S):
@@ -260,13 +278,19 @@ class Forwarding:
                 raise result
 
 
-def _head_of(asked: Asked, *, is_proven: bool) -> bytes:
+def _head_of(asked: Asked, secrets: SentSecrets, *, is_proven: bool) -> bytes:
     # Whether the box's connection ends is not the server's business: another request may follow on this one.
     head = asked.head._replace(closes=False)
     if asked.swap is not None:
         if not is_proven:  # it would not have been given a secret
             raise Denied("floor:credential", "a credential goes only where the server has proven by TLS who it is")
+        secrets.add(asked.swap)
         head = head._replace(headers=asked.swap.put_in(head.headers))
+    elif secrets:
+        if head.upgrade:
+            reason = "a connection that a credential was sent for does not go on as a websocket, of which nobody sees what comes"
+            raise Denied("floor:credential", reason)
+        head = head._replace(headers=ask_legibly(head.headers))
     return write_head(head)
 
 

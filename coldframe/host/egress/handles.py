@@ -90,12 +90,15 @@ class Swap:
                     if decoded is None
                     else b"Basic " + base64.b64encode(decoded.replace(handle, secret))
                 )
-            if name not in _ILLEGIBLE:
-                changed.append((name, value))
-        return (*changed, (_ENCODINGS, b"identity"))
+            changed.append((name, value))
+        return ask_legibly(changed)
 
     def scrubber(self) -> "Scrubber":
         """For the answer."""
+        return Scrubber(self.forms())
+
+    def forms(self) -> dict[bytes, bytes]:
+        """In which the secret may come back, and what takes the place of each."""
         handle = self._found.handle
         forms = {form: handle.encode() for form in _forms(self._secret)}
         pair = self._found.header.partition(": Basic ")[2] if self._found.is_basic else SECRET
@@ -103,7 +106,26 @@ class Swap:
             plain, shown = text.replace(SECRET, self._secret).encode(), text.replace(SECRET, handle).encode()
             forms[base64.b64encode(plain)] = base64.b64encode(shown)
             forms[base64.urlsafe_b64encode(plain)] = base64.urlsafe_b64encode(shown)
-        return Scrubber(forms)
+        return forms
+
+
+class SentSecrets:
+    """Those that were sent for one connection of a box: a server may show them in any answer that it gives there later."""
+
+    __slots__ = ("_forms",)
+
+    def __init__(self) -> None:
+        self._forms: dict[bytes, bytes] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._forms)
+
+    def add(self, swap: Swap) -> None:
+        self._forms |= swap.forms()
+
+    def scrubber(self) -> "Scrubber | None":
+        """For one answer; None if there is nothing to look for."""
+        return Scrubber(self._forms.copy()) if self._forms else None
 
 
 class Scrubber:
@@ -152,6 +174,11 @@ class Scrubber:
                     break
                 at += 1
         return first
+
+
+def ask_legibly(headers: Sequence[tuple[bytes, bytes]]) -> Headers:
+    """The headers of a request whose answer has to show a secret if it holds one."""
+    return (*(pair for pair in headers if pair[0] not in _ILLEGIBLE), (_ENCODINGS, b"identity"))
 
 
 def is_legible(headers: Sequence[tuple[bytes, bytes]]) -> bool:

@@ -175,6 +175,8 @@ class _Session:
         entry = self._docket.judge(head)
         closes = head.closes or self._docket.is_full
         passage.asked = {} if entry.refusal else {0: (head.method, head.target, head.upgrade)}
+        if entry.refusal is None and not entry.verdict.by_registry:
+            asyncio.get_running_loop().call_soon(self._forwarding.prepare)
         try:
             await self._docket.record(entry)
             if entry.refusal is not None:

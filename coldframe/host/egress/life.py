@@ -15,6 +15,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import NamedTuple
 
 from coldframe.contract.policy import Label, Outcome
@@ -23,6 +24,7 @@ from coldframe.host.egress.arrivals import Arrivals
 from coldframe.host.egress.broker import MOST_CONNECTIONS
 from coldframe.host.egress.channel import BATCH, Channel, receive
 from coldframe.host.egress.contact import EgressContact, EgressRequest, HandleUse, SecretAnswer
+from coldframe.host.egress.holders import Holder, Holders
 from coldframe.host.egress.lineage import Lineage, LineageLost
 from coldframe.host.egress.messages import (
     Answered,
@@ -33,11 +35,13 @@ from coldframe.host.egress.messages import (
     Done,
     Ended,
     Fault,
+    LookedUp,
     MessageInvalid,
     Named,
     Requested,
 )
 from coldframe.host.egress.names import MAX_NAMES, POOL_SIZE
+from coldframe.policy import labels
 from coldframe.policy.hostnames import NameInvalid, read_name
 from coldframe.policy.network import Origin
 
@@ -74,6 +78,8 @@ class Box:
     """The first place of the pool that may be given: those before may belong to names that an earlier daemon knew."""
     on_place: Callable[[int], None] = lambda place: None
     """Hears of each place that is given."""
+    holders: Holders | None = None
+    """Who tells whose a connection is; None if nobody can."""
     names: OrderedDict[str, int] = field(default_factory=OrderedDict)
     """Names and their places in the pool, the newest last: the same as the broker has, which tells what it forgets."""
     places: set[int] = field(default_factory=set)
@@ -101,10 +107,10 @@ class Box:
 class _Pending(NamedTuple):
     """What is not on record yet, since a label has to be raised first."""
 
-    task: asyncio.Task[None]
     contact: EgressContact
     request: EgressRequest | None
-    """None: the contact begins."""
+    """None: the contact begins, with its first request or without."""
+    task: "asyncio.Task[None]"
 
 
 class Life:
@@ -249,14 +255,16 @@ class Life:
                 answer = self._answers.get(done.number)
                 if answer is not None and not answer.done():
                     answer.set_result(done.failure)
-            case Begun(contact):
-                self._begin(contact)
+            case Begun(contact, request):
+                self._begin(contact, request)
             case Requested() as requested:
                 self._request(requested)
             case Asked() as asked:
                 self._ask(asked)
             case Ended(contact):
                 self._end(contact)
+            case LookedUp(contact):
+                self._look_up(contact)
             case Carried(counts):
                 self._count(counts)
             case Named() as named:
@@ -267,7 +275,7 @@ class Life:
                     last = " (no more of it is logged)" if self._faults == MOST_FAULTS else ""
                     _log.warning("the egress broker tells%s: %r", last, text[:1000])
 
-    def _begin(self, contact: EgressContact) -> None:
+    def _begin(self, contact: EgressContact, request: EgressRequest | None) -> None:
         if contact.id in self._begun or contact.id in self._beginning:
             raise MessageInvalid("a contact begins twice")
         if contact.ended is not None or contact.times != 1:
@@ -279,12 +287,18 @@ class Life:
                 raise MessageInvalid("a contact of a box that it was not given")
             self._acknowledge(contact.id, "the box has no way out any more")
             return
+        contact = replace(self._with_holder(contact), requests=[])  # each has a line of its own
 
         def record() -> None:
             self._lineage.begin(contact)
             self._begun[contact.id] = contact
+            if request is not None:
+                self._lineage.request(contact, request)
 
-        self._put_on_record(contact.id, contact, record)
+        reached = contact
+        if request is not None:
+            reached = replace(contact, label=labels.join(contact.label, request.label), requests=[request])
+        self._put_on_record(contact.id, reached, record, contact, None)
 
     def _request(self, requested: Requested) -> None:
         contact = self._begun.get(requested.contact_id)
@@ -293,7 +307,9 @@ class Life:
         if requested.id in self._beginning:
             raise MessageInvalid("a request begins twice")
         request = requested.request
-        self._put_on_record(requested.id, contact, lambda: self._lineage.request(contact, request), request)
+        reached = replace(contact, label=request.label, requests=[request])
+        record = partial(self._lineage.request, contact, request)
+        self._put_on_record(requested.id, reached, record, contact, request)
 
     def _ask(self, asked: Asked) -> None:
         contact = self._begun.get(asked.contact_id)
@@ -324,16 +340,21 @@ class Life:
             self._channel.send(messages.write_command(Answered(asked.id, answer)))
 
     def _put_on_record(
-        self, key: str, contact: EgressContact, record: Callable[[], None], request: EgressRequest | None = None
+        self,
+        key: str,
+        reached: EgressContact,
+        record: Callable[[], None],
+        contact: EgressContact,
+        request: EgressRequest | None,
     ) -> None:
-        reached = contact if request is None else replace(contact, label=request.label, requests=[request])
+        """*reached*: what the label is raised for. *contact* and *request* are what waits until then."""
         if reached.label is Label.PUBLIC:
             self._record(key, record)
         elif len(self._beginning) >= MOST_PENDING:
             self._acknowledge(key, "too much begins at once")
         else:
             task = asyncio.get_running_loop().create_task(self._reach_and_record(key, reached, record))
-            self._beginning[key] = _Pending(task, contact, request)
+            self._beginning[key] = _Pending(contact, request, task)
 
     async def _reach_and_record(self, key: str, contact: EgressContact, record: Callable[[], None]) -> None:
         """Raise the label first: what comes from there may be read as soon as this is acknowledged."""
@@ -378,10 +399,39 @@ class Life:
                 raise MessageInvalid("a contact was allowed that is not on record")
             if contact.sandbox_id not in self._boxes and contact.sandbox_id not in self.leaving:
                 raise MessageInvalid("a contact of a box that it was not given")
+            waiting = None if pending is None else pending.contact
+            contact = self._with_holder(contact) if waiting is None else _held_as(contact, waiting)
         elif _wanted(begun) != _wanted(contact) or contact.times != 1:
             raise MessageInvalid("a contact ends as another one")
+        else:
+            contact = _held_as(contact, begun)
         self._begun.pop(contact.id, None)
         self._close(contact)
+        if begun is None and contact.times == 1:
+            self._acknowledge(contact.id, None)
+
+    def _look_up(self, contact: EgressContact) -> None:
+        if contact.lookup is None or contact.ended_at is None or contact.outcome is not Outcome.ALLOW:
+            raise MessageInvalid("a look-up that is none, or was not answered")
+        if contact.dialled is not None or contact.sent_bytes or contact.received_bytes or contact.requests:
+            raise MessageInvalid("a look-up that went somewhere")
+        if contact.sandbox_id not in self._boxes:
+            if contact.sandbox_id not in self.leaving:
+                raise MessageInvalid("a look-up of a box that it was not given")
+            self._acknowledge(contact.id, "the box has no way out any more")
+            return
+        contact = self._with_holder(contact)
+        self._record(contact.id, lambda: self._lineage.look_up(contact))
+
+    def _with_holder(self, contact: EgressContact) -> EgressContact:
+        """Whose it is, whatever the broker says. Of several at once nobody can tell."""
+        box = self._boxes.get(contact.sandbox_id)
+        if (contact.times > 1 and contact.lookup is None) or box is None or box.holders is None:
+            return replace(contact, program=None, pid=None, command_id=None)
+        diagnosis = next(iter(box.arrivals.diagnosis), None)
+        target = (contact.address, contact.port)
+        holder: Holder = box.holders.find(diagnosis, contact.protocol, contact.source, target)
+        return replace(contact, program=holder.program, pid=holder.pid, command_id=holder.command_id)
 
     def _close(self, contact: EgressContact) -> None:
         if not self._lineage.end(contact):
@@ -416,6 +466,10 @@ class Life:
         if box is None:
             raise MessageInvalid("a name of a box that it was not given")
         box.take_name(named)
+
+
+def _held_as(contact: EgressContact, known: EgressContact) -> EgressContact:
+    return replace(contact, program=known.program, pid=known.pid, command_id=known.command_id)
 
 
 def _wanted(contact: EgressContact) -> tuple[object, ...]:

@@ -1,7 +1,7 @@
 """The record of whom a sandbox reached and tried to reach: one append-only file each, kept by the host daemon.
 
     SANDBOX.jsonl   a line when a contact begins, one for each of its requests that is read, and one when it ends;
-                    one for an attempt that was denied
+                    one for an attempt that was denied, and one for a look-up that was answered
     SANDBOX.json    what was counted and not written down, as sums
 
 An allowed contact is in the file before anything is dialled for it, or it is denied. What a box may make without end is
@@ -36,13 +36,15 @@ BATCH = 1000
 PAGE_BYTES = 1 << 20
 """The same in bytes."""
 
-Event = Literal["begun", "request", "ended", "denied", "torn"]
+Event = Literal["begun", "request", "ended", "denied", "looked-up", "torn"]
 Kind = tuple[str, str, int, str]
 """Protocol, name (or address, if no name was asked for), port and rule: what makes denied attempts equal."""
 _REST: Kind = ("", "", 0, "")
 
 _SANDBOX_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
-_HEAD = re.compile(rb'\{"seq":([0-9]{1,15}),"event":"(begun|request|ended|denied|torn)","at":"([^"]{1,40})","contact":')
+_HEAD = re.compile(
+    rb'\{"seq":([0-9]{1,15}),"event":"(begun|request|ended|denied|looked-up|torn)","at":"([^"]{1,40})","contact":'
+)
 
 
 class LineageLost(Exception):
@@ -187,6 +189,19 @@ class Lineage:
                 self._append(record, "begun", told)
                 del record.unwritten[contact.id]
             self._append(record, "request", contact)
+        except OSError as error:
+            raise LineageLost(error.strerror or "not written") from error
+
+    def look_up(self, contact: EgressContact) -> None:
+        """A look-up that is going to be answered. Raises LineageLost: it may not be then."""
+        record = self._records.get(contact.sandbox_id)
+        if record is None:
+            raise LineageLost("the sandbox has no record")
+        try:
+            self._pay(record)
+            if record.size >= MOST_BYTES:
+                raise LineageLost(f"the record of the sandbox is full: {MOST_BYTES >> 20} MiB")
+            self._append(record, "looked-up", contact)
         except OSError as error:
             raise LineageLost(error.strerror or "not written") from error
 

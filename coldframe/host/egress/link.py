@@ -18,6 +18,7 @@ from coldframe.contract.policy import Label
 from coldframe.host.egress import messages
 from coldframe.host.egress.arrivals import Arrivals, CaptureFailed
 from coldframe.host.egress.authority import Authority
+from coldframe.host.egress.holders import Holders
 from coldframe.host.egress.life import Box, Life, Reach, Secrets
 from coldframe.host.egress.lineage import Lineage
 from coldframe.host.egress.messages import Keepsakes
@@ -148,12 +149,13 @@ class BrokerLink:
         authority: str = "",
         start: int = 0,
         on_place: Callable[[int], None] = lambda place: None,
+        holders: Holders | None = None,
     ) -> None:
         """Serve a box. Copies of its sockets are kept; the caller closes its own. Returns when it is served.
 
         If it is shut meanwhile, or opened once more, it is not served. Of a box that another process has served: its
         *authority*, as `Authority.saved`, and *start*, the first place for a name that was not given yet. *on_place* hears
-        of each that is given.
+        of each that is given. *holders* tell whose a connection of the box is.
 
         Raises:
             OSError: its record cannot be written, or there are no descriptors. It has no way out then.
@@ -163,7 +165,7 @@ class BrokerLink:
         sandbox_id = origin.sandbox_id
         if authority:
             self._authorities[sandbox_id] = Authority(authority)
-        box = self._opening[sandbox_id] = Box(origin, messages.duplicate(arrivals), start, on_place)
+        box = self._opening[sandbox_id] = Box(origin, messages.duplicate(arrivals), start, on_place, holders)
         told: Awaitable[str | None] | None = None
         try:
             async with self._turn_of(sandbox_id):
@@ -219,7 +221,7 @@ class BrokerLink:
         box = self._opening.get(sandbox_id) or self._boxes.get(sandbox_id)
         if box is not None:
             origin = box.origin._replace(taint=taint)
-            await self.open(origin, box.arrivals, start=box.start, on_place=box.on_place)
+            await self.open(origin, box.arrivals, start=box.start, on_place=box.on_place, holders=box.holders)
 
     def _turn_of(self, sandbox_id: str) -> asyncio.Lock:
         """One at a time opens or ends a box, and reads its record."""
@@ -308,7 +310,8 @@ class BrokerLink:
         """Say it now; what is returned ends when it is served, or shut since it cannot be, with the reason."""
         keepsakes = Keepsakes(dict(box.names), box.start, self.authority_of(box.origin.sandbox_id).saved)
         attached = messages.write_keepsakes(keepsakes)
-        told = life.tell(messages.OpenBox, attached=attached, arrivals=box.arrivals, may_fail=True, origin=box.origin)
+        arrivals = box.arrivals._replace(diagnosis=())  # that is for whom is believed
+        told = life.tell(messages.OpenBox, attached=attached, arrivals=arrivals, may_fail=True, origin=box.origin)
         return asyncio.ensure_future(self._see_served(box, told))
 
     async def _see_served(self, box: Box, told: Awaitable[str | None]) -> str | None:

@@ -5,6 +5,7 @@ it may say that of that box. Texts and lists are cut before they are sent (`cut`
 """
 
 import os
+import re
 import socket
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
@@ -13,7 +14,14 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from coldframe.contract.policy import Label, Outcome
 from coldframe.host.egress.arrivals import Arrivals
-from coldframe.host.egress.contact import EgressContact, EgressPackage, EgressRequest, HandleUse, SecretAnswer
+from coldframe.host.egress.contact import (
+    EgressContact,
+    EgressLookup,
+    EgressPackage,
+    EgressRequest,
+    HandleUse,
+    SecretAnswer,
+)
 from coldframe.host.egress.proxy import Proxies
 from coldframe.host.registries import RegistryCredential
 from coldframe.policy.network import Origin
@@ -38,12 +46,16 @@ _LONGEST = {
     "dialled": 64,
     "via": 300,
     "ended": 256,
+    "program": 4096,
+    "command_id": 128,
 }
+_LONGEST_OF_LOOKUP = {"kind": 16}
 _LONGEST_OF_REQUEST = {"method": 64, "path": 4096, "rule_id": 256, "reason": 1024, "credential": 256}
 _LONGEST_OF_PACKAGE = dict.fromkeys(("kind", "name", "version", "file", "digest"), 300)
 """As the names of files are checked; none is longer."""
 _LONGEST_OF_HANDLE = {"handle": 512, "header": 8192}
 _MOST_BYTES = 1 << 62
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class MessageInvalid(Exception):
@@ -123,7 +135,7 @@ class Stop:
 
 @dataclass(frozen=True)
 class Acknowledge:
-    """The answer to `Begun` and `Requested`. A refusal is a denial."""
+    """The answer to `Begun`, `Requested` and `LookedUp`, where a refusal is a denial, and to `Ended` for what was denied."""
 
     id: str
     refusal: str | None
@@ -153,6 +165,8 @@ class Begun:
     """Waits for `Acknowledge`: nothing is dialled before."""
 
     contact: EgressContact
+    request: EgressRequest | None = None
+    """Its first, if it was decided already."""
     kind: Literal["begun"] = "begun"
 
 
@@ -181,6 +195,14 @@ class Asked:
 class Ended:
     contact: EgressContact
     kind: Literal["ended"] = "ended"
+
+
+@dataclass(frozen=True)
+class LookedUp:
+    """A name was looked up. Waits for `Acknowledge`: the answer does too."""
+
+    contact: EgressContact
+    kind: Literal["looked-up"] = "looked-up"
 
 
 @dataclass(frozen=True)
@@ -236,7 +258,7 @@ class Keepsakes:
 Command = (
     UseRules | UseProxies | OpenBox | ShutBox | RaiseTaint | WithdrawCredential | Ping | Stop | Acknowledge | Answered
 )
-Event = Done | Begun | Requested | Asked | Ended | Carried | Named | Fault
+Event = Done | Begun | Requested | Asked | Ended | LookedUp | Carried | Named | Fault
 
 _COMMANDS: TypeAdapter[Command] = TypeAdapter(Annotated[Command, Field(discriminator="kind")])
 _EVENTS: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="kind")])
@@ -286,8 +308,10 @@ def read_command(message: bytes) -> Command:
 
 def write_event(event: Event) -> bytes:
     """At most MESSAGE_BYTES long."""
-    if isinstance(event, Begun | Ended):
+    if isinstance(event, Begun | Ended | LookedUp):
         event = replace(event, contact=cut(event.contact))
+        if isinstance(event, Begun) and event.request is not None:
+            event = replace(event, request=_cut_request(event.request))
         written = _EVENTS.dump_json(event)
         while len(written) > MESSAGE_BYTES:
             kept = event.contact.requests[: len(event.contact.requests) // 2]
@@ -309,8 +333,10 @@ def read_event(message: bytes) -> Event:
         event = _EVENTS.validate_json(message, strict=True)
     except ValidationError as error:
         raise MessageInvalid(_told(error)) from None
-    if isinstance(event, Begun | Ended):
+    if isinstance(event, Begun | Ended | LookedUp):
         _check(event.contact)
+    if isinstance(event, Begun) and event.request is not None:
+        _check_request(event.request)
     if isinstance(event, Requested | Asked):
         _check_texts(event, {"id": 96, "contact_id": 64})
         _check_request(event.request)
@@ -323,7 +349,8 @@ def read_event(message: bytes) -> Event:
 
 
 def write_contact(contact: EgressContact) -> bytes:
-    return _CONTACTS.dump_json(contact)
+    """For the record."""
+    return _CONTACTS.dump_json(contact, exclude={"source"})
 
 
 def read_contact(text: bytes) -> EgressContact:
@@ -386,19 +413,22 @@ def duplicate(arrivals: Arrivals) -> Arrivals:
         for one in made:
             one.close()
         raise
-    first, second = len(arrivals.connections), len(arrivals.connections) + len(arrivals.look_ups)
-    return arrivals._replace(
-        connections=tuple(made[:first]), look_ups=tuple(made[first:second]), long_look_ups=tuple(made[second:])
-    )
+    return arrivals.with_sockets(made)
 
 
 def _check(contact: EgressContact) -> None:
     _check_texts(contact, _LONGEST)
     for request in contact.requests:
         _check_request(request)
+    if contact.lookup is not None:
+        _check_texts(contact.lookup, _LONGEST_OF_LOOKUP)
+    _check_digest(contact.sent_sha256)
+    if contact.source is not None and (len(contact.source[0]) > 64 or not 0 <= contact.source[1] <= 65535):
+        raise MessageInvalid("a contact that comes from nowhere in a box")
     if not contact.id or not 0 <= contact.port <= 65535:
         raise MessageInvalid("a contact without id, or with a port that is none")
-    if not 0 < contact.times < _MOST_BYTES or (contact.times > 1 and contact.outcome is Outcome.ALLOW):
+    is_one = contact.outcome is Outcome.ALLOW and contact.lookup is None
+    if not 0 < contact.times < _MOST_BYTES or (contact.times > 1 and is_one):
         raise MessageInvalid("contacts that are not one, and not equal denied attempts")
     _check_bytes(contact.sent_bytes, contact.received_bytes)
 
@@ -408,14 +438,24 @@ def _check_bytes(*counts: int) -> None:
         raise MessageInvalid("a contact with a number of bytes that cannot be")
 
 
+def _check_digest(text: str | None) -> None:
+    if text is not None and _SHA256.fullmatch(text) is None:
+        raise MessageInvalid("a digest that is none")
+
+
 def _check_request(request: EgressRequest) -> None:
     _check_texts(request, _LONGEST_OF_REQUEST)
+    _check_bytes(request.body_bytes)
+    _check_digest(request.body_sha256)
+    if len(request.omitted) > 2:
+        raise MessageInvalid("more is omitted than there is")
     if request.package is not None:
         _check_texts(request.package, _LONGEST_OF_PACKAGE)
 
 
 def _check_texts(
-    one: EgressContact | EgressRequest | EgressPackage | HandleUse | Requested | Asked, longest: dict[str, int]
+    one: EgressContact | EgressLookup | EgressRequest | EgressPackage | HandleUse | Requested | Asked,
+    longest: dict[str, int],
 ) -> None:
     for name, most in longest.items():
         text = getattr(one, name)

@@ -212,6 +212,15 @@ def answer_query(data: bytes, pool: NamePool, is_known: Callable[[str], bool]) -
     return Lookup(_reply(query, ReplyCode.NOERROR, kind, address), LookupOutcome.ANSWERED, shown, kind)
 
 
+def fail(reply: bytes) -> bytes:
+    """In place of a reply of ours: that it failed, so that whoever waits need not."""
+    end = _HEAD.size
+    while reply[end]:
+        end += 1 + reply[end]
+    number, flags = struct.unpack_from("!HH", reply)
+    return _HEAD.pack(number, flags & ~0xF | ReplyCode.SERVFAIL, 1, 0, 0, 0) + reply[_HEAD.size : end + 5]
+
+
 def split_stream(buffer: bytearray) -> list[bytes]:
     """Take the whole messages off what came by TCP, each behind its length. Raises ValueError on an impossible length."""
     found = []

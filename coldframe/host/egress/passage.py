@@ -8,13 +8,16 @@ destination before the decision is on record.
 
 import asyncio
 import contextlib
+import hashlib
 import re
 import socket
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import datetime
 from typing import Protocol
 
 from coldframe.contract.policy import Outcome
+from coldframe.host.egress.bodies import BodySent
 from coldframe.host.egress.carry import Carrier, Pipes, reset
 from coldframe.host.egress.contact import EgressContact, EgressRequest, HandleUse, Journal, JournalLost, SecretAnswer
 from coldframe.host.egress.dial import DialDenied, DialFailed, dial
@@ -94,6 +97,8 @@ class Passage:
         """What is spoken, once its first bytes were seen."""
         self.asked: dict[int, tuple[str, Target, bool]] = {}
         """Of the requests that are being served: method and target, and whether it upgrades."""
+        self.has_begun = False
+        """Whether it is on record."""
         self._judge = judge
         self._judge_request = judge_request
         self._journal = journal
@@ -103,11 +108,12 @@ class Passage:
         self._clock = clock
         self._intercept = intercept
         self._mode: Mode | None = None
-        self._has_begun = False
-        self._beginning = asyncio.Lock()
+        self._loss: Denied | None = None
         self._asking_secrets = 0
         self._carrier: Carrier | None = None
         self._servers: list[Counted] = []
+        self._sent = hashlib.sha256()
+        """Of what was sent as it came. Of requests that are read, each has its own."""
         self._dialled: set[Address] = set()
         self._broken = ""
         self._task: asyncio.Task[None] | None = None
@@ -141,11 +147,30 @@ class Passage:
                 self._carrier.abort("broken")
                 contact.sent_bytes += self._carrier.sent_bytes
                 contact.received_bytes += self._carrier.received_bytes
-            reset(self.inner)
-            if not self._has_begun and contact.outcome is Outcome.ALLOW:  # which only what is on record may be
+            if not self.has_begun and contact.outcome is Outcome.ALLOW:  # which only what is on record may be
                 contact.outcome, contact.reason = Outcome.DENY, "it ended before anything was let through"
             contact.ended_at = self._clock()
-            self._journal.end(contact)
+            self._add_up_sent()
+            try:
+                self._journal.end(contact)
+                if contact.ended == "denied" and not self.has_begun:
+                    await self._journal.known(contact)  # who is denied holds it until then
+            finally:
+                reset(self.inner)
+
+    def note_body(self, place: int, body: BodySent) -> None:
+        """What was sent of the body of the request at *place*, for the end of the record."""
+        requests = self.contact.requests
+        requests[place] = replace(requests[place], body_bytes=body.bytes, body_sha256=body.sha256)
+
+    def _add_up_sent(self) -> None:
+        contact = self.contact
+        if self._mode is Mode.INTERCEPT:
+            with_body = [request for request in contact.requests if request.body_bytes]
+            if len(with_body) == 1:
+                contact.sent_sha256, contact.sent_sha256_of = with_body[0].body_sha256, "body"
+        elif contact.sent_bytes:
+            contact.sent_sha256, contact.sent_sha256_of = self._sent.hexdigest(), "stream"
 
     def judge_again(self) -> None:
         """The rules or the label of the session changed: end it if it is not allowed any more."""
@@ -244,7 +269,7 @@ class Passage:
         except BaseException:
             reset(outer)
             raise
-        self._carrier = Carrier(self.inner, outer, self._pipes)
+        self._carrier = Carrier(self.inner, outer, self._pipes, self._sent)
         self._carrier.start()
         return await self._carrier.ended
 
@@ -284,21 +309,21 @@ class Passage:
         if name != (self.destination if isinstance(self.destination, str) else None):
             raise Denied("network:sni", f"the handshake asks for `{name}`, the connection is to `{self.destination}`")
 
-    async def begin(self, verdict: NetworkVerdict) -> None:
-        """Put it on record, once; nothing may be dialled before. Raises Denied."""
-        async with self._beginning:
-            if not self._has_begun:
-                await self._begin(verdict)
-
-    async def _begin(self, verdict: NetworkVerdict) -> None:
+    async def begin(self, verdict: NetworkVerdict, request: EgressRequest | None = None) -> None:
+        """Put it on record, once, with its first *request* if that is known; nothing may be dialled before. Raises Denied."""
         contact = self.contact
+        if request is not None:
+            contact.requests.append(request)
+        if self._loss is not None:  # it may be on record for all that, and begins only once
+            raise self._loss
         contact.label = verdict.label
         contact.outcome, contact.rule_id, contact.reason = _decision(verdict)
         try:
-            await self._journal.begin(contact)
+            await self._journal.begin(contact, request)
         except JournalLost as loss:
-            raise Denied("network:journal", f"the decision could not be recorded: {loss}") from loss
-        self._has_begun = True
+            self._loss = Denied("network:journal", f"the decision could not be recorded: {loss}")
+            raise self._loss from loss
+        self.has_begun = True
 
     async def tell(self, request: EgressRequest) -> None:
         """Put a request on record. Raises Denied."""
@@ -337,7 +362,7 @@ class Passage:
 
     async def open(self, verdict: NetworkVerdict, *, is_read: bool = False) -> socket.socket:
         """A connection to the destination. *is_read*: somebody reads from the box meanwhile. Raises Denied and DialFailed."""
-        assert self._has_begun
+        assert self.has_begun
         try:
             with contextlib.nullcontext() if is_read else self._watched():
                 return await self._dial(verdict)
@@ -442,6 +467,7 @@ class Passage:
     async def _send(self, outer: socket.socket, data: bytes) -> None:
         await send_all(outer, data)
         self.contact.sent_bytes += len(data)
+        self._sent.update(data)
 
     # -- while nobody reads --------------------------------------------------------------------
 

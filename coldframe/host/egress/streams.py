@@ -5,6 +5,7 @@ they like. Here a byte is taken when somebody asks for it, so what a slow side l
 """
 
 import asyncio
+import contextlib
 import socket
 import ssl
 from collections.abc import Callable
@@ -118,25 +119,36 @@ class Stream:
         return
 
 
+class Handshake:
+    """The side of a client, whose first message is made before there is a connection."""
+
+    def __init__(self, context: ssl.SSLContext, server_name: str, protocols: tuple[str, ...] = ("http/1.1",)) -> None:
+        """*protocols* are offered. Raises ssl.SSLError, ValueError: it can be no client of that."""
+        self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        context.set_alpn_protocols(list(protocols))  # what is made of it from here on has its own copy
+        self.tls = context.wrap_bio(self.incoming, self.outgoing, server_hostname=server_name)
+        with contextlib.suppress(ssl.SSLWantReadError):
+            self.tls.do_handshake()
+
+
 class TlsStream(Stream):
     """One through TLS. `shake_hands` comes first."""
 
     def __init__(
         self,
         connection: socket.socket,
-        context: ssl.SSLContext,
+        context: ssl.SSLContext | Handshake,
         *,
         first: bytes = b"",
-        server_name: str | None = None,
-        protocols: tuple[str, ...] = ("http/1.1",),
     ) -> None:
-        """`server_name`: whom this is a client of, which offers these *protocols*; without it, this is the server."""
+        """By a *context* this is the server, which has read *first* already; by a handshake, the client."""
         super().__init__(connection)
-        if server_name is not None:
-            context.set_alpn_protocols(list(protocols))  # what is made of it from here on has its own copy
-        self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self._in.write(first)
-        self._tls = context.wrap_bio(self._in, self._out, server_side=server_name is None, server_hostname=server_name)
+        if isinstance(context, Handshake):
+            self._in, self._out, self._tls = context.incoming, context.outgoing, context.tls
+        else:
+            self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
+            self._in.write(first)
+            self._tls = context.wrap_bio(self._in, self._out, server_side=True)
         self._sending = asyncio.Lock()
 
     @property

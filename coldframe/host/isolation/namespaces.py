@@ -110,7 +110,21 @@ SETTINGS = {
     "/etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n",
     "/etc/shells": "/bin/sh\n/bin/bash\n",
     "/etc/pip.conf": "",  # to be covered where boxes have packages
+    # Read by the launcher of Debian's Chromium. The browser's own sandbox needs user namespaces, which no process of a box
+    # can make: the box is its wall. Both file systems are memory, and /tmp is the larger one.
+    "/etc/chromium.d/coldframe": 'CHROMIUM_FLAGS="$CHROMIUM_FLAGS --no-sandbox --disable-dev-shm-usage"\n'
+    'CHROMIUM_FLAGS="$CHROMIUM_FLAGS --disable-component-update"\n',
 }
+
+CHROMIUM_POLICIES, FIREFOX_SETTINGS = "/opt/coldframe/chromium", "/opt/coldframe/firefox"
+LINKS = {
+    "/etc/chromium/policies/managed": CHROMIUM_POLICIES,
+    "/etc/opt/chrome/policies/managed": CHROMIUM_POLICIES,
+    "/etc/opt/chrome_for_testing/policies/managed": CHROMIUM_POLICIES,
+    "/etc/firefox": FIREFOX_SETTINGS,
+}
+"""Where browsers look for their policies. Only a box with a way out has some (`browser_policies.py`), and as files of its
+root: so they cost no mount."""
 
 MASKED_SIZES = {"/tmp": 1024, "/var/tmp": 256, "/run": 16, "/dev/shm": 512}
 """Private memory file systems and their caps in MiB; they count as memory of whoever writes."""
@@ -180,6 +194,8 @@ def arguments(plan: Plan, *, info: int, word: int, first: int, data: dict[str, i
             line += ["--ro-bind-try", path, path]
         for path in SETTINGS.keys() - plan.covers.keys():
             line += ["--perms", "0444", "--file", str(data[path]), path]
+        for path, target in LINKS.items():
+            line += ["--symlink", target, path]
     line += ["--proc", "/proc", "--dev", "/dev"]
     for path, size in memory_sizes(plan.memory_mib).items():
         line += ["--perms", "0755" if path == "/run" else "1777", "--size", str(size), "--tmpfs", path]

@@ -47,6 +47,10 @@ class Brokered:
         return await self.world.inside(function, files=INSIDE)
 
     def lines(self) -> list[Line]:
+        """Without the names that were looked up on the way."""
+        return [line for line in self.all_lines() if line.event != "looked-up"]
+
+    def all_lines(self) -> list[Line]:
         lines: list[Line] = []
         more = True
         while more:

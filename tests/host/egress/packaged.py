@@ -6,12 +6,16 @@ import os
 import shutil
 import socket
 import ssl
+import statistics
 import subprocess
 import sys
 import tempfile
+import time
 import urllib.request
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from dataclasses import dataclass
+from http.client import HTTPSConnection
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +143,27 @@ class Scene:
         head, _, body = heard.partition(b"\r\n\r\n")
         _, status, reason = head.split(b"\r\n")[0].decode().split(" ", 2)
         return int(status), reason, body
+
+    async def time(self, *paths: str, turns: int) -> tuple[dict[str, set[int]], dict[str, float]]:
+        """Statuses, and medians of the seconds that a program of the box waits for an answer, asking in *turns*."""
+
+        def inside() -> tuple[dict[str, set[int]], dict[str, list[float]]]:
+            statuses: dict[str, set[int]] = {path: set() for path in paths}
+            seconds: dict[str, list[float]] = {path: [] for path in paths}
+            with closing(HTTPSConnection(SITE, PORT, timeout=30)) as client:
+                for turn in range(turns):
+                    for path in paths if turn % 2 else reversed(paths):
+                        begun = time.perf_counter()
+                        client.request("GET", path)
+                        answer = client.getresponse()
+                        answer.read()
+                        seconds[path].append(time.perf_counter() - begun)
+                        statuses[path].add(answer.status)
+            return statuses, seconds
+
+        trusted = self.interception.authority(ORIGIN.sandbox_id).bundle(b"").decode()
+        statuses, seconds = await self.world.inside(inside, files={**RESOLVER, ROOTS: trusted})
+        return statuses, {path: statistics.median(found) for path, found in seconds.items()}
 
     async def site(self, *, mode: str = "", forget: bool = False) -> list[tuple[str, dict[str, str]]]:
         """What the registries were asked until now; afterwards they behave as *mode* says."""

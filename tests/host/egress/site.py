@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import gzip
+import hashlib
 import json
 import socket
 import struct
@@ -26,6 +27,8 @@ class Site:
         """First lines of requests, in their order."""
         self.carried: list[str] = []
         """Of each request that held the secret: method, host and path."""
+        self.collected: list[str] = []
+        """Of each datagram that came to a neighbour of this site: its port and what it held, for who may only look here."""
         self._connections = 0
         self._go_on = asyncio.Event()
 
@@ -69,6 +72,8 @@ class Site:
         match path:
             case "/v1/carried":
                 send("200 OK", json.dumps(self.carried).encode())
+            case "/v1/collected":
+                send("200 OK", json.dumps(self.collected).encode())
             case "/v1/seen":
                 send("200 OK", json.dumps(self.seen).encode())
             case "/v1/what":
@@ -122,6 +127,17 @@ class Site:
                     writer.write(data)
                     await writer.drain()
                 return False
+            case "/v1/chat":  # a websocket as browsers want it: each short message comes back
+                key = headers["sec-websocket-key"].encode() + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+                accept = base64.b64encode(hashlib.sha1(key, usedforsecurity=False).digest()).decode()
+                more = ["Upgrade: websocket", "Connection: Upgrade", f"Sec-WebSocket-Accept: {accept}"]
+                writer.write("\r\n".join(["HTTP/1.1 101 Switching Protocols", *more, "\r\n"]).encode())
+                while True:
+                    opening, length = await reader.readexactly(2)
+                    content = await reader.readexactly(4 + (length & 0x7F))
+                    text = bytes(byte ^ content[index % 4] for index, byte in enumerate(content[4:]))
+                    writer.write(bytes((opening, len(text))) + text)
+                    await writer.drain()
             case "/v1/account":  # says what it was sent, as many do
                 more = [f"X-Said: {said}", f"Location: https://other.example.com/?{said}"]
                 send("200 OK" if said else "401 Unauthorized", said.encode(), *more)

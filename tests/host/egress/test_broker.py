@@ -58,10 +58,12 @@ class Log:
         self._told = asyncio.Event()
 
     def journal(self) -> Journal:
-        async def begin(contact: EgressContact) -> None:
+        async def begin(contact: EgressContact, one: EgressRequest | None) -> None:
             if self.lost:
                 raise JournalLost("the disk is full")
             self.begun.append(replace(contact))
+            if one is not None:
+                await request(contact, one)
 
         async def request(contact: EgressContact, one: EgressRequest) -> None:
             if self.lost:

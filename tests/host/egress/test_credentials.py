@@ -14,7 +14,7 @@ from coldframe.contract.policy import Outcome
 from coldframe.host.egress import forwarding
 from coldframe.host.egress.contact import EgressContact, EgressRequest, HandleUse, Journal, JournalLost, SecretAnswer
 from coldframe.host.egress.forwarding import Asked
-from coldframe.host.egress.handles import Swap, find_handle
+from coldframe.host.egress.handles import SentSecrets, Swap, find_handle
 from coldframe.host.egress.passage import Denied
 from coldframe.host.egress.requests import read_head
 from coldframe.policy.network import NetworkVerdict
@@ -118,6 +118,25 @@ def test_basic_is_decoded_swapped_and_encoded_and_comes_back_as_the_box_wrote_it
     with_interception(steps, *RULES, log_of=Vaulted)
 
 
+def test_a_secret_that_was_sent_is_taken_out_of_later_answers_of_the_connection_too() -> None:
+    async def steps(scene: Scene) -> None:
+        def later() -> tuple[bytes, bytes, bytes, int]:
+            client = connect()
+            ask(client, "GET", "/v1/account", headers={"Authorization": f"Bearer {HANDLE}"})
+            echo = ask(client, "POST", "/v1/echo", body=SECRET.encode())[1]  # as a server does that remembers it
+            what = ask(client, "GET", "/v1/what", headers={"Accept-Encoding": "gzip"})[1]
+            upgrade = {"Connection": "upgrade", "Upgrade": "websocket", "Sec-WebSocket-Key": "x"}
+            status = ask(client, "GET", "/v1/socket", headers=upgrade)[0]
+            return echo, what, ask(connect(), "POST", "/v1/echo", body=SECRET.encode())[1], status
+
+        echo, what, elsewhere, status = await scene.inside(later)
+        assert (echo, elsewhere) == (HANDLE.encode(), SECRET.encode())
+        assert json.loads(what)["headers"]["accept-encoding"] == "identity"
+        assert status == 403
+
+    with_interception(steps, *RULES, log_of=Vaulted)
+
+
 def test_a_handle_anywhere_else_is_passed_on_as_it_is() -> None:
     async def steps(scene: Scene) -> None:
         def elsewhere() -> tuple[bytes, bytes]:
@@ -180,9 +199,9 @@ def test_a_request_with_a_secret_is_not_even_written_for_a_server_that_has_prove
     found = find_handle(head.headers)
     assert found is not None
     asked = Asked(head, False, NetworkVerdict(Outcome.ALLOW, "all", ""), 0, Swap(found, SECRET))
-    assert SECRET.encode() in forwarding._head_of(asked, is_proven=True)
+    assert SECRET.encode() in forwarding._head_of(asked, SentSecrets(), is_proven=True)
     with pytest.raises(Denied, match="proven"):
-        forwarding._head_of(asked, is_proven=False)
+        forwarding._head_of(asked, SentSecrets(), is_proven=False)
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,8 @@ from coldframe.host.egress.streams import TlsStream
 Pairs = list[tuple[bytes, bytes]]
 REQUEST = [(b":method", b"POST"), (b":scheme", b"https"), (b":authority", b"x.example.com"), (b":path", b"/")]
 LARGE = (b"x-large", b"y" * 20_000)
-HEADERS, SETTINGS, PUSH_PROMISE, CONTINUATION = 1, 4, 5, 9
+DATA, HEADERS, SETTINGS, PUSH_PROMISE, CONTINUATION = 0, 1, 4, 5, 9
+END_HEADERS = 4
 
 
 def frame(kind: int, payload: bytes = b"", *, flags: int = 0, stream: int = 1) -> bytes:
@@ -329,5 +330,51 @@ def test_whoever_waits_for_room_is_told_when_the_connection_ends(monkeypatch: py
         table.wire.break_off()
         with pytest.raises(OSError):
             await waiting
+
+    with_table(steps)
+
+
+# -- patience --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_client", [False, True], ids=["of a program", "of a server"])
+@pytest.mark.parametrize("kind", [DATA, HEADERS])
+def test_what_belongs_to_a_stream_that_is_over_brings_no_patience(kind: int, is_client: bool) -> None:
+    useless = {
+        DATA: frame(DATA, b"x"),
+        HEADERS: frame(HEADERS, b"\x88" if is_client else b"\x82\x87\x84", flags=END_HEADERS),
+    }
+
+    async def steps(table: Table) -> None:
+        if is_client:
+            exchange = table.connection.begin()
+            assert exchange is not None
+            exchange.open(REQUEST, ends=False)
+        else:
+            table.ask(1, REQUEST, ends=False)
+            await table.settle()
+            (exchange,) = table.begun
+        await table.settle()
+        exchange.reset(Reset.CANCEL)
+        await table.settle()
+        table.wire.push(useless[kind] * 400)
+        await table.settle()
+        assert table.connection.is_of_use  # it may have been on its way
+        table.wire.push(useless[kind] * 900)
+        await table.settle()
+        assert not table.connection.is_of_use
+
+    with_table(steps, is_client=is_client)
+
+
+def test_exchanges_one_after_the_other_cost_none() -> None:
+    async def steps(table: Table) -> None:
+        for number in range(1, 2 * 1500, 2):
+            table.ask(number, REQUEST)
+            await table.settle()
+            await table.begun[-1].send_head([(b":status", b"204")], ends=True)
+            table.begun[-1].reset(Reset.NO_ERROR)
+        await table.settle()
+        assert table.connection.is_of_use
 
     with_table(steps)

@@ -290,7 +290,7 @@ def test_a_box_has_no_more_connections_that_are_read_than_there_is_memory_for(mo
 
 
 def test_denied_requests_without_end_wait_until_they_can_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(denied_attempts, "BUDGET", 5.0)
+    monkeypatch.setattr(denied_attempts, "BUDGET", 8.0)  # look-ups take of it too
     monkeypatch.setattr(denied_attempts, "BUDGET_PER_S", 0.0)
     monkeypatch.setattr(broker_of_boxes, "REST_S", 0.01)
 
@@ -304,7 +304,7 @@ def test_denied_requests_without_end_wait_until_they_can_be_told(monkeypatch: py
             await asyncio.sleep(0)
         for _ in range(1000):
             await asyncio.sleep(0)
-        assert len(scene.log.requests) <= 5
+        assert len(scene.log.requests) <= 8
         monkeypatch.setattr(denied_attempts, "BUDGET_PER_S", 1e6)
         assert await asyncio.to_thread(running.result) == [403] * 20
         assert len(scene.log.requests) == 20

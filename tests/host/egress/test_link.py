@@ -24,7 +24,7 @@ from coldframe.host.egress.arrivals import Arrivals, CaptureFailed
 from coldframe.host.egress.channel import receive
 from coldframe.host.egress.contact import EgressContact, EgressRequest, HandleUse, SecretAnswer
 from coldframe.host.egress.life import Reach, Secrets
-from coldframe.host.egress.lineage import Lineage
+from coldframe.host.egress.lineage import Lineage, LineageLost
 from coldframe.host.egress.link import BrokerLink
 from coldframe.host.egress.messages import (
     Acknowledge,
@@ -427,6 +427,35 @@ def test_the_label_of_a_destination_is_on_the_session_before_it_is_dialled() -> 
     with_link(steps, rules=(LABELLED,), reach=reach)
 
 
+def test_the_first_request_of_a_connection_is_asked_about_once_and_together_with_it() -> None:
+    asked: list[tuple[Label, list[str]]] = []
+
+    def reach(_: list[Brokered]) -> Reach:
+        async def note(contact: EgressContact) -> None:
+            asked.append((contact.label, [request.path for request in contact.requests]))
+
+        return note
+
+    async def steps(made: Brokered) -> None:
+        certificate = made.link.certificate_of(ORIGIN.sandbox_id).decode()
+
+        def ask() -> bytes:
+            context = ssl.create_default_context(cadata=certificate)
+            with socket.create_connection((SITE, 8443), timeout=30) as plain:
+                with context.wrap_socket(plain, server_hostname=SITE) as client:
+                    client.sendall(f"GET /v1/text HTTP/1.1\r\nHost: {SITE}\r\n\r\n".encode())
+                    return client.recv(65536)[:12]
+
+        assert await made.inside(ask) == b"HTTP/1.1 502"  # see above
+        lines = await made.lines_until("ended", 1)
+        assert asked == [(Label.CONFIDENTIAL, ["/v1/text"])]
+        events = [(line.event, [request.path for request in line.contact.requests]) for line in lines if line.contact]
+        wanted = [("begun", []), ("request", ["/v1/text"]), ("ended", ["/v1/text"])]
+        assert [event for event in events if event[0] in ("begun", "request", "ended")] == wanted
+
+    with_link(steps, rules=(READ.replace("}", ", label: CONFIDENTIAL}"),), reach=reach)
+
+
 @pytest.mark.parametrize("is_there", [True, False])
 def test_without_the_label_on_the_session_nothing_is_dialled(is_there: bool) -> None:
     def reach(_: list[Brokered]) -> Reach:
@@ -449,12 +478,15 @@ def test_without_the_label_on_the_session_nothing_is_dialled(is_there: bool) -> 
 
 def test_what_cannot_be_put_on_record_is_not_dialled() -> None:
     async def steps(made: Brokered) -> None:
+        known = await made.inside(lambda: socket.getaddrinfo(SSH, 9000))
+        assert known
         made.lineage.close(ORIGIN.sandbox_id)
         before = dialled()
         assert await made.inside(refused) == "ECONNRESET"
+        assert await made.inside(lambda: code_of(lambda: socket.getaddrinfo(SITE, 443))) == "gaierror"
         assert dialled() == before
 
-    with_link(steps)
+    with_link(steps, rules=(PLAIN, f"{{id: site, to: {SITE}}}"))
 
 
 # -- many ------------------------------------------------------------------------------------------
@@ -640,6 +672,7 @@ USE = HandleUse("cfh_1", "authorization: Bearer {secret}", is_verified=True)
         pytest.param([Begun(contact(id="x" * 65))], id="long id"),
         pytest.param([Begun(contact(reason="x" * 2000))], id="long reason"),
         pytest.param([Begun(contact(sent_bytes=-1))], id="negative bytes"),
+        pytest.param([Begun(contact(), replace(REQUEST, path="x" * 5000))], id="long path"),
         pytest.param([Begun(contact(sandbox_id="../sb-1"))], id="path for an id"),
         pytest.param([Requested("c-1/1", "c-1", REQUEST)], id="request of nothing"),
         pytest.param([Asked("c-1/1", "c-1", REQUEST, USE)], id="secret for nothing"),
@@ -699,6 +732,46 @@ def test_what_begins_is_on_record_before_it_is_acknowledged(monkeypatch: pytest.
         talk.say(Requested("c-1/2", "c-1", replace(REQUEST, label=Label.INTERNAL)))
         answer = await talk.hear()
         assert isinstance(answer, Acknowledge) and answer.refusal is not None
+
+    with_talk(steps, monkeypatch)
+
+
+def test_a_connection_that_begins_with_a_request_waits_for_the_higher_label_of_both(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    raised: list[Label] = []
+    lines: list[int] = []
+
+    async def steps(talk: Talk) -> None:
+        lineage.append(talk.lineage)
+        talk.say(Begun(contact(label=Label.INTERNAL), replace(REQUEST, label=Label.PUBLIC)))
+        assert await talk.hear() == Acknowledge("c-1", None)
+        talk.say(Begun(contact(id="c-2"), replace(REQUEST, label=Label.CONFIDENTIAL)))
+        assert await talk.hear() == Acknowledge("c-2", None)
+        assert (raised, lines) == ([Label.INTERNAL, Label.CONFIDENTIAL], [0, 2])
+        events = [line.event for line in talk.lineage.read(ORIGIN.sandbox_id).lines]
+        assert events == ["begun", "request"] * 2
+
+    lineage: list[Slow] = []
+
+    async def reach(one: EgressContact) -> None:
+        raised.append(one.label)
+        lines.append(len(lineage[0].read(ORIGIN.sandbox_id).lines))
+
+    with_talk(steps, monkeypatch, reach=reach)
+
+
+def test_a_connection_whose_first_request_cannot_be_kept_does_not_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def steps(talk: Talk) -> None:
+        def lose(_: EgressContact, request: EgressRequest) -> None:
+            raise LineageLost("the disk is full")
+
+        monkeypatch.setattr(talk.lineage, "request", lose)
+        talk.say(Begun(contact(), REQUEST))
+        assert await talk.hear() == Acknowledge("c-1", "the disk is full")
+        talk.say(Ended(ended(outcome=Outcome.DENY)))
+        await until(lambda: len(talk.lineage.read(ORIGIN.sandbox_id).lines) == 2)
+        assert [line.event for line in talk.lineage.read(ORIGIN.sandbox_id).lines] == ["begun", "ended"]
 
     with_talk(steps, monkeypatch)
 

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import shlex
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from coldframe.host.egress.packages import download, fetch
 from coldframe.host.egress.packages import view as view_of_packages
 from coldframe.host.egress.packages.cache import CacheUsage, purge_cache
 from coldframe.host.egress.requests import read_head
-from tests.host.egress.packaged import DEMO, PIP, PRIVATE, SETTINGS, Scene, needs_npm, with_packages
+from tests.host.egress.packaged import ALL, DEMO, PIP, PRIVATE, SETTINGS, Scene, needs_npm, with_packages
 from tests.host.egress.registries import PORT, SECRET
 from tests.host.egress.test_broker import ORIGIN
 from tests.host.egress.world import SITE
@@ -65,6 +66,40 @@ def test_a_box_that_may_not_have_a_private_package_is_told_the_same_whether_it_i
         asked = await scene.paths()
         assert await scene.ask("/private/simple/coldprivate/") == before
         assert await scene.paths() == asked
+
+    with_packages(steps, rules=rules)
+
+
+@pytest.mark.req("T3.43")
+@pytest.mark.parametrize("by", ["credential", "rule"])
+def test_whether_a_private_package_is_kept_for_others_cannot_be_told_by_time(by: str) -> None:
+    """As a program in the box measures it, in turns, so that whatever else the machine does meets both alike."""
+    deny = f"{{id: not-theirs, to: {SITE}, paths: [/private/simple/], then: deny}}"
+    rules = f"profiles: {{own: {{base: packages, rules: [{deny}]}}}}\nuse: {{'*': own}}\n" if by == "rule" else ALL
+    kept, absent = "/private/simple/coldprivate/", "/private/simple/coldother/"
+
+    async def steps(scene: Scene) -> None:
+        view = scene.interception.packages
+        assert view is not None
+        head = read_head(f"GET {kept} HTTP/1.1\r\nHost: x.example.com\r\n\r\n".encode())
+        (await view.answer(PRIVATE, head, box="another")).close()
+        assert scene.usage().packages == 1
+        if by == "credential":
+            scene.open_view(settings=SETTINGS._replace(credentials=()))
+        differences = []
+        for _ in range(3):  # what is there shows each time
+            await scene.site(forget=True)
+            statuses, medians = await scene.time(kept, absent, turns=75)
+            asked = Counter(await scene.paths())
+            assert asked[kept] == asked[absent] == (75 if by == "credential" else 0)
+            assert statuses[kept] == statuses[absent] == {404 if by == "credential" else 403}
+            differences.append(abs(1 - medians[kept] / medians[absent]))
+            if differences[-1] < 0.2:
+                break
+        assert min(differences) < 0.2, differences
+        if by == "credential":  # and what is told from what is kept does show, so it would
+            _, medians = await scene.time("/simple/colddemo/", absent, turns=25)
+            assert medians["/simple/colddemo/"] < 0.8 * medians[absent]
 
     with_packages(steps, rules=rules)
 

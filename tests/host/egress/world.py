@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from ipaddress import ip_address
 from typing import NamedTuple, TypeVar
 
@@ -121,6 +122,8 @@ def leave_network() -> None:
 # -- the wire --------------------------------------------------------------------------------------
 
 NEAR, FAR, PROXY_PORT = "93.184.216.1", "93.184.216.2", 3128
+COLLECTED_PORTS = (53, 443, 3478)
+"""Where datagrams to the first site are collected: look-ups, QUIC, STUN."""
 
 
 # -- what is there ---------------------------------------------------------------------------------
@@ -176,6 +179,10 @@ async def _serve(certificates: Certificates, tell: Callable[[], object]) -> None
     site = Site()
     await asyncio.start_server(site.serve, None, 8080, family=socket.AF_INET)
     await asyncio.start_server(site.serve, None, 8443, family=socket.AF_INET, ssl=secured())
+    for port in COLLECTED_PORTS:
+        await asyncio.get_running_loop().create_datagram_endpoint(
+            partial(_Collector, site.collected, port), local_addr=(ADDRESSES[SITE][0], port)
+        )
     await PackageSite().listen(secured)
     await asyncio.start_server(Http2Site().serve, None, 9443, family=socket.AF_INET, ssl=secured(protocol="h2"))
     await asyncio.start_server(_speak_first, None, 22, family=socket.AF_INET)
@@ -184,6 +191,16 @@ async def _serve(certificates: Certificates, tell: Callable[[], object]) -> None
     await asyncio.start_server(ConnectProxy().serve, None, PROXY_PORT, family=socket.AF_INET)
     tell()
     await asyncio.Event().wait()
+
+
+class _Collector(asyncio.DatagramProtocol):
+    """Takes what programs send past the ways that are looked at."""
+
+    def __init__(self, collected: list[str], port: int) -> None:
+        self._collected, self._port = collected, port
+
+    def datagram_received(self, data: bytes, addr: object) -> None:
+        self._collected.append(f"{self._port} {data[:100]!r}")
 
 
 async def _answer_request(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -538,8 +538,12 @@ class Http2Connection:
                         exchange.break_off(ExchangeBroken("the server left before it", again=True))
             self.has_opened.set()
             return
+        parts = 0
         for event in self._h2.receive_data(found):
+            if isinstance(event, h2.events.DataReceived):
+                parts += bool(event.flow_controlled_length or event.stream_ended is not None)
             self._hear(event)
+        self._cutter.settle(parts)
 
     def _hear(self, event: h2.events.Event) -> None:
         match event:
@@ -557,13 +561,12 @@ class Http2Connection:
             case h2.events.RequestReceived(stream_id=number, headers=headers):
                 self._begin(number, list(headers), ends=event.stream_ended is not None)
             case h2.events.ResponseReceived(stream_id=number, headers=headers):
-                if (exchange := self._exchanges.get(number)) is not None:
-                    exchange.put_head(list(headers), ends=event.stream_ended is not None)
+                self._put_head(number, list(headers), ends=event.stream_ended is not None)
             case h2.events.InformationalResponseReceived(stream_id=number, headers=headers):
-                if (exchange := self._exchanges.get(number)) is not None:
-                    exchange.put_head(list(headers), ends=False)
+                self._put_head(number, list(headers), ends=False)
             case h2.events.TrailersReceived(stream_id=number, headers=headers):
                 if (exchange := self._exchanges.get(number)) is not None:
+                    self._cutter.earn_head()
                     exchange.put_trailers(list(headers))
             case h2.events.StreamReset(stream_id=number, error_code=code):
                 if (exchange := self._exchanges.get(number)) is not None:
@@ -574,6 +577,12 @@ class Http2Connection:
             case h2.events.RemoteSettingsChanged():
                 self._let_room(0)
                 self.has_opened.set()
+
+    def _put_head(self, number: int, headers: Pairs, *, ends: bool) -> None:
+        """What a server says."""
+        exchange = self._exchanges.get(number)
+        if exchange is not None and exchange.put_head(headers, ends=ends):
+            self._cutter.earn_head()
 
     def _let_room(self, number: int) -> None:
         if not number:
@@ -593,5 +602,6 @@ class Http2Connection:
             self._h2.reset_stream(number, int(Reset.REFUSED))
             self._cutter.earn(-10)
             return
+        self._cutter.earn_head()
         self._exchanges[number] = exchange
         self._on_exchange(exchange)

@@ -1,7 +1,7 @@
 """Cuts a stream of HTTP/2 into whole frames before anything reads them: counts those that carry nothing, takes ends out.
 
-Somebody who sends nothing but pings, settings, priorities or pieces of headers makes the other side work for nothing. Each
-such frame costs patience, which comes back with what is carried and with time. A head that comes in pieces is held until
+Somebody who sends nothing but pings, settings, priorities, pieces of headers, or what belongs to no stream that is open,
+makes the other side work for nothing. Each such frame costs patience, which comes back with what is carried and with time. A head that comes in pieces is held until
 it is whole, so it is measured here. `h2` keeps each setting that it is told, also those that mean nothing, so it is told
 those that it knows. And a GOAWAY is not for `h2`, which takes it for the end of all streams: it is the end of new ones.
 """
@@ -43,13 +43,14 @@ class Goaway(NamedTuple):
 class FrameCutter:
     """Of one direction of a connection."""
 
-    __slots__ = ("_at", "_block_bytes", "_buffer", "_is_preface", "patience")
+    __slots__ = ("_at", "_block_bytes", "_buffer", "_is_preface", "_parts", "patience")
 
     def __init__(self, *, has_preface: bool, now: float) -> None:
         self._buffer = bytearray()
         self._block_bytes = 0
         self._is_preface = has_preface
         self._at = now
+        self._parts = 0
         self.patience = MOST_PATIENCE
 
     def feed(self, data: bytes, now: float) -> Iterator[bytes | Goaway]:
@@ -95,11 +96,24 @@ class FrameCutter:
     def earn(self, patience: float) -> None:
         self.patience = min(MOST_PATIENCE, self.patience + patience)
 
+    def earn_head(self) -> None:
+        """A head was one of a stream that is open; else it has cost what all costs that carries nothing."""
+        self.earn(2)
+
+    def settle(self, parts: int) -> None:
+        """So many parts of bodies were of streams that are open, of those that came. Raises Http2Invalid."""
+        lost, self._parts = self._parts - parts, 0
+        self._spend(2 * lost)
+
     def _weigh(self, kind: int, length: int, flags: int) -> None:
-        if kind == _HEADERS or (kind == _DATA and (length or flags & _END_STREAM)):
+        if kind == _DATA and (length or flags & _END_STREAM):
+            self._parts += 1
             self.earn(1)
-            return
-        self.patience -= 1
+        else:
+            self._spend(1)
+
+    def _spend(self, patience: float) -> None:
+        self.patience -= patience
         if self.patience < 0:
             raise Http2Invalid("it sends too many frames that carry nothing")
 

@@ -9,10 +9,11 @@ import ssl
 from dataclasses import replace
 from http import HTTPStatus
 
+from coldframe.host.egress.bodies import BodySent
 from coldframe.host.egress.destination import Destination, Question
 from coldframe.host.egress.docket import Docket, Entry, Refusal
 from coldframe.host.egress.forwarding import ServerFailed
-from coldframe.host.egress.handles import Scrubber, is_legible
+from coldframe.host.egress.handles import Scrubber, SentSecrets, ask_legibly, is_legible
 from coldframe.host.egress.http2.connection import Exchange, ExchangeBroken, Held, Http2Connection, Reset
 from coldframe.host.egress.http2.frames import Http2Invalid
 from coldframe.host.egress.http2.heads import Answer, Http2Request, read_request, write_answer
@@ -35,6 +36,7 @@ class Http2Session:
         """*held*: what comes from the box, and from servers."""
         self._passage = passage
         self._docket = Docket(passage)
+        self._secrets = SentSecrets()
         self._destination = Destination(passage, trust, held[1])
         self._connection = Http2Connection(client, is_client=False, held=held[0], on_exchange=self._begin)
         self._idle_s = idle_s
@@ -179,16 +181,19 @@ class Http2Session:
         exchange.on_break = task.cancel
         if exchange.is_broken:
             raise ExchangeBroken("nobody waits for the answer")
+        head = request.head
         if entry.swap is not None:  # the destination has to prove by TLS who it is, always
-            head = request.head
+            self._secrets.add(entry.swap)
             request = request._replace(head=head._replace(headers=entry.swap.put_in(head.headers)))
+        elif self._secrets:
+            request = request._replace(head=head._replace(headers=ask_legibly(head.headers)))
         return await self._destination.ask(request, entry.verdict)
 
     async def _exchange(self, exchange: Exchange, request: Http2Request, question: Question, entry: Entry) -> Reset:
-        upload = None
+        upload, body = None, BodySent()
         if request.head.length != 0:
-            upload = asyncio.create_task(self._send_body(exchange, question))
-        scrubber = None if entry.swap is None else entry.swap.scrubber()
+            upload = asyncio.create_task(self._send_body(exchange, question, body))
+        scrubber = self._secrets.scrubber()
         try:
             answer, ends = await _receive_answer(question, scrubber)
             interim = 0
@@ -209,6 +214,8 @@ class Http2Session:
             if upload is not None:
                 upload.cancel()
                 await asyncio.gather(upload, return_exceptions=True)
+                assert entry.place is not None
+                self._passage.note_body(entry.place, body)
 
     async def _pass_body(self, exchange: Exchange, question: Question, scrubber: Scrubber | None) -> None:
         try:
@@ -222,11 +229,12 @@ class Http2Session:
             trailers = scrubber.scrub_headers(trailers)
         await exchange.finish(trailers)
 
-    async def _send_body(self, exchange: Exchange, question: Question) -> None:
+    async def _send_body(self, exchange: Exchange, question: Question, body: BodySent) -> None:
         """What goes wrong is left for the one who reads the answer to find."""
         try:
             while part := await exchange.receive():
                 await question.send(part)
+                body.add(part)
             await question.finish()
         except (OSError, ServerFailed):
             pass  # the server may have answered before it ended

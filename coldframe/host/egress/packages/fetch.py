@@ -25,7 +25,7 @@ from coldframe.host.egress.dial import DialDenied, DialFailed, dial
 from coldframe.host.egress.proxy import Proxies, dial_by_proxy
 from coldframe.host.egress.resolver import Resolve, Resolver, Turns
 from coldframe.host.egress.responses import MOST_INTERIM
-from coldframe.host.egress.streams import Stream, TlsStream
+from coldframe.host.egress.streams import Handshake, Stream, TlsStream
 from coldframe.policy.addresses import OPENABLE, Address, AddressKind, judge_address
 from coldframe.policy.hostnames import NameInvalid, read_name
 from coldframe.policy.network import NetworkVerdict
@@ -253,7 +253,7 @@ class Fetcher:
             self._kinds[page.origin] = judge_address(address).kind
         if page.scheme is not Scheme.HTTPS:
             return _Line(Stream(outer)), False
-        stream = TlsStream(outer, self._trust, server_name=page.name)
+        stream = TlsStream(outer, Handshake(self._trust, page.name))
         try:
             await stream.shake_hands()
         except ssl.SSLCertVerificationError as error:

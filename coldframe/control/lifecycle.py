@@ -1,0 +1,424 @@
+"""What becomes of a sandbox by request or by timer: paused, resumed, stopped, started, extended, terminated.
+
+Each act is recorded with who asked for it, one at a time for each sandbox, and carried to its end even if whoever asked
+leaves. To ask again for what is so already changes nothing. What a crash or an unreachable host breaks off stays in a
+state that names what finishes it; at the next start the host says how things stand.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine
+from datetime import datetime, timedelta
+from typing import Any, Literal, TypeVar
+
+from coldframe.contract.caller import Caller
+from coldframe.contract.errors import (
+    ColdframeError,
+    GuestLost,
+    InvalidArgument,
+    NotFound,
+    PauseKindUnsupported,
+    SandboxExpired,
+    WrongState,
+    next_action,
+)
+from coldframe.contract.network import NetworkAccess
+from coldframe.contract.ports import Host
+from coldframe.contract.sandbox import ENDED, WITH_BOX, Loss, SandboxEnd, SandboxInfo
+from coldframe.control.agents import Agents
+from coldframe.control.contacts import Contacts
+from coldframe.control.ledger import Ledger
+from coldframe.control.rights import require
+from coldframe.control.rulebook import Rulebook
+from coldframe.control.sandbox_rows import SET_SPEC, finishing
+from coldframe.control.sandbox_specs import restricted
+from coldframe.control.sandboxes import IssueContract, Sandboxes
+from coldframe.control.store import Store
+from coldframe.control.taints import Taints
+from coldframe.control.timers import Due, Timers
+from coldframe.policy.labels import join
+
+T = TypeVar("T")
+End = Literal["stopped", "terminated"]
+CLOSE_S = 10.0
+LOOK_S = 1.0
+"""For counting what an end takes away: it may be wanted because the keeper hangs."""
+TIMER = "timer"
+"""Who it was, where nobody asked."""
+
+
+class Lifecycle:
+    """The acts. Their rights are those of `rights.py`, `sandbox.NAME`."""
+
+    def __init__(
+        self,
+        store: Store,
+        ledger: Ledger,
+        agents: Agents,
+        rulebook: Rulebook,
+        contacts: Contacts,
+        sandboxes: Sandboxes,
+        taints: Taints,
+        timers: Timers,
+        host: Host,
+        clock: Callable[[], datetime],
+        issue_contract: IssueContract,
+    ) -> None:
+        self._store = store
+        self._ledger = ledger
+        self._agents = agents
+        self._rulebook = rulebook
+        self._contacts = contacts
+        self._sandboxes = sandboxes
+        self._taints = taints
+        self._timers = timers
+        self._host = host
+        self._clock = clock
+        self._issue_contract = issue_contract
+        self._acts: set[asyncio.Task[Any]] = set()
+        timers.expire = self._expire
+
+    async def close(self) -> None:
+        """Wait for what was begun, if it does not take too long: the next start goes by what the host says."""
+        if self._acts:
+            _, late = await asyncio.wait(self._acts, timeout=CLOSE_S)
+            for act in late:
+                act.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+
+    # -- pause and resume ----------------------------------------------------------------------------------------------
+
+    async def pause(self, caller: Caller, sandbox_id: str, kind: Literal["memory", "files"] = "memory") -> SandboxInfo:
+        """Hold every process still until `resume`, with its memory and connections; with kind `files`, stop it.
+
+        Raises:
+            GrantMissing, NotFound: not the caller's.
+            WrongState: it does not run.
+            PauseKindUnsupported: this host cannot; nothing has changed.
+            GuestLost: it ended by itself.
+        """
+        require(caller, "sandbox.pause")
+        self._sandboxes.get(caller, sandbox_id)
+        if kind == "files":
+            return await self._whole(self._end(sandbox_id, "stopped", caller.name))
+        return await self._whole(self._pause(sandbox_id, caller.name))
+
+    async def _pause(self, sandbox_id: str, by: str, *, if_due: bool = False, **more: Any) -> SandboxInfo:
+        async with self._sandboxes.turn(sandbox_id):
+            info = self._sandboxes.find(sandbox_id)
+            if info.state.state == "paused" or (if_due and not self._timers.is_due(info)):
+                return info
+            self._sandboxes.require_running(info, reads_only=True)
+            if info.state.state == "running":
+                self._sandboxes.move(sandbox_id, "pausing")
+            await self._hold(info, "paused", by, kind="memory", **more)
+        return self._sandboxes.find(sandbox_id)
+
+    async def resume(self, caller: Caller, sandbox_id: str) -> SandboxInfo:
+        """Let a paused one go on where it was; start a stopped one.
+
+        Raises:
+            GrantMissing, NotFound: not the caller's.
+            WrongState: it is neither.
+            SandboxExpired: it has reached its maximum age.
+            GuestLost: it ended by itself.
+        """
+        require(caller, "sandbox.resume")
+        if self._sandboxes.get(caller, sandbox_id).state.state == "stopped":
+            return await self._whole(self._start(sandbox_id, caller.name))
+        return await self._whole(self._resume(sandbox_id, caller.name))
+
+    async def _resume(self, sandbox_id: str, by: str) -> SandboxInfo:
+        async with self._sandboxes.turn(sandbox_id):
+            info = self._sandboxes.find(sandbox_id)
+            if info.state.state == "running":
+                return info
+            self._sandboxes.require_running(info, reads_only=True)
+            self._check_age(info)
+            if info.state.state == "paused":
+                self._sandboxes.move(sandbox_id, "resuming")
+            await self._hold(info, "running", by)
+            self._sandboxes.used.add(sandbox_id)  # its walls are measured again
+            info = self._sandboxes.find(sandbox_id)
+            self._sandboxes.begun(info)
+        return info
+
+    async def _hold(self, info: SandboxInfo, state: Literal["paused", "running"], by: str, **more: Any) -> None:
+        """Have the host do it, and record it. If one of the two fails it is as before, as far as the host can be asked."""
+        sandbox_id = info.sandbox_id
+        try:
+            life = await self._host.life(sandbox_id)
+        except (GuestLost, NotFound) as error:
+            await self._sandboxes.lose(sandbox_id, str(error))
+            raise GuestLost(f"sandbox `{sandbox_id}` is lost: {error}", sandbox_id=sandbox_id) from error
+        act, back = (life.pause, life.resume) if state == "paused" else (life.resume, life.pause)
+        try:
+            await act()
+            with self._store.transaction() as connection:
+                self._sandboxes.move(sandbox_id, state)
+                body = {"sandbox_id": sandbox_id, "agent_id": info.agent_id, "caller": by, **more}
+                kind = "sandbox.paused" if state == "paused" else "sandbox.resumed"
+                self._ledger.append(kind, sandbox_id, body, connection=connection)
+        except GuestLost as error:
+            await self._sandboxes.lose(sandbox_id, str(error))
+            raise
+        except ColdframeError:
+            with contextlib.suppress(ColdframeError):  # else it stays on its way, and says what finishes it
+                await back()
+                self._sandboxes.move(sandbox_id, "running" if state == "paused" else "paused")
+            raise
+
+    # -- stop, start, terminate ----------------------------------------------------------------------------------------
+
+    async def stop(self, caller: Caller, sandbox_id: str, *, dry_run: bool = False) -> SandboxEnd:
+        """End its processes and keep its files, records and session: `start` builds it again on them.
+
+        The answer says what was lost, or with *dry_run* what would be.
+
+        Raises:
+            GrantMissing, NotFound: not the caller's.
+            WrongState: it has ended already.
+            HostUnreachable: it is stopping; ask again.
+        """
+        require(caller, "sandbox.stop")
+        return await self._ask_end(caller, sandbox_id, "stopped", dry_run=dry_run)
+
+    async def terminate(self, caller: Caller, sandbox_id: str, *, dry_run: bool = False) -> SandboxEnd:
+        """End the box and all in it; the workspace of an agent stays, a background one goes. Idempotent.
+
+        The answer says what was lost, or with *dry_run* what would be.
+
+        Raises:
+            GrantMissing, NotFound: not the caller's.
+            HostUnreachable: it is stopping; ask again.
+        """
+        require(caller, "sandbox.terminate")
+        return await self._ask_end(caller, sandbox_id, "terminated", dry_run=dry_run)
+
+    async def _ask_end(self, caller: Caller, sandbox_id: str, end: End, *, dry_run: bool) -> SandboxEnd:
+        info = self._sandboxes.get(caller, sandbox_id)
+        if dry_run:
+            self._check_end(info, end)
+            return _ended(info, await self._losses(info, end), dry_run=True)
+        return await self._whole(self._end(sandbox_id, end, caller.name))
+
+    async def _end(self, sandbox_id: str, end: End, by: str, *, if_due: bool = False, **more: Any) -> SandboxEnd:
+        async with self._sandboxes.turn(sandbox_id):
+            info = self._sandboxes.find(sandbox_id)
+            if info.state.state == end or (end == "terminated" and info.state.state == "failed"):
+                return _ended(info, ())
+            if if_due and not self._timers.is_due(info):
+                return _ended(info, ())
+            self._check_end(info, end)
+            lost = await self._losses(info, end)
+            self._check_end(self._sandboxes.find(sandbox_id), end)
+            finish = "sandbox.stop" if end == "stopped" else "sandbox.terminate"
+            self._sandboxes.move(sandbox_id, "stopping", finish=finish)
+            with contextlib.suppress(NotFound, GuestLost):
+                await (await self._host.life(sandbox_id)).end(keep_workspace=end == "stopped")
+            if lost:
+                more["lost"] = [one.model_dump(mode="json", exclude={"what"}) for one in lost]
+            self._sandboxes.end_in(sandbox_id, end, by, **more)
+        if info.spec.background and end == "terminated":
+            await self._sandboxes.sweep()
+        return _ended(self._sandboxes.find(sandbox_id), lost)
+
+    def _check_end(self, info: SandboxInfo, end: End) -> None:
+        state = info.state
+        if end == "stopped" and (
+            state.state in ENDED or (state.state == "stopping" and finishing(state) == "sandbox.terminate")
+        ):
+            self._sandboxes.require_running(info)
+
+    async def _losses(self, info: SandboxInfo, end: End) -> tuple[Loss, ...]:
+        """What goes, as far as it can be asked: nothing is left undone because it cannot be counted."""
+        found: list[Loss] = []
+        if info.state.state in WITH_BOX:
+            found += await self._in_box(info.sandbox_id)
+        if end == "terminated" and info.spec.background and info.state.state not in ENDED:
+            found.append(Loss(item="tree", what="The temporary workspace with all its files."))
+        return tuple(found)
+
+    async def _in_box(self, sandbox_id: str) -> list[Loss]:
+        try:
+            async with asyncio.timeout(LOOK_S):
+                found = await (await self._host.life(sandbox_id)).at_stake()
+        except (ColdframeError, TimeoutError) as error:
+            reason = str(error) or "its keeper does not answer"
+            return [Loss(item=item, what=f"Not known: {reason}.") for item in ("processes", "temporary")]
+        losses = []
+        if found.command_ids or found.processes:
+            text = (
+                f"{found.processes} processes, and their memory and connections; {len(found.command_ids)} commands run."
+            )
+            losses.append(Loss(item="processes", what=text, count=found.processes, command_ids=found.command_ids))
+        if found.temporary.files:
+            files, size = found.temporary.files, found.temporary.bytes
+            text = f"{files} temporary files of {size} bytes."
+            losses.append(Loss(item="temporary", what=text, count=files, bytes=size))
+        return losses
+
+    async def start(self, caller: Caller, sandbox_id: str) -> SandboxInfo:
+        """Build a stopped one anew: the same id, workspace, session, network and limits. One that runs is left as it is.
+
+        Raises:
+            GrantMissing, NotFound: not the caller's.
+            WrongState: it is not stopped, or its workspace is gone.
+            SandboxExpired: it has reached its maximum age.
+            IsolationUnavailable: a wall is missing now; it stays stopped.
+        """
+        require(caller, "sandbox.start")
+        self._sandboxes.get(caller, sandbox_id)
+        return await self._whole(self._start(sandbox_id, caller.name))
+
+    async def _start(self, sandbox_id: str, by: str) -> SandboxInfo:
+        async with self._sandboxes.turn(sandbox_id):
+            info = self._sandboxes.find(sandbox_id)
+            if info.state.state == "running":
+                return info
+            if info.state.state != "stopped":
+                self._sandboxes.require_running(info)
+            self._check_age(info)
+            self._check_workspace(info)
+            try:
+                self._sandboxes.move(sandbox_id, "starting")
+                info = await self._build_again(info, by)
+            except BaseException as error:
+                await self._undo_start(info, by, error)
+                raise
+            self._sandboxes.used.add(sandbox_id)
+            self._sandboxes.begun(info)
+        return info
+
+    async def _build_again(self, info: SandboxInfo, by: str) -> SandboxInfo:
+        sandbox_id, session = info.sandbox_id, self._sandboxes.session(info)
+        asked = self._sandboxes.asked(sandbox_id)
+        spec = restricted(asked, self._rulebook.current)
+        network = None
+        role = self._contacts.role_of(sandbox_id)
+        if role is not None:
+            network = NetworkAccess(asked=spec.network, role=role, taint=join(session.taint, info.workspace_label))
+            self._taints.forget(sandbox_id)
+        with contextlib.suppress(GuestLost, NotFound):  # one that came to be when nobody heard of it any more
+            await (await self._host.life(sandbox_id)).end(keep_workspace=True)
+        home = self._sandboxes.first_session(sandbox_id)
+        report = await self._sandboxes.build(sandbox_id, spec, home, network, anew=True)
+        with self._store.transaction() as connection:
+            if spec != asked:
+                self._store.raw.execute(SET_SPEC, (spec.model_dump_json(), sandbox_id))
+            self._sandboxes.move(sandbox_id, "running", report=report)
+            info = self._sandboxes.find(sandbox_id)
+            body = {
+                "sandbox_id": sandbox_id,
+                "agent_id": info.agent_id,
+                "session_id": session.session_id,
+                "caller": by,
+                "degraded": list(info.degraded),
+            }
+            self._ledger.append("sandbox.started", sandbox_id, body, connection=connection)
+            self._issue_contract(info, report)
+        if network is not None:
+            self._sandboxes.networked.add(info)
+            await self._taints.settle(info)
+        return info
+
+    async def _undo_start(self, info: SandboxInfo, by: str, error: BaseException) -> None:
+        sandbox_id = info.sandbox_id
+        with contextlib.suppress(ColdframeError):
+            await (await self._host.life(sandbox_id)).end(keep_workspace=True)
+        now = self._sandboxes.find(sandbox_id).state.state
+        with self._store.transaction() as connection:
+            if now == "running":
+                self._sandboxes.move(sandbox_id, "stopping", finish="sandbox.stop")
+            if now in ("starting", "running"):
+                self._sandboxes.move(sandbox_id, "stopped", message=f"it could not be started: {error}")
+            body = {
+                "sandbox_id": sandbox_id,
+                "agent_id": info.agent_id,
+                "caller": by,
+                "code": error.code if isinstance(error, ColdframeError) else type(error).__name__,
+                "message": str(error),
+            }
+            self._ledger.append("sandbox.start_failed", sandbox_id, body, connection=connection)
+
+    def _check_workspace(self, info: SandboxInfo) -> None:
+        """An agent that was made later under the same id has another workspace."""
+        if info.agent_id is None:
+            return
+        with contextlib.suppress(NotFound):
+            if self._agents.get(info.agent_id).created_at <= info.created_at:
+                return
+        raise WrongState(
+            f"agent `{info.agent_id}` was deleted, and the workspace of sandbox `{info.sandbox_id}` with it",
+            hint="terminate it and create another",
+            next_actions=[next_action("sandbox.terminate", "ends it", sandbox_id=info.sandbox_id)],
+            sandbox_id=info.sandbox_id,
+        )
+
+    # -- timers --------------------------------------------------------------------------------------------------------
+
+    async def extend(self, caller: Caller, sandbox_id: str, for_s: float) -> SandboxInfo:
+        """From now on no timer acts on it for at least *for_s* seconds. One that has more time keeps that.
+
+        Raises:
+            GrantMissing, NotFound: not the caller's.
+            InvalidArgument: that is longer than the operator lets a sandbox live.
+            WrongState: it has ended.
+        """
+        require(caller, "sandbox.extend")
+        info = self._sandboxes.get(caller, sandbox_id)
+        if info.state.state in ENDED:
+            self._sandboxes.require_running(info)
+        until = self._clock() + timedelta(seconds=for_s)
+        latest = self._timers.latest(info)
+        if latest is not None and until > latest:
+            raise InvalidArgument(
+                f"the operator lets sandbox `{sandbox_id}` live until {latest.isoformat(timespec='seconds')} at most",
+                hint="extend it for less, or create another on the same workspace",
+                argument="for_s",
+            )
+        self._timers.extend(info, until, caller.name)
+        return info
+
+    def _check_age(self, info: SandboxInfo) -> None:
+        end = self._timers.end_of_age(info)
+        if end is not None and end <= self._clock():
+            raise SandboxExpired(
+                f"sandbox `{info.sandbox_id}` has reached its maximum age at {end.isoformat(timespec='seconds')}",
+                next_actions=[next_action("sandbox.extend", "gives it more time", sandbox_id=info.sandbox_id)],
+                sandbox_id=info.sandbox_id,
+            )
+
+    async def _expire(self, info: SandboxInfo, due: Due) -> None:
+        """What its spec says; what cannot be paused is stopped."""
+        await self._whole(self._act_on(info, due))
+
+    async def _act_on(self, info: SandboxInfo, due: Due) -> None:
+        sandbox_id, action = info.sandbox_id, info.spec.on_timeout
+        if info.state.state == "stopping":  # that was broken off
+            action = "stop" if finishing(info.state) == "sandbox.stop" else "terminate"
+        if action == "pause":
+            with contextlib.suppress(PauseKindUnsupported):
+                await self._pause(sandbox_id, TIMER, if_due=True, reason=due.reason)
+                return
+            await self._end(sandbox_id, "stopped", TIMER, reason=due.reason)
+        else:
+            end: End = "stopped" if action == "stop" else "terminated"
+            await self._end(sandbox_id, end, TIMER, if_due=True, reason=due.reason)
+
+    async def _whole(self, act: Coroutine[Any, Any, T]) -> T:
+        """To its end, whoever leaves."""
+        task = asyncio.ensure_future(act)
+        self._acts.add(task)
+        task.add_done_callback(self._settle)
+        return await asyncio.shield(task)
+
+    def _settle(self, task: "asyncio.Task[Any]") -> None:
+        """Its failure is told to whoever asked, or to nobody if they have left: what is recorded tells."""
+        self._acts.discard(task)
+        if not task.cancelled():
+            task.exception()
+
+
+def _ended(info: SandboxInfo, lost: tuple[Loss, ...], *, dry_run: bool = False) -> SandboxEnd:
+    return SandboxEnd(**dict(info), lost=lost, dry_run=dry_run)

@@ -1,0 +1,71 @@
+"""Packages are kept apart from what is installed: two tenants install from what was fetched once, and what is kept can be thrown
+away without harm to either."""
+
+import json
+import os
+import shutil
+from http.client import HTTPConnection
+
+import pytest
+
+from coldframe.client.sync import SyncColdframe, SyncSandbox
+from tests.host.egress.connect_proxy import USER
+from tests.host.egress.registries import PORT
+from tests.host.egress.world import ADDRESSES, FAR, OTHER, PROXY_PORT, SITE
+from tests.installation import Installation
+from tests.reachable import alone
+
+pytestmark = pytest.mark.skipif(shutil.which("pip") is None, reason="pip is not installed")
+RULES = 'version: 1\nnetwork: {use: {"*": packages}}\n'
+CLIENTS = {"PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": f"https://{SITE}:{PORT}/simple/"}
+"""Settings of the host's clients, in the environment of `coldframe up`."""
+APP = "import sys; sys.path.insert(0, 'site'); import colddemo; print(colddemo.value)\n"
+RUN = ["python3", "app.py"]
+
+
+def installed(box: SyncSandbox) -> dict[str, str]:
+    """Where each file came from that an installation in the box took."""
+    box.write_file("app.py", APP)
+    done = box.run_command("pip install --no-cache-dir --disable-pip-version-check --target site colddemo 2>&1")
+    assert done.exit_code == 0, done.stdout
+    assert box.run_command(RUN).stdout == "base and demo\n"
+    requests = [request for one in box.network_log(limit=1000).contacts for request in one.contact.requests]
+    return {one.package.file: one.package.source for one in requests if one.package and one.package.file}
+
+
+@pytest.mark.req("T3.43")
+def test_a_purged_cache_is_fetched_again_and_takes_nothing_from_what_is_installed() -> None:
+    def steps(installation: Installation) -> None:
+        with SyncColdframe(installation.url, installation.token) as client:
+            client.policy.load(RULES)
+            with client.sandboxes.create("red") as red, client.sandboxes.create("blue") as blue:
+                first = installed(red)
+                assert {name.split("-")[0] for name in first} == {"colddemo", "coldbase"}
+                assert set(first.values()) == {"registry"}
+                assert installed(blue) == dict.fromkeys(first, "cache")
+                purged = installation.cli("--json", "network", "cache", "purge")
+                assert json.loads(purged.stdout)["files"] >= len(first), purged.stderr
+                assert json.loads(installation.cli("--json", "network", "cache", "show").stdout)["bytes"] == 0
+                for box in (red, blue):
+                    assert box.run_command(RUN).stdout == "base and demo\n"
+                with client.sandboxes.create("green") as green:
+                    assert installed(green) == first
+
+    alone(steps, **CLIENTS)
+
+
+def test_registries_are_asked_by_the_proxy_that_the_environment_names() -> None:
+    """Of `coldframe up`, that is: its daemon has no other part of it."""
+
+    def steps(installation: Installation) -> None:
+        with SyncColdframe(installation.url, installation.token) as client:
+            client.policy.load(RULES)
+            with client.sandboxes.create("red") as red:
+                assert set(installed(red).values()) == {"registry"}
+        proxy = HTTPConnection(FAR, PROXY_PORT, timeout=30)
+        proxy.request("GET", "/")
+        assert set(json.loads(proxy.getresponse().read())) == {f"{ADDRESSES[SITE][0]}:{PORT}"}
+        proxy.close()
+
+    proxies = {"HTTPS_PROXY": f"http://{USER}@{FAR}:{PROXY_PORT}", "no_proxy": OTHER}  # where the files are
+    alone(steps, **proxies, **CLIENTS)
