@@ -2,6 +2,7 @@
 
 import re
 import sys
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -24,6 +25,9 @@ Host = Annotated[str | None, typer.Option(help="Only this name or address, or *.
 Since = Annotated[str | None, typer.Option(help="From then on: a time, or how long ago, as 90m, 12h, 7d.")]
 Lookups = Annotated[bool, typer.Option("--lookups", help="Also names that were looked up and answered.")]
 Denied = Annotated[bool, typer.Option("--denied", help="Only what was denied.")]
+Long = Annotated[bool, typer.Option("--long", help="Also command, process and rule of each, and all bytes.")]
+_SHORT = ("began", "verdict", "where", "how", "out/in", "end", "program")
+_LONG = ("number", "began", "verdict", "where", "how", "out/in", "end", "rule", "command", "program")
 
 
 @app.command()
@@ -35,6 +39,7 @@ def log(
     host: Host = None,
     command: Annotated[str | None, typer.Option(help="Only contacts of this command.")] = None,
     lookups: Lookups = False,
+    long: Long = False,
     after: Annotated[int, typer.Option(help="Only contacts after this number.")] = 0,
     limit: Annotated[int | None, typer.Option(help="At most so many; all without it.")] = None,
 ) -> None:
@@ -45,7 +50,7 @@ def log(
     with connect() as client:
         found = client.sandboxes.get(sandbox)
         if follow:
-            _follow(found, outcome, host, command, lookups=lookups)
+            _follow(found, outcome, host, command, lookups=lookups, is_long=long)
             return
         contacts: list[LoggedContact] = []
         sums: tuple[DeniedSum, ...] = ()
@@ -62,7 +67,7 @@ def log(
     if Chosen.as_json:
         show_json({"contacts": plain(contacts), "denied_sums": plain(sums)})
         return
-    _show(contacts)
+    _show(contacts, is_long=long)
     for one in sums:
         where = f"{one.wanted} port {one.port}" if one.wanted else "others"
         sys.stdout.write(
@@ -78,6 +83,7 @@ def search(
     denied: Denied = False,
     agent: Annotated[str | None, typer.Option(help="Only this agent.")] = None,
     lookups: Lookups = False,
+    long: Long = False,
     after: Annotated[int, typer.Option(help="Only contacts after this number.")] = 0,
     limit: Annotated[int, typer.Option(help="At most so many.")] = 100,
 ) -> None:
@@ -94,7 +100,7 @@ def search(
             limit=min(limit, PAGE),
             lookups=lookups,
         )
-    _show(list(page.contacts), with_sandbox=True)
+    _show(list(page.contacts), with_sandbox=True, is_long=long)
 
 
 @app.command()
@@ -118,7 +124,7 @@ def sandboxes(
 
 def moment(text: str | None) -> str | None:
     """A time as the server takes it. Raises InvalidArgument."""
-    from datetime import UTC, datetime, timedelta
+    from datetime import UTC, timedelta
 
     from coldframe.contract.errors import InvalidArgument
 
@@ -136,59 +142,87 @@ def moment(text: str | None) -> str | None:
 
 
 def _follow(
-    sandbox: "SyncSandbox", outcome: Literal["deny"] | None, host: str | None, command: str | None, *, lookups: bool
+    sandbox: "SyncSandbox",
+    outcome: Literal["deny"] | None,
+    host: str | None,
+    command: str | None,
+    *,
+    lookups: bool,
+    is_long: bool,
 ) -> None:
     for one in sandbox.follow_network(outcome=outcome, host=host, command_id=command, lookups=lookups):
-        text = (
-            one.model_dump_json() if Chosen.as_json else printable("  ".join(str(cell) for cell in _row(one) if cell))
-        )
+        row = _long_row(one) if is_long else _row(one)
+        text = one.model_dump_json() if Chosen.as_json else printable("  ".join(str(cell) for cell in row if cell))
         sys.stdout.write(text + "\n")
         sys.stdout.flush()
 
 
-def _show(contacts: "list[LoggedContact]", *, with_sandbox: bool = False) -> None:
-    first = ("sandbox",) if with_sandbox else ()
-    columns = (
-        *first,
-        "began",
-        "verdict",
-        "where",
-        "port",
-        "how",
-        "sent",
-        "received",
-        "ended",
-        "rule",
-        "command",
-        "program",
-    )
-    rows = [(*((one.sandbox_id,) if with_sandbox else ()), *_row(one)) for one in contacts]
+def _show(contacts: "list[LoggedContact]", *, with_sandbox: bool = False, is_long: bool = False) -> None:
+    columns = (*(("sandbox",) if with_sandbox else ()), *(_LONG if is_long else _SHORT))
+    rows = [
+        (*((one.sandbox_id,) if with_sandbox else ()), *(_long_row(one) if is_long else _row(one))) for one in contacts
+    ]
     show_table(contacts, columns, rows, empty="no contacts")
 
 
-def _row(one: "LoggedContact") -> tuple[object, ...]:
+def _row(one: "LoggedContact") -> tuple[str, ...]:
+    """What fits on a line. Of one that was denied the rule says more than its end."""
     contact = one.contact
-    requests = ", ".join(f"{r.method} {r.path}{_left_out(r)}" for r in contact.requests[:3])
-    more = f" and {len(contact.requests) - 3} more" if len(contact.requests) > 3 else ""
+    is_allowed = contact.outcome.value == "allow"
     return (
-        contact.began_at.isoformat(timespec="milliseconds"),
+        _time(contact.began_at),
         contact.outcome.value,
-        contact.name or contact.address,
-        contact.port,
-        requests + more or _looked_up(contact) or contact.scheme or contact.protocol,
-        contact.sent_bytes,
-        contact.received_bytes,
-        contact.ended or "open",
-        contact.rule_id,
-        contact.command_id or "",
-        _program(contact),
+        _where(contact),
+        _how(contact),
+        f"{_size(contact.sent_bytes)}/{_size(contact.received_bytes)}",
+        contact.ended or "open" if is_allowed else f"by {contact.rule_id}",
+        (contact.program or "").rpartition("/")[2],
     )
 
 
-def _program(contact: "NetworkContact") -> str:
-    """By its name alone: the whole path is in the JSON."""
-    name = (contact.program or "").rpartition("/")[2]
-    return name if contact.pid is None else f"{name} ({contact.pid})"
+def _long_row(one: "LoggedContact") -> tuple[object, ...]:
+    contact = one.contact
+    return (
+        one.number,
+        contact.began_at.astimezone().isoformat(timespec="milliseconds"),
+        contact.outcome.value,
+        _where(contact),
+        _how(contact),
+        f"{contact.sent_bytes}/{contact.received_bytes}",
+        contact.ended or "open",
+        contact.rule_id,
+        contact.command_id or "",
+        (contact.program or "") if contact.pid is None else f"{contact.program} ({contact.pid})",
+    )
+
+
+def _time(at: datetime) -> str:
+    """On the wall clock; the day where it is not today."""
+    at = at.astimezone()
+    return f"{at:%H:%M:%S}" if at.date() == datetime.now().astimezone().date() else f"{at:%Y-%m-%d %H:%M:%S}"
+
+
+def _where(contact: "NetworkContact") -> str:
+    if contact.name is None and ":" in contact.address:
+        return f"[{contact.address}]:{contact.port}"
+    return f"{contact.name or contact.address}:{contact.port}"
+
+
+def _how(contact: "NetworkContact") -> str:
+    requests = ", ".join(f"{r.method} {r.path}{_left_out(r)}" for r in contact.requests[:3])
+    more = f" and {len(contact.requests) - 3} more" if len(contact.requests) > 3 else ""
+    times = f" x{contact.times}" if contact.times > 1 else ""
+    return (requests + more or _looked_up(contact) or contact.scheme or contact.protocol) + times
+
+
+def _size(count: int) -> str:
+    """In three digits or so: 999, 1.2K, 34K, 5.6M."""
+    size, unit = float(count), ""
+    for larger in "KMGT":
+        if size < 1000:
+            break
+        size, unit = size / 1000, larger
+    return f"{size:.1f}{unit}" if unit and size < 10 else f"{size:.0f}{unit}"
 
 
 def _left_out(request: "NetworkRequest") -> str:

@@ -117,7 +117,7 @@ def show_table(values: Sequence[Any], columns: Iterable[str], rows: Iterable[Seq
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for column in columns:
         table.add_column(column, overflow="fold")
     for row in rows:

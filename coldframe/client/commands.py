@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import Literal
@@ -89,7 +90,7 @@ class Commands:
         path = f"{self._path}/commands/{encode_path(command_id)}"
         left_s = timeout_s
         while True:
-            wait_s = WAIT_S if left_s is None else max(0, min(WAIT_S, round(left_s)))
+            wait_s = WAIT_S if left_s is None else max(0, min(WAIT_S, math.ceil(left_s)))
             reply = await ask(self._transport, "GET", path, query={"wait_s": wait_s})
             info = read_answer(models.CommandInfo, reply.body)
             left_s = None if left_s is None else left_s - wait_s

@@ -405,15 +405,17 @@ class Sandbox(Commands):
         """What commands have in place of secrets, and in which variables."""
         return read_answers(models.HandleInfo, (await ask(self._transport, "GET", f"{self._path}/credentials")).body)
 
-    async def pause(self, kind: Literal["memory", "files"] = "memory") -> models.SandboxInfo:
+    async def pause(self, kind: Literal["memory", "files"] = "memory") -> models.SandboxEnd:
         """Hold its processes still, with their memory and connections, until `resume`; its files can be read meanwhile.
-        With kind `files` they end, as with `stop`. One that is paused stays so.
+        With kind `files` they end, as with `stop`, and the answer says what was lost. One that is paused stays so.
 
         Raises:
             PauseKindUnsupported: the server's machine cannot hold them.
             WrongState: it does not run.
         """
-        return await self._act("pause", {"kind": kind})
+        payload: JsonObject = {"kind": kind}
+        reply = await ask(self._transport, "POST", f"{self._path}/pause", payload=payload, repeatable=True)
+        return self._ended(reply.body)
 
     async def resume(self) -> models.SandboxInfo:
         """Let it go on where it was, or start it again if it is stopped. One that runs goes on."""
@@ -440,12 +442,17 @@ class Sandbox(Commands):
         """End its processes and keep its files, for `start`. The answer says what was lost, or with *dry_run* would be."""
         query = {"dry_run": "true"} if dry_run else None
         reply = await ask(self._transport, "POST", f"{self._path}/stop", query=query, repeatable=True)
-        return read_answer(models.SandboxEnd, reply.body)
+        return self._ended(reply.body)
 
     async def terminate(self, *, dry_run: bool = False) -> models.SandboxEnd:
         """End the sandbox and everything in it. Idempotent. The answer says what was lost, or with *dry_run* would be."""
         query = {"dry_run": "true"} if dry_run else None
-        return read_answer(models.SandboxEnd, (await ask(self._transport, "DELETE", self._path, query=query)).body)
+        return self._ended((await ask(self._transport, "DELETE", self._path, query=query)).body)
+
+    def _ended(self, body: bytes) -> models.SandboxEnd:
+        end = read_answer(models.SandboxEnd, body)
+        self.info = end
+        return end
 
 
 def _result_of(reply: Reply) -> models.ToolResult:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import os
 import struct
 import time
@@ -474,7 +475,7 @@ class Commands:
         path = f"{self._path}/commands/{encode_path(command_id)}"
         left_s = timeout_s
         while True:
-            wait_s = WAIT_S if left_s is None else max(0, min(WAIT_S, round(left_s)))
+            wait_s = WAIT_S if left_s is None else max(0, min(WAIT_S, math.ceil(left_s)))
             reply = ask(self._transport, "GET", path, query={"wait_s": wait_s})
             info = read_answer(models.CommandInfo, reply.body)
             left_s = None if left_s is None else left_s - wait_s
@@ -1009,15 +1010,17 @@ class SyncSandbox(Commands):
         """What commands have in place of secrets, and in which variables."""
         return read_answers(models.HandleInfo, (ask(self._transport, "GET", f"{self._path}/credentials")).body)
 
-    def pause(self, kind: Literal["memory", "files"] = "memory") -> models.SandboxInfo:
+    def pause(self, kind: Literal["memory", "files"] = "memory") -> models.SandboxEnd:
         """Hold its processes still, with their memory and connections, until `resume`; its files can be read meanwhile.
-        With kind `files` they end, as with `stop`. One that is paused stays so.
+        With kind `files` they end, as with `stop`, and the answer says what was lost. One that is paused stays so.
 
         Raises:
             PauseKindUnsupported: the server's machine cannot hold them.
             WrongState: it does not run.
         """
-        return self._act("pause", {"kind": kind})
+        payload: JsonObject = {"kind": kind}
+        reply = ask(self._transport, "POST", f"{self._path}/pause", payload=payload, repeatable=True)
+        return self._ended(reply.body)
 
     def resume(self) -> models.SandboxInfo:
         """Let it go on where it was, or start it again if it is stopped. One that runs goes on."""
@@ -1044,12 +1047,17 @@ class SyncSandbox(Commands):
         """End its processes and keep its files, for `start`. The answer says what was lost, or with *dry_run* would be."""
         query = {"dry_run": "true"} if dry_run else None
         reply = ask(self._transport, "POST", f"{self._path}/stop", query=query, repeatable=True)
-        return read_answer(models.SandboxEnd, reply.body)
+        return self._ended(reply.body)
 
     def terminate(self, *, dry_run: bool = False) -> models.SandboxEnd:
         """End the sandbox and everything in it. Idempotent. The answer says what was lost, or with *dry_run* would be."""
         query = {"dry_run": "true"} if dry_run else None
-        return read_answer(models.SandboxEnd, (ask(self._transport, "DELETE", self._path, query=query)).body)
+        return self._ended((ask(self._transport, "DELETE", self._path, query=query)).body)
+
+    def _ended(self, body: bytes) -> models.SandboxEnd:
+        end = read_answer(models.SandboxEnd, body)
+        self.info = end
+        return end
 
 
 def _result_of(reply: Reply) -> models.ToolResult:

@@ -196,7 +196,7 @@ class InputState(Model):
     """Bytes from the first one on, those given at the start included: where the next one belongs. They are not lost any
     more, whoever sent them ends."""
     waiting: int
-    """Of these, not read by the command yet."""
+    """Of these, not passed on to the command yet; of those that were, its pipe holds some until it reads them."""
     open: bool
     """Whether it takes more."""
 

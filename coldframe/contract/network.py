@@ -59,7 +59,7 @@ class NetworkRequest(Model):
     package: NetworkPackage | None = None
     """What came of it, in a second record of the same request."""
     omitted: tuple[Literal["query", "headers"], ...] = ()
-    """What it had that is not kept here, since it may hold secrets. Never kept, and not said, is its body."""
+    """What it had that is not kept here, since it may hold secrets. Its body never is: only how long it was, and its digest."""
     body_bytes: int = 0
     """Of its body that were sent on; told, as its digest, when the connection has ended."""
     body_sha256: str | None = None

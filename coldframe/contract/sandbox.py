@@ -134,7 +134,7 @@ SandboxState = Literal[
 ]
 TRANSITIONS: Mapping[str, frozenset[str]] = MappingProxyType(
     {
-        "starting": frozenset({"running", "stopped", "stopping", "failed", "lost"}),
+        "starting": frozenset({"running", "stopped", "stopping", "failed"}),
         "running": frozenset({"pausing", "stopping", "lost"}),
         "pausing": frozenset({"paused", "running", "stopping", "lost"}),
         "paused": frozenset({"resuming", "stopping", "lost"}),

@@ -20,12 +20,12 @@ It is brought up to date when somebody asks, so that a call costs nothing.
 import asyncio
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from coldframe.contract.errors import UnknownTool
+from coldframe.contract.errors import LedgerUnavailable, UnknownTool
 from coldframe.contract.ledger import LedgerEntry
 from coldframe.contract.policy import Label
 from coldframe.control.call_records import ids_of
@@ -36,8 +36,12 @@ from coldframe.tools.registry import find_tool
 
 FORM = 1
 """Of the index. Another one than the database has makes it anew."""
-BATCH = 100
-"""Entries in one transaction, in which nobody else is served: some milliseconds."""
+UNFINISHED = 0
+"""The form of an index that has a part of an entry."""
+AT_ONCE = 100
+"""Entries and changed files in one transaction, in which nobody else is served: some milliseconds."""
+LOOKED_THROUGH_AT_ONCE = 10_000
+"""Entries, of which most may be of no interest."""
 MOST_METHODS = 20
 """Of one contact. A box decides how many there are."""
 NEVER = 2**62
@@ -140,10 +144,9 @@ _REPLACE = (
 )
 _EMPTY_PLACE = "UPDATE lineage_items SET retention = 'removed' WHERE place = ? AND retention = 'kept'"
 _RAISE_HEIGHT = "INSERT INTO lineage_heights VALUES (?, ?) ON CONFLICT (scope) DO UPDATE SET rank = excluded.rank WHERE rank < excluded.rank"
-_RAISE_STEP = "UPDATE lineage_steps SET rank = ? WHERE number = ? AND rank < ?"
 _RAISE_ITEMS = "UPDATE lineage_items SET rank = ?, reason = ?, assigned_at = ? WHERE step = ? AND rank < ?"
-_HEARD_IT = f"SELECT {_STEP} FROM lineage_steps WHERE session_id = ? AND started > ?"  # noqa: S608
-_SAW_IT = f"SELECT {_STEP} FROM lineage_steps WHERE place = ? AND ended > ?"  # noqa: S608
+_HEARD_IT = "session_id = ? AND started > ?"
+_SAW_IT = "place = ? AND ended > ?"
 _OVERLAPS = (
     "SELECT 1 FROM lineage_steps WHERE place = ? AND ended > ? AND +started < ? AND number != ? AND kind = 'call' AND leaves "
     "LIMIT 1"
@@ -236,7 +239,8 @@ class Derivation:
         self._ledger = ledger
         self._lock = asyncio.Lock()
         self._generations: dict[str, int] = {}
-        self._take: dict[str, Callable[[LedgerEntry], None]] = {
+        self._under_way: Iterator[None] | None = None
+        self._take: dict[str, Callable[[LedgerEntry], Iterable[None] | None]] = {
             "agent.created": self._take_agent,
             "agent.deleted": self._take_deletion,
             "call.started": self._take_start,
@@ -257,19 +261,43 @@ class Derivation:
             LedgerUnavailable: it cannot be read, or the index not be written.
         """
         async with self._lock:
-            seq = self._begun_at()
-            while batch := self._ledger.entries(after=seq, limit=BATCH, kinds=tuple(self._take)):
+            while True:
+                self._ledger.settle()
+                if self._under_way is None:
+                    seq = self._begun_at()
+                    last = self._ledger.committed_seq
+                    if seq >= last:
+                        return seq
+                    self._under_way = self._take_on(seq, min(last, seq + LOOKED_THROUGH_AT_ONCE))
                 try:
                     with self._store.transaction():
-                        for entry in batch:
-                            self._take[entry.kind](entry)
-                        seq = batch[-1].seq
-                        self._store.raw.execute("UPDATE lineage_position SET seq = ?", (seq,))
+                        is_over = next(self._under_way, self) is self
                 except BaseException:
+                    self._under_way = None
                     self._generations.clear()
                     raise
-                await asyncio.sleep(0)
-            return seq
+                if is_over:
+                    self._under_way = None
+                await asyncio.sleep(0)  # whoever gives up here leaves the rest to the next one
+
+    def _take_on(self, after: int, upto: int) -> Iterator[None]:
+        """Take the entries past *after* up to *upto*. Comes up where a transaction may end, in the midst of an entry too."""
+        marks = ", ".join("?" * len(self._take))
+        query = f"SELECT seq FROM ledger WHERE seq > ? AND seq <= ? AND kind IN ({marks}) ORDER BY seq"  # noqa: S608
+        taken = 0
+        for (seq,) in self._store.read(query, (after, upto, *self._take)):
+            entry = self._ledger.entry(seq)  # one by one: each may be megabytes
+            if entry is None:
+                raise LedgerUnavailable(f"entry {seq} of the ledger is missing", hint="run `coldframe ledger verify`")
+            for _ in self._take[entry.kind](entry) or ():
+                self._store.raw.execute("UPDATE lineage_position SET form = ?", (UNFINISHED,))
+                yield
+            self._store.raw.execute("UPDATE lineage_position SET seq = ?, form = ?", (seq, FORM))
+            taken += 1 + len(_changes(entry.body))
+            if taken >= AT_ONCE:
+                taken = 0
+                yield
+        self._store.raw.execute("UPDATE lineage_position SET seq = ?", (upto,))
 
     def _begun_at(self) -> int:
         rows = self._store.read("SELECT seq, form FROM lineage_position")
@@ -317,20 +345,23 @@ class Derivation:
         if step.leaves:
             self._raise_height(step.place, step.rank)
 
-    def _take_end(self, entry: LedgerEntry) -> None:
+    def _take_end(self, entry: LedgerEntry) -> Iterator[None]:
+        """May be broken off after each of AT_ONCE files."""
         body, step = entry.body, self._find_step(entry.subject)
         if step is None:
             return
         step = self._end(entry, step, rank_of(body["label"], body["taint_after"]), bool(body.get("leftovers")))
         step = self._name_inputs(entry, step)
-        self._replace_files(step, body)
+        yield from self._replace_files(step, body)
         reason = body["label_reason"] if rank_of(body["label"]) >= step.rank else _by_inputs(step.rank)
         # What a command changed is found by comparing, and others may have written meanwhile.
         has_company = _runs(body) and self._had_company(step)
         given = given_by(body)
-        for one, name in zip(given, ids_of_given(entry.subject, given), strict=True):
+        for number, (one, name) in enumerate(zip(given, ids_of_given(entry.subject, given), strict=True), 1):
             is_assumed = has_company and one.kind == "file"
             self._give(entry, step, one._replace(certainty="assumed") if is_assumed else one, reason, name)
+            if number % AT_ONCE == 0:
+                yield
         self._raise_derived(entry, step)
 
     def _take_interruption(self, entry: LedgerEntry) -> None:
@@ -413,7 +444,7 @@ class Derivation:
             command = self._find_step(ids_of(body["command_id"]).call_id) if body.get("command_id") else None
             if command is not None:
                 self._store.raw.execute("UPDATE lineage_items SET call = ? WHERE number = ?", (command.number, item))
-                if is_allowed:
+                if is_allowed and step.started < command.ended:  # otherwise of what has outlived the command
                     self._add_edge(command, item, "known")
             self._raise_derived(entry, step)
         else:
@@ -486,11 +517,13 @@ class Derivation:
         self._raise_derived(entry, found)
         return step._replace(rank=max(step.rank, found.rank))
 
-    def _replace_files(self, step: Step, body: Mapping[str, Any]) -> None:
+    def _replace_files(self, step: Step, body: Mapping[str, Any]) -> Iterator[None]:
         """What was there in place of what is there now."""
-        for one in _changes(body):
+        for number, one in enumerate(_changes(body), 1):
             retention = "removed" if one["change"] == "deleted" else "superseded"
             self._store.raw.execute(_REPLACE, (retention, step.place, one["path"]))
+            if number % AT_ONCE == 0:
+                yield
 
     def _had_company(self, step: Step) -> bool:
         read = self._store.read
@@ -555,25 +588,30 @@ class Derivation:
 
         What one of those gave before it can have taken this in has nothing to do with it, so each goes with a number.
         """
-        rank, todo, reached = step.rank, [(step, step.started)], dict[str, int]()
+        rank, reached = step.rank, dict[str, int]()
+        todo = [(_HEARD_IT, step.session_id, step.started)] if step.kind == "call" else []
+        todo += [(_SAW_IT, step.place, step.started)] if step.leaves else []
         while rank and todo:
-            giver, since = todo.pop()
-            taken = list[tuple[Any, ...]]()
-            for scope, query, gives in (
-                (giver.session_id, _HEARD_IT, giver.kind == "call"),
-                (giver.place, _SAW_IT, giver.leaves),
-            ):
-                if scope is None or not gives:
-                    continue
-                self._store.raw.execute(_RAISE_HEIGHT, (scope, rank))
-                if since < reached.get(scope, NEVER):  # otherwise it was gone through from further back
-                    reached[scope] = since
-                    taken += self._store.read(query, (scope, since))
-            for taker in [Step._make(row) for row in taken]:
-                self._store.raw.execute(_RAISE_STEP, (rank, taker.number, rank))
-                values = (rank, _by_inputs(rank), format_time(entry.at), taker.number, rank)
-                self._store.raw.execute(_RAISE_ITEMS, values)
-                todo.append((taker, max(taker.started, since)))
+            took, scope, since = todo.pop()
+            if scope is None:
+                continue
+            self._raise_height(scope, rank)
+            if since >= reached.get(scope, NEVER):  # it was gone through from further back
+                continue
+            reached[scope] = since
+            values = (rank, scope, since, rank)
+            self._store.raw.execute(f"UPDATE lineage_steps SET rank = ? WHERE {took} AND rank < ?", values)  # noqa: S608
+            self._store.raw.execute(
+                f"UPDATE lineage_items SET rank = ?, reason = ?, assigned_at = ? WHERE rank < ? AND step IN "  # noqa: S608
+                f"(SELECT number FROM lineage_steps WHERE {took})",
+                (rank, _by_inputs(rank), format_time(entry.at), rank, scope, since),
+            )
+            # What took it in gives it on: calls of a session at places, and what was at a place to sessions.
+            gives, to, went = (
+                (_SAW_IT, "place", "leaves") if took is _HEARD_IT else (_HEARD_IT, "session_id", "kind = 'call'")
+            )
+            query = f"SELECT {to}, min(max(started, ?)) FROM lineage_steps WHERE {took} AND {went} GROUP BY {to}"  # noqa: S608
+            todo += [(gives, name, begun) for name, begun in self._store.read(query, (since, scope, since))]
 
     def _raise_height(self, scope: str, rank: int) -> None:
         self._store.raw.execute(_RAISE_HEIGHT, (scope, rank))

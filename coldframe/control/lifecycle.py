@@ -17,7 +17,6 @@ from coldframe.contract.errors import (
     GuestLost,
     InvalidArgument,
     NotFound,
-    PauseKindUnsupported,
     SandboxExpired,
     WrongState,
     next_action,
@@ -88,8 +87,10 @@ class Lifecycle:
 
     # -- pause and resume ----------------------------------------------------------------------------------------------
 
-    async def pause(self, caller: Caller, sandbox_id: str, kind: Literal["memory", "files"] = "memory") -> SandboxInfo:
+    async def pause(self, caller: Caller, sandbox_id: str, kind: Literal["memory", "files"] = "memory") -> SandboxEnd:
         """Hold every process still until `resume`, with its memory and connections; with kind `files`, stop it.
+
+        The answer says what was lost, which is nothing with kind `memory`.
 
         Raises:
             GrantMissing, NotFound: not the caller's.
@@ -101,7 +102,7 @@ class Lifecycle:
         self._sandboxes.get(caller, sandbox_id)
         if kind == "files":
             return await self._whole(self._end(sandbox_id, "stopped", caller.name))
-        return await self._whole(self._pause(sandbox_id, caller.name))
+        return _ended(await self._whole(self._pause(sandbox_id, caller.name)), ())
 
     async def _pause(self, sandbox_id: str, by: str, *, if_due: bool = False, **more: Any) -> SandboxInfo:
         async with self._sandboxes.turn(sandbox_id):
@@ -166,6 +167,9 @@ class Lifecycle:
             with contextlib.suppress(ColdframeError):  # else it stays on its way, and says what finishes it
                 await back()
                 self._sandboxes.move(sandbox_id, "running" if state == "paused" else "paused")
+                if state == "paused":  # while it was on its way it was not idle, nor measured
+                    self._sandboxes.begun(info)
+                    self._sandboxes.used.add(sandbox_id)
             raise
 
     # -- stop, start, terminate ----------------------------------------------------------------------------------------
@@ -211,7 +215,10 @@ class Lifecycle:
                 return _ended(info, ())
             self._check_end(info, end)
             lost = await self._losses(info, end)
-            self._check_end(self._sandboxes.find(sandbox_id), end)
+            info = self._sandboxes.find(sandbox_id)
+            if if_due and not self._timers.is_due(info):  # something was begun while that was counted
+                return _ended(info, ())
+            self._check_end(info, end)
             finish = "sandbox.stop" if end == "stopped" else "sandbox.terminate"
             self._sandboxes.move(sandbox_id, "stopping", finish=finish)
             with contextlib.suppress(NotFound, GuestLost):
@@ -398,10 +405,12 @@ class Lifecycle:
         if info.state.state == "stopping":  # that was broken off
             action = "stop" if finishing(info.state) == "sandbox.stop" else "terminate"
         if action == "pause":
-            with contextlib.suppress(PauseKindUnsupported):
+            try:
                 await self._pause(sandbox_id, TIMER, if_due=True, reason=due.reason)
-                return
-            await self._end(sandbox_id, "stopped", TIMER, reason=due.reason)
+            except WrongState:  # this machine cannot, or a process in it is not to be held
+                if self._sandboxes.find(sandbox_id).state.state not in ("running", "pausing"):
+                    raise
+                await self._end(sandbox_id, "stopped", TIMER, reason=due.reason)
         else:
             end: End = "stopped" if action == "stop" else "terminated"
             await self._end(sandbox_id, end, TIMER, if_due=True, reason=due.reason)

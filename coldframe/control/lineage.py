@@ -6,7 +6,7 @@ index is read from its entries in the ledger.
 
 import asyncio
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
 from coldframe.contract.caller import Caller
@@ -77,13 +77,18 @@ class _Row(NamedTuple):
 
 _ITEM = ", ".join(f'i."{name}"' for name in _Row._fields[:-1])
 _SELECT = f"SELECT {_ITEM}, {_STEP} FROM lineage_items i JOIN lineage_steps s ON s.number = i.step"  # noqa: S608
-_OF_STEP = f"{_SELECT} WHERE i.step = ? ORDER BY i.number"
 _INPUTS = (
     "SELECT i.item_id, e.certainty FROM lineage_edges e JOIN lineage_items i ON i.number = e.item WHERE e.step = ? "
     "ORDER BY i.number LIMIT ?"
 )
-_TAKEN_IN = f"{_SELECT} JOIN lineage_edges e ON e.item = i.number AND e.certainty = 'known' WHERE e.step = ?"
-_TAKEN_BY = f"{_SELECT} JOIN lineage_edges e ON e.step = i.step AND e.certainty = 'known' WHERE e.item = ? AND i.certainty = 'known'"
+_TAKEN_IN = (
+    "SELECT e.item, i.step, i.certainty FROM lineage_edges e JOIN lineage_items i ON i.number = e.item "
+    "WHERE e.step = ? AND e.item > ? AND e.certainty = 'known' ORDER BY e.item LIMIT ?"
+)
+_GIVEN = (
+    "SELECT number FROM lineage_items WHERE step = ? AND number > ? AND certainty = 'known' ORDER BY number LIMIT ?"
+)
+_TAKEN_BY = "SELECT step FROM lineage_edges WHERE item = ? AND step > ? AND certainty = 'known' ORDER BY step LIMIT ?"
 
 
 class WantedItems(NamedTuple):
@@ -229,34 +234,44 @@ class Lineage:
         """Numbers of the items that this is known to come from, with their generation."""
         if item is not None and item.certainty != "known":
             return {}
-        return await self._walk([step.number], _TAKEN_IN, _maker)
+        found, seen, level, generation = dict[int, int](), {step.number}, [step.number], 1
+        while level:
+            makers = list[int]()
+            async for number, maker, certainty in self._of_each(level, _TAKEN_IN):
+                found.setdefault(number, generation)
+                if certainty == "known" and maker not in seen:
+                    seen.add(maker)
+                    makers.append(maker)
+            level, generation = makers, generation + 1
+        return found
 
     async def _known_forward(self, step: Step, item: _Row | None) -> dict[int, int]:
-        if item is not None:
-            return await self._walk([item.number], _TAKEN_BY, _itself)
-        own = [row for row in self._rows(_OF_STEP, (step.number,)) if row.certainty == "known"]
-        found = await self._walk([row.number for row in own], _TAKEN_BY, _itself, generation=2)
-        return found | {row.number: 1 for row in own}
-
-    async def _walk(
-        self, begun: list[int], query: str, next_of: Callable[[_Row], int | None], *, generation: int = 1
-    ) -> dict[int, int]:
-        found, seen, level, asked = dict[int, int](), set(begun), begun, 0
-        while level:
-            following = list[int]()
-            for number in level:
-                asked += 1
-                if asked % TOLD_AT_ONCE == 0:
-                    await asyncio.sleep(0)
-                for row in self._rows(query, (number,)):
-                    found.setdefault(row.number, generation)
-                    next_number = next_of(row)
-                    if next_number is not None and next_number not in seen:
-                        seen.add(next_number)
-                        following.append(next_number)
-            level = following
-            generation += 1
+        found, seen, generation = dict[int, int](), set[int](), 1
+        given = [] if item is None else [item.number]
+        level = [step.number] if item is None else []
+        while given or level:
+            async for (taker,) in self._of_each(given, _TAKEN_BY):
+                if taker not in seen:
+                    seen.add(taker)
+                    level.append(taker)
+            given = [number async for (number,) in self._of_each(level, _GIVEN) if number not in found]
+            found |= dict.fromkeys(given, generation)
+            level, generation = [], generation + 1
         return found
+
+    async def _of_each(self, numbers: list[int], query: str) -> AsyncIterator[tuple[Any, ...]]:
+        """The rows of each: a command may have written any number of files, and reached any number of hosts."""
+        for asked, number in enumerate(numbers, 1):
+            last = 0
+            while rows := self._store.read(query, (number, last, LOOKED_AT_ONCE)):
+                for row in rows:
+                    yield row
+                if len(rows) < LOOKED_AT_ONCE:
+                    break
+                last = rows[-1][0]
+                await asyncio.sleep(0)
+            if asked % TOLD_AT_ONCE == 0:
+                await asyncio.sleep(0)
 
     # -- rows ------------------------------------------------------------------------------------------------------
 
@@ -348,14 +363,6 @@ class Lineage:
             retention=row.retention,
             ledger_seq=row.seq,
         )
-
-
-def _maker(row: _Row) -> int | None:
-    return row.step.number if row.certainty == "known" else None
-
-
-def _itself(row: _Row) -> int:
-    return row.number
 
 
 def _check_limit(limit: int) -> None:

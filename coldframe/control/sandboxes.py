@@ -486,13 +486,18 @@ class Sandboxes:
             yield event
 
     async def check_alive(self, sandbox_id: str, reason: str) -> None:
-        """Mark the sandbox lost if the host says so. One helper of the box that was ended is not the box's end."""
+        """Mark the sandbox lost if the host says so. One helper of the box that was ended is not the box's end, and no loss
+        is that of a box which was stopped, also if it is being started again meanwhile.
+        """
+        before = self._find(sandbox_id).state
+        if before.state not in WITH_BOX:
+            return
         try:
             boxes = await self._host.boxes()
         except HostUnreachable:
             return  # Nobody knows; the next call asks again.
         alive = {status.sandbox_id for status in boxes if status.state != "lost"}
-        if sandbox_id not in alive:
+        if sandbox_id not in alive and self._find(sandbox_id).state == before:
             await self.lose(sandbox_id, reason)
 
     async def lose(self, sandbox_id: str, reason: str) -> None:
@@ -506,7 +511,7 @@ class Sandboxes:
         """Record that the box ended by itself. Does nothing if it has ended otherwise."""
         with self._store.transaction() as connection:
             info = self._find(sandbox_id)
-            if info.state.state not in ("starting", *WITH_BOX):
+            if info.state.state not in WITH_BOX:
                 return
             self.move(sandbox_id, "lost", message=reason)
             self.close_sessions(sandbox_id)

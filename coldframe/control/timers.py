@@ -13,9 +13,9 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
-from coldframe.contract.errors import ColdframeError
+from coldframe.contract.errors import ColdframeError, NotFound
 from coldframe.contract.sandbox import WITH_BOX, SandboxInfo
 from coldframe.control.ledger import Ledger, format_time, parse_time
 from coldframe.control.sandbox_specs import Longest
@@ -36,6 +36,9 @@ _log = logging.getLogger(__name__)
 class Due(NamedTuple):
     at: datetime
     reason: Literal["idle", "age"]
+
+
+Shown = TypeVar("Shown", bound=SandboxInfo)
 
 
 class Timers:
@@ -59,7 +62,7 @@ class Timers:
         self._extended: dict[str, datetime | None] = {}
         self._warned: dict[str, datetime] = {}
         self._broken_off: dict[str, Due] = {}
-        """Acts that the host has not answered."""
+        """Acts that have failed."""
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         sandboxes.begun = self.watch
@@ -106,7 +109,7 @@ class Timers:
         due = self.due(info)
         return due is not None and due.at <= self._clock()
 
-    def shown(self, info: SandboxInfo) -> SandboxInfo:
+    def shown(self, info: Shown) -> Shown:
         """With when a timer acts, for people."""
         due = self.due(info)
         return info if due is None else info.model_copy(update={"expires_at": due.at})
@@ -139,10 +142,13 @@ class Timers:
         """Warn of what is due within WARNING_S, act on what is due; how many seconds until there is something to do."""
         wait_s = LONGEST_SLEEP_S
         for sandbox_id in tuple(self._watched):
-            with contextlib.suppress(ColdframeError):
+            try:
                 wait_s = min(wait_s, await self._look(self._sandboxes.find(sandbox_id)))
-                continue
-            self._forget(sandbox_id)
+            except NotFound:
+                self._forget(sandbox_id)
+            except Exception:  # noqa: BLE001  what one of them meets keeps no other from its time
+                _log.exception("the timers of sandbox `%s` could not be looked at", sandbox_id)
+                wait_s = min(wait_s, AGAIN_S)
         return wait_s
 
     async def _look(self, info: SandboxInfo) -> float:
@@ -163,6 +169,9 @@ class Timers:
         except ColdframeError as error:
             _log.warning("sandbox `%s` is over its time and goes on: %s", info.sandbox_id, error.message)
             self._broken_off[info.sandbox_id] = due
+        except Exception:
+            self._broken_off[info.sandbox_id] = due
+            raise
         return AGAIN_S
 
     def _warn(self, info: SandboxInfo, due: Due) -> None:
@@ -189,11 +198,7 @@ class Timers:
     async def _run(self) -> None:
         while True:
             self._wake.clear()
-            try:
-                wait_s = await self.turn()
-            except Exception:  # noqa: BLE001  the edge of a task: the next turn tries again
-                _log.exception("the timers could not be looked at")
-                wait_s = AGAIN_S
+            wait_s = await self.turn()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), wait_s if self._watched else None)
 

@@ -15,7 +15,7 @@ from coldframe.guest.verbs import Failure
 MOST_SENT_BYTES = 256 * 1024
 """In one request."""
 HELD_BYTES = 256 * 1024
-"""Taken and not read yet; also as much is remembered of what was read, so that a repeated request is known as such."""
+"""Taken and not passed on yet; also as much is remembered of what was read, so that a repeated request is known as such."""
 WRITE_BYTES = 64 * 1024
 WAIT_S = 10.0
 """How long a request waits for room before it is answered with what was taken until then."""
@@ -31,7 +31,7 @@ class Taken(NamedTuple):
     bytes: int
     """From the first byte on, those given at the start included."""
     waiting: int
-    """Of these, not read by the command yet."""
+    """Of these, not passed on to the command yet."""
     open: bool
 
 

@@ -1,6 +1,7 @@
 """Ports at which processes of the box listen, as its kernel lists them."""
 
 import contextlib
+import itertools
 import os
 import socket
 import struct
@@ -8,11 +9,15 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
+_PLACE = "/proc/1/net"
 _TABLES = (("tcp", "tcp"), ("tcp6", "tcp"), ("udp", "udp"), ("udp6", "udp"))
 _LISTENING = {"tcp": "0A", "udp": "07"}
 """States of the kernel: LISTEN, and that of a UDP socket without a peer."""
 MOST_FILES = 65_536
 """Open files of all processes that are looked at; whose socket was not found by then is not told."""
+MOST_LINES = 16_384
+"""Of each table, where those that listen to TCP come first. A box may have sockets by the hundred thousand, and its keeper
+does nothing else while it reads."""
 _SOCKET = "socket:["
 
 
@@ -20,9 +25,9 @@ def find_ports(pids: Iterable[int]) -> dict[int, list[dict[str, Any]]]:
     """Fields of ListeningPort by process. All processes of a box share its network, so the first one's tables have all."""
     listening: dict[str, dict[str, Any]] = {}
     for table, protocol in _TABLES:
-        with contextlib.suppress(OSError), open(f"/proc/1/net/{table}", encoding="ascii") as source:
+        with contextlib.suppress(OSError), open(f"{_PLACE}/{table}", encoding="ascii") as source:
             next(source, None)
-            for line in source:
+            for line in itertools.islice(source, MOST_LINES):
                 fields = line.split()
                 if fields[3] == _LISTENING[protocol]:
                     address, _, port = fields[1].partition(":")

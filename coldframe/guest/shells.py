@@ -23,6 +23,7 @@ MOST_BYTES = 4 * 1024 * 1024
 MOST_NAME_CHARACTERS = 64
 WHOLE = b"# whole\n"
 OPTIONS = b"# options\n"
+PLACE = "/tmp"  # noqa: S108 - the box's own
 _NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 
 # All that is ours has a name that begins with __coldframe, and is not written down. Options come last and are put back
@@ -74,6 +75,8 @@ class Entered(NamedTuple):
     name: str
     directory: str
     """In the box: `in` is read by its shell, `out` written."""
+    opened: int
+    """The same, open: what the box puts in its place leads us nowhere."""
 
     @property
     def environment(self) -> tuple[bytes, bytes]:
@@ -105,7 +108,7 @@ class Shells:
             raise Failure("CONFLICT", message, command_id=self._running[name])
         if len(self._held.keys() | self._running.keys() | {name}) > MOST_SESSIONS:
             raise Failure("CONFLICT", f"there are {MOST_SESSIONS} shell sessions already; end one", limit=MOST_SESSIONS)
-        directory = f"/tmp/.coldframe-{command_id}"  # noqa: S108 - the box's own
+        directory = f"{PLACE}/.coldframe-{command_id}"
         body, options = self._held.get(name, (b"", b""))
         head = f"{_HEAD}__coldframe_file={directory}/out\n{_TRAP}"
         if request.get("cwd"):
@@ -120,10 +123,11 @@ class Shells:
             os.mkdir(directory, 0o700)
         except FileExistsError:
             raise Failure("INTERNAL", f"somebody has made `{directory}`") from None
-        entered = Entered(name, directory)
+        entered = Entered(name, directory, _open_directory(directory))
         try:
             for part, content in parts.items():
-                file = os.open(f"{directory}/{part}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+                file = os.open(part, flags, 0o600, dir_fd=entered.opened)
                 with os.fdopen(file, "wb") as target:
                     target.write(content)
         except OSError:
@@ -135,7 +139,7 @@ class Shells:
     def leave(self, entered: Entered) -> dict[str, Any]:
         """The command has ended. Fields of ShellSession: whether what it left is there for the next one."""
         del self._running[entered.name]
-        written = _read(f"{entered.directory}/out")
+        written = _read(entered.opened)
         _remove(entered)
         if written is None or not written.endswith(WHOLE) or written.count(OPTIONS) < 1:
             reason = "its shell was ended, became another program, did not begin, or has an EXIT trap of its own"
@@ -172,19 +176,36 @@ def checked_name(value: object) -> str:
     raise Failure("INVALID_ARGUMENT", "the name of a shell session is lower-case letters, digits, `_` and `-`")
 
 
-def _read(path: str) -> bytes | None:
-    """At most one byte more than a session may hold; None if there is no such file."""
+def _open_directory(path: str) -> int:
     try:
-        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.rmdir(path)
+        raise
+
+
+def _read(directory: int) -> bytes | None:
+    """At most one byte more than a session may hold; None if there is no such file, whatever else is there."""
+    try:
+        file = os.open("out", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
     except OSError:
         return None
-    with os.fdopen(file, "rb") as source:
-        return source.read(MOST_BYTES + 1) if stat.S_ISREG(os.fstat(file).st_mode) else None
+    try:
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            return None
+        with os.fdopen(file, "rb", closefd=False) as source:
+            return source.read(MOST_BYTES + 1)
+    except OSError:
+        return None
+    finally:
+        os.close(file)
 
 
 def _remove(entered: Entered) -> None:
     for name in ("in", "out"):
         with contextlib.suppress(OSError):
-            os.unlink(f"{entered.directory}/{name}")
+            os.unlink(name, dir_fd=entered.opened)
+    os.close(entered.opened)
     with contextlib.suppress(OSError):  # somebody has put more there; it goes with the box
         os.rmdir(entered.directory)

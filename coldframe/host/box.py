@@ -1,13 +1,14 @@
 """The live handle on one sandbox; implements Box and BoxLife over the link to its keeper."""
 
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
+from contextlib import aclosing
 from typing import Any, TypeVar, get_args
 
 from pydantic import ValidationError
 
 from coldframe.contract.command import CommandEvent, CommandResult, CommandSpec, Contact, Ended, OutputChunk, Started
-from coldframe.contract.errors import GuestLost
-from coldframe.contract.files import Request, WriteAnswer, WriteFile
+from coldframe.contract.errors import GuestLost, InvalidArgument, WrongState
+from coldframe.contract.files import ListShells, Request, WriteAnswer, WriteFile
 from coldframe.contract.model import Model
 from coldframe.host.link import Connection, Link
 
@@ -23,8 +24,17 @@ class KeeperBox:
         self._link = Link(directory)
 
     def run(self, spec: CommandSpec) -> AsyncIterator[CommandEvent]:
-        head = spec.model_dump(mode="json", exclude={"stdin"})
-        return self._events({"op": "run", **head}, spec.stdin)
+        head = {"op": "run", **spec.model_dump(mode="json", exclude={"stdin"})}
+        if spec.stdin_open or spec.shell_session is not None or spec.idle_timeout_s is not None:
+            return self._events_if_known(head, spec.stdin)
+        return self._events(head, spec.stdin)
+
+    async def _events_if_known(self, head: dict[str, Any], body: bytes) -> AsyncGenerator[CommandEvent, None]:
+        """A keeper of before there were these would leave them out without a word."""
+        await self.ask(ListShells())
+        async with aclosing(self._events(head, body)) as events:
+            async for event in events:
+                yield event
 
     def follow(self, command_id: str, *, after_seq: int = -1) -> AsyncIterator[CommandEvent]:
         return self._events({"op": "follow", "command_id": command_id, "after_seq": after_seq}, b"")
@@ -43,7 +53,16 @@ class KeeperBox:
         fields = request.model_dump(mode="json")
         content = getattr(request, "content", b"")
         fields.pop("content", None)
-        value, body = await self._link.request({"op": "ask", **fields}, content)
+        try:
+            value, body = await self._link.request({"op": "ask", **fields}, content)
+        except InvalidArgument as error:
+            if not error.message.startswith("unknown verb"):
+                raise
+            raise WrongState(
+                f"sandbox `{self.sandbox_id}` is kept by an earlier version, which does not know this",
+                hint="stop it and start it again",
+                sandbox_id=self.sandbox_id,
+            ) from error
         return _parsed(answer_model(type(request)), value, body)
 
     async def write(self, request: WriteFile, content: AsyncIterable[bytes]) -> WriteAnswer:

@@ -93,6 +93,39 @@ def test_a_command_goes_on_after_a_pause_and_is_seen_meanwhile(tmp_path: Path) -
     asyncio.run(scenario())
 
 
+def test_a_call_that_finds_its_box_gone_loses_no_sandbox_that_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            info = await bench.sandbox()
+            acts, sandboxes = bench.control.lifecycle, bench.control.sandboxes
+            create = FakeHost.create
+
+            async def looked_for(self: FakeHost, *args: Any, **more: Any) -> Any:
+                await sandboxes.check_alive(info.sandbox_id, "the box of before ended")
+                return await create(self, *args, **more)
+
+            async def of_before(_: FakeHost) -> list[object]:
+                await acts.stop(OWNER, info.sandbox_id)
+                await acts.start(OWNER, info.sandbox_id)
+                return []
+
+            await acts.stop(OWNER, info.sandbox_id)
+            with monkeypatch.context() as patch:
+                patch.setattr(FakeHost, "create", looked_for)
+                assert (await acts.start(OWNER, info.sandbox_id)).state.state == "running"
+            with monkeypatch.context() as patch:
+                patch.setattr(FakeHost, "boxes", of_before)
+                await sandboxes.check_alive(info.sandbox_id, "the box of before ended")
+            assert state(bench, info) == "running"
+            await bench.host.lose(info.sandbox_id)
+            await sandboxes.check_alive(info.sandbox_id, "its box ended")
+            assert state(bench, info) == "lost"
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.req("T3.45")
 def test_where_it_cannot_be_paused_nothing_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:

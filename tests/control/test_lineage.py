@@ -4,16 +4,18 @@ be made anew at any time with the same ids."""
 import asyncio
 import hashlib
 import itertools
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from coldframe.contract.caller import Caller
-from coldframe.contract.errors import GrantMissing, InvalidArgument, NotFound
+from coldframe.contract.errors import GrantMissing, InvalidArgument, LedgerUnavailable, NotFound
 from coldframe.contract.lineage import LineageItem, LineageTrace, TracedItem
 from coldframe.contract.policy import Label, Role
 from coldframe.contract.sandbox import SandboxSpec
+from coldframe.control import derivation
 from coldframe.control.call_records import ids_of
 from coldframe.control.ledger import format_time
 from coldframe.control.lineage import WantedItems
@@ -331,6 +333,66 @@ def test_what_others_could_have_written_meanwhile_is_not_known_to_be_of_one_comm
                 **({"workspace:ada/go": "assumed"} if "workspace:ada/go" in made else {}),
             }
             assert (await one(bench, path="three")).retention == "removed"
+
+    asyncio.run(scenario())
+
+
+def test_what_outlived_a_command_reaches_nothing_that_the_command_had_printed(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            info = await bench.sandbox()
+            ran = await bench.call(info, "run_command", command="echo over")
+            output = await of_call(bench, ran.call_id, "stdout")
+            late = format_time(output.accessed.at + timedelta(seconds=5))
+            put_contact(bench, info, "con", command_id=output.command_id, label="RESTRICTED", began_at=late)
+            contact = await one(bench, endpoint="crm.example.com")
+            assert (contact.command_id, contact.label) == (output.command_id, Label.RESTRICTED)
+            output = await bench.control.lineage.item(OWNER, output.item_id)
+            assert (output.inputs, output.label) == ((), Label.PUBLIC)
+            assert await known(bench, contact.item_id, "forward") == await known(bench, output.item_id) == []
+
+    asyncio.run(scenario())
+
+
+def test_a_command_that_changed_many_files_holds_nobody_up_and_is_taken_whole_after_any_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            info = await bench.sandbox()
+            await bench.call(info, "run_command", command="touch 1 2 3 4 5 6 7 8 9")
+            last = await bench.call(info, "run_command", command="for one in 1 2 3 4 5 6 7 8 9; do echo x > $one; done")
+            expected = {item.item_id: item for item in await items(bench)}
+            assert len([item for item in expected.values() if (item.call_id, item.kind) == (last.call_id, "file")]) == 9
+            monkeypatch.setattr(derivation, "AT_ONCE", 2)
+            given: list[int] = []
+            give = derivation.Derivation._give
+
+            def give_some(self: derivation.Derivation, *about: Any) -> int:
+                given.append(1)
+                if len(given) == fails_at:
+                    raise LedgerUnavailable("the disk is full", reason="ENOSPC")
+                return give(self, *about)
+
+            monkeypatch.setattr(derivation.Derivation, "_give", give_some)
+            for fails_at in (3, 14, 99):
+                given.clear()
+                with bench.control.store.transaction():
+                    bench.control.store.raw.execute("UPDATE lineage_position SET form = -1")
+                asking = asyncio.ensure_future(items(bench))
+                most = 0
+                while not asking.done():
+                    at_first = len(given)
+                    await asyncio.sleep(0)
+                    most = max(most, len(given) - at_first)
+                if fails_at == 99:
+                    assert {item.item_id: item for item in await asking} == expected
+                    assert most <= 3
+                else:
+                    with pytest.raises(LedgerUnavailable):
+                        await asking
+                    given.extend([1] * 200)
+                    assert {item.item_id: item for item in await items(bench)} == expected
 
     asyncio.run(scenario())
 

@@ -9,9 +9,18 @@ from typing import Any
 
 import pytest
 
-from coldframe.contract.errors import HostUnreachable, PauseKindUnsupported, SandboxExpired, WrongState
+from coldframe.contract.errors import (
+    HostUnreachable,
+    LedgerUnavailable,
+    PauseKindUnsupported,
+    SandboxExpired,
+    WrongState,
+)
+from coldframe.contract.files import AtStake
 from coldframe.contract.isolation import IsolationReport
+from coldframe.contract.ledger import LedgerEntry
 from coldframe.contract.sandbox import SandboxInfo
+from coldframe.control.ledger import Ledger
 from coldframe.control.sandbox_specs import Longest
 from tests.control.bench import AGENT, OWNER, UNTIL_GO, Bench, opened, until
 from tests.fakes import box as fake
@@ -197,14 +206,107 @@ def test_a_timer_that_would_pause_is_refused_where_that_cannot_be(
                     await bench.sandbox(idle_timeout_s=10, on_timeout="pause")
             assert bench.control.sandboxes.list(OWNER) == []
             assert await bench.host.boxes() == []
-            info = await bench.sandbox(idle_timeout_s=10, on_timeout="pause")
+            for why in (PauseKindUnsupported("not any more"), WrongState("a process in it is not to be held")):
+                info = await bench.sandbox(idle_timeout_s=10, on_timeout="pause")
 
-            async def cannot(_: object) -> None:
-                raise PauseKindUnsupported("not any more")
+                async def cannot(_: object, why: Exception = why) -> None:
+                    raise why
 
-            monkeypatch.setattr(fake.FakeBox, "pause", cannot)
+                with monkeypatch.context() as patch:
+                    patch.setattr(fake.FakeBox, "pause", cannot)
+                    await after(bench, 11)
+                assert state(bench, info) == "stopped"
+
+    asyncio.run(scenario())
+
+
+def test_a_pause_that_fails_leaves_timer_and_probe_of_the_sandbox(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            info = await bench.sandbox(idle_timeout_s=10)
+
+            async def looked_at_meanwhile(_: object) -> None:
+                assert state(bench, info) == "pausing"
+                await bench.control.timers.turn()
+                await bench.control.probe.turn()
+                raise WrongState("a process in it is not to be held")
+
+            monkeypatch.setattr(fake.FakeBox, "pause", looked_at_meanwhile)
+            with pytest.raises(WrongState):
+                await bench.control.lifecycle.pause(OWNER, info.sandbox_id)
+            assert state(bench, info) == "running"
+            assert info.sandbox_id in bench.control.sandboxes.used
             await after(bench, 11)
             assert state(bench, info) == "stopped"
+
+    asyncio.run(scenario())
+
+
+def test_what_begins_while_an_end_is_counted_is_not_ended_by_a_timer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            info = await bench.sandbox(idle_timeout_s=10)
+            count = fake.FakeBox.at_stake
+
+            async def slowly(box: fake.FakeBox) -> AtStake:
+                await bench.call(info, "write_file", AGENT, path="a", content="")
+                return await count(box)
+
+            with monkeypatch.context() as patch:
+                patch.setattr(fake.FakeBox, "at_stake", slowly)
+                await after(bench, 11)
+            assert state(bench, info) == "running"
+            await after(bench, 11)
+            assert state(bench, info) == "stopped"
+
+    asyncio.run(scenario())
+
+
+def test_a_warning_that_could_not_be_recorded_takes_no_timer_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            infos = [await bench.sandbox(idle_timeout_s=100) for _ in range(2)]
+            append = Ledger.append
+
+            def full(ledger: Ledger, kind: str, *args: Any, **more: Any) -> LedgerEntry:
+                if kind == "sandbox.expiring":
+                    raise LedgerUnavailable("no room")
+                return append(ledger, kind, *args, **more)
+
+            with monkeypatch.context() as patch:
+                patch.setattr(Ledger, "append", full)
+                await after(bench, 50)
+            await after(bench, 51)
+            await until(lambda: {state(bench, info) for info in infos} == {"stopped"})
+
+    asyncio.run(scenario())
+
+
+def test_one_that_cannot_be_ended_keeps_no_other_from_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            infos = [await bench.sandbox(idle_timeout_s=10) for _ in range(2)]
+            end = fake.FakeBox.end
+            failed: list[str] = []
+
+            async def first_fails(box: fake.FakeBox, **more: bool) -> None:
+                if not failed:
+                    failed.append(box.sandbox_id)
+                    raise OSError("no such device")
+                await end(box, **more)
+
+            monkeypatch.setattr(fake.FakeBox, "end", first_fails)
+            await after(bench, 11)
+            assert failed
+            await until(lambda: "stopped" in {state(bench, info) for info in infos if info.sandbox_id not in failed})
+            await bench.control.timers.turn()
+            await until(lambda: {state(bench, info) for info in infos} == {"stopped"})
 
     asyncio.run(scenario())
 

@@ -89,6 +89,7 @@ def test_every_relative_link_leads_somewhere() -> None:
 def test_every_promise_names_a_test_that_exists_or_says_that_there_is_none() -> None:
     rows = [line for line in TEXT["PROMISES.md"].splitlines() if re.match(r"\| \d+\.\d+ \|", line)]
     assert rows
+    assert len({row.split("|")[1] for row in rows}) == len(rows), "two promises have one number"
     for row in rows:
         proof = row.strip().strip("|").split("|")[-1]
         names = re.findall(r"`(tests/[^`]+)`", proof)

@@ -69,7 +69,7 @@ class Networked:
 
     async def contacts_until(self, event: str, count: int, name: str = "box") -> NetworkPage:
         """All records but names that were looked up, once so many are of this kind: what a program sees may be before what
-        is on record."""
+        is on record. There is no gap in them."""
         records: list[NetworkRecord] = []
 
         async def is_there() -> bool:
@@ -78,6 +78,7 @@ class Networked:
             return sum(one.event == event for one in records) >= count
 
         await until(is_there, f"{count} records `{event}`", timeout_s=30)
+        assert [one.seq for one in records] == list(range(1, len(records) + 1))
         return _without_look_ups(NetworkPage(records=tuple(records), more=False))
 
     # -- a daemon that can be killed -----------------------------------------------------------

@@ -1,6 +1,8 @@
 """Promise: what a keeper says arrives whole and in order, costs a bounded amount of memory, and is never mixed up."""
 
 import asyncio
+import contextlib
+import json
 import os
 import socket
 from collections.abc import Awaitable, Callable, Coroutine
@@ -9,8 +11,10 @@ from typing import Any
 
 import pytest
 
-from coldframe.contract.errors import NotFound
+from coldframe.contract.command import CommandSpec
+from coldframe.contract.errors import Conflict, NotFound, WrongState
 from coldframe.guest.frames import MAX_BODY_BYTES, PREFIX, encode
+from coldframe.host.box import KeeperBox
 from coldframe.host.link import SOCKET_NAME, WAITING_BYTES, Connection, Link, LinkLost
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]]
@@ -264,3 +268,35 @@ def test_too_many_who_wait_for_one_keeper_hold_up_nobody_else(tmp_path: Path) ->
         os.close(folder)
 
     asyncio.run(whole())
+
+
+@pytest.mark.parametrize("asked", [{"stdin_open": True}, {"shell_session": "build"}, {"idle_timeout_s": 1.0}])
+def test_what_a_keeper_of_an_earlier_version_would_leave_out_is_not_begun(
+    tmp_path: Path, asked: dict[str, Any]
+) -> None:
+    began: list[str] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError):
+            while True:
+                head_bytes, body_bytes = PREFIX.unpack(await reader.readexactly(PREFIX.size))
+                began.append(json.loads(await reader.readexactly(head_bytes))["op"])
+                await reader.readexactly(body_bytes)
+                said = {"code": "INVALID_ARGUMENT", "message": "unknown verb `list_shells`", "facts": {}}
+                if began[-1] == "run":
+                    said = {"code": "CONFLICT", "message": "begun", "facts": {}}
+                writer.write(encode({"error": said}))
+
+    async def steps(link: Link) -> None:
+        box = KeeperBox("box", str(tmp_path))
+        with pytest.raises(WrongState, match="earlier version"):
+            async for _ in box.run(CommandSpec(command_id="c1", shell="true", **asked)):
+                pass
+        assert began == ["ask"]
+        with pytest.raises(Conflict):
+            async for _ in box.run(CommandSpec(command_id="c1", shell="true")):
+                pass
+        assert began == ["ask", "run"]
+        box.close()
+
+    with_a_keeper(tmp_path, serve, steps)

@@ -173,8 +173,8 @@ def test_boxes_that_are_built_at_once_are_each_their_own_also_when_the_zygote_di
         await new_box(machine, "first")
         names = [f"box-{number}" for number in range(2 * AT_ONCE + 1)]
         creating = [asyncio.create_task(new_box(machine, name, agent=name)) for name in names]
-        assert machine._builder.zygote is not None
-        machine._builder.zygote.kill()
+        assert machine._builder.zygote.process is not None
+        machine._builder.zygote.process.kill()
         made = await asyncio.gather(*creating, return_exceptions=True)
         for name, box in zip(names, made, strict=True):
             if isinstance(box, BaseException):  # its order had reached the one that was killed

@@ -165,7 +165,8 @@ def test_a_stray_goes_with_its_zygote_and_with_a_sweep_and_a_box_that_lives_stay
     async def steps(machine: Machine) -> None:
         await new_box(machine)
         stray = _leave_behind(namespaces.marked_name(mark_of(machine.installation)))
-        machine._builder._end_zygote()
+        with machine._builder.zygote.turn:
+            machine._builder.zygote._end()
         assert process_start(stray) is None
         stray = _leave_behind(namespaces.marked_name(mark_of(machine.installation)))
         removed = await machine.sweep(keep_boxes={"box"}, keep_sessions={"session-box"})

@@ -85,7 +85,6 @@ def test_what_a_rule_allows_is_reached_and_the_rest_is_not_and_both_are_on_recor
         done = await made.run(shell)
         assert done.stdout.splitlines() == [ANSWER] * 3 + ["refused"] * 4 + ["unsent"], done.stderr
         page = await made.contacts_until("ended", 3)
-        assert [one.seq for one in page.records] == list(range(1, len(page.records) + 1))
         counted = Counter(told(page))
         assert counted["begun", SITE, 443, Outcome.ALLOW] == counted["ended", SITE, 443, Outcome.ALLOW] == 3
         assert counted["denied", "93.184.215.14", 80, Outcome.DENY] == 1
@@ -410,7 +409,6 @@ def test_a_broker_that_is_killed_lets_nothing_out_and_the_next_one_goes_on_witho
         assert ANSWER in (await made.run(TRY)).stdout  # it waited for the next broker
         assert brokers_of(os.getpid()) != [broker]
         page = await made.contacts_until("ended", 2)
-        assert [one.seq for one in page.records] == list(range(1, len(page.records) + 1))
         ends = {one.contact.rule_id: one.contact for one in page.records if one.event == "ended" and one.contact}
         assert (ends["plain"].ended, ends["plain"].is_partial) == ("the broker ended", True)
 
@@ -443,7 +441,6 @@ def test_a_daemon_that_is_killed_is_followed_by_one_that_serves_the_box_once_it_
             await made.host.raise_taint("box", Label.PUBLIC)
             assert (await waiting).stdout == "some text"
         page = await made.contacts_until("ended", 3)
-        assert [one.seq for one in page.records] == list(range(1, len(page.records) + 1))
         ends = [one.contact.ended for one in page.records if one.event == "ended" and one.contact]
         assert "the host daemon ended" in ends
         # what a program has remembered leads to no other name

@@ -296,7 +296,7 @@ def test_cancelling_ends_every_process_of_the_command_once_and_leaves_its_neighb
     assert "rest:tok_" in info.status.message
     assert job.output() == b"part\n"
     assert [change.path for change in info.result.files.changes] == ["made"]
-    assert [one.command_id for one in sandbox.processes()] == [neighbour.id]
+    wait_until(lambda: [one.command_id for one in sandbox.processes()] == [neighbour.id], "only the neighbour is left")
     job.cancel()
     assert job.info() == info
     assert neighbour.info().state == "running"
@@ -348,7 +348,8 @@ time.sleep(600)
     assert all(one.command_id for one in found.values())
     job.cancel()
     ended(job)
-    assert [one.command_line for one in sandbox.processes()] == ["sleep 601"]
+    # What was killed is listed until the first process of the box has waited for it.
+    wait_until(lambda: [one.command_line for one in sandbox.processes()] == ["sleep 601"], "only the other is left")
 
 
 def test_input_is_judged_as_a_call_of_the_command_and_recorded_whether_it_goes_or_not(

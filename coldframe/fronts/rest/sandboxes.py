@@ -1,6 +1,6 @@
 """Sandboxes: made, looked at, paused, stopped, ended."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field
 from starlette.requests import Request
@@ -26,6 +26,7 @@ from coldframe.fronts.rest.json_routes import JsonRoute
 from coldframe.fronts.rest.request import caller_of, control_of
 
 MOST_LISTED = 10_000
+Shown = TypeVar("Shown", bound=SandboxInfo)
 
 
 async def create_sandbox(request: Request, spec: SandboxSpec) -> SandboxInfo:
@@ -65,7 +66,7 @@ async def get_sandbox(request: Request) -> SandboxInfo:
     return _shown(request, _sandboxes(request).get(caller_of(request), request.path_params["sandbox_id"]))
 
 
-async def pause_sandbox(request: Request, asked: PauseRequest) -> SandboxInfo:
+async def pause_sandbox(request: Request, asked: PauseRequest) -> SandboxEnd:
     """Hold its processes still with their memory and connections, or end them and keep its files."""
     sandbox_id = request.path_params["sandbox_id"]
     return _shown(request, await _lifecycle(request).pause(caller_of(request), sandbox_id, asked.kind))
@@ -86,7 +87,7 @@ class Ending(Model):
 async def stop_sandbox(request: Request, ending: Ending) -> SandboxEnd:
     """End its processes, and keep its files, records and session for `start`. The answer says what was lost."""
     sandbox_id = request.path_params["sandbox_id"]
-    return await _lifecycle(request).stop(caller_of(request), sandbox_id, dry_run=ending.dry_run)
+    return _shown(request, await _lifecycle(request).stop(caller_of(request), sandbox_id, dry_run=ending.dry_run))
 
 
 async def start_sandbox(request: Request) -> SandboxInfo:
@@ -144,7 +145,7 @@ def _lifecycle(request: Request) -> Lifecycle:
     return control_of(request).lifecycle
 
 
-def _shown(request: Request, info: SandboxInfo) -> SandboxInfo:
+def _shown(request: Request, info: Shown) -> Shown:
     return control_of(request).timers.shown(info)
 
 
@@ -156,7 +157,7 @@ ROUTES = (
     JsonRoute("GET", _ALL, list_sandboxes, list[SandboxInfo], query=Listed),
     JsonRoute("GET", _ONE, get_sandbox, SandboxInfo),
     JsonRoute("DELETE", _ONE, terminate_sandbox, SandboxEnd, query=Ending),
-    JsonRoute("POST", _ONE + "/pause", pause_sandbox, SandboxInfo, body=PauseRequest),
+    JsonRoute("POST", _ONE + "/pause", pause_sandbox, SandboxEnd, body=PauseRequest),
     JsonRoute("POST", _ONE + "/resume", resume_sandbox, SandboxInfo),
     JsonRoute("POST", _ONE + "/stop", stop_sandbox, SandboxEnd, query=Ending),
     JsonRoute("POST", _ONE + "/start", start_sandbox, SandboxInfo),

@@ -64,6 +64,8 @@ browser opens some hundred."""
 MOST_INTERCEPTED = 256
 """Of these: TLS on both sides takes some hundred KiB of memory for each."""
 MOST_LONG_LOOK_UPS = 64
+MOST_REPLIES = 1024
+"""Of one box to look-ups, that wait for the record. Whoever asks beyond that hears nothing, and asks again."""
 MOST_VERDICTS = 1024
 """About destinations, that are remembered of one box."""
 BATCH = 64
@@ -225,7 +227,8 @@ class _BoxWay:
         self._begun: set[str] = set()
         self._unknown: set[str] = set()
         """Denied attempts that were told, of which nobody has asked yet whether it is known whose they are."""
-        self._look_ups = LookUps(self._tell_look_up, self._loop.time)
+        self._look_ups = LookUps(self._tell_look_up, self._loop.time, self._renew_look_up)
+        self._replies = 0
         self._summing: asyncio.TimerHandle | None = None
         self._judged_by: tuple[NetworkRules | None, Origin] = (None, origin)
         self._verdicts: dict[object, NetworkVerdict] = {}
@@ -269,6 +272,7 @@ class _BoxWay:
     async def finished(self) -> None:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tell_sums()
+        await self._look_ups.tell_rest()
 
     # -- connections ---------------------------------------------------------------------------
 
@@ -409,6 +413,8 @@ class _BoxWay:
                 return
             except OSError:
                 return
+            if self._replies >= MOST_REPLIES:
+                continue  # whoever asked asks again
             found = answer_query(question, self._pool, self._is_known)
             if found.reply is None:
                 continue
@@ -417,7 +423,8 @@ class _BoxWay:
             if waits_for is None:
                 _reply_now(resolver, found.reply, whom)
             else:
-                self._start(self._reply_later(resolver, found.reply, whom, waits_for), lambda: None)
+                self._replies += 1
+                self._start(self._reply_later(resolver, found.reply, whom, waits_for), self._end_reply)
 
     def _look_up(
         self, found: Lookup, protocol: str, server: Destination, source: Source
@@ -451,6 +458,13 @@ class _BoxWay:
             reply = fail(reply)
         if not self._is_closed:
             _reply_now(resolver, reply, whom)
+
+    def _end_reply(self) -> None:
+        self._replies -= 1
+
+    def _renew_look_up(self, contact: EgressContact) -> EgressContact:
+        now = self._broker.clock()
+        return replace(contact, id=self._broker.new_id(), began_at=now, ended_at=now, source=None)
 
     async def _tell_look_up(self, contact: EgressContact) -> None:
         self._denials.spend()

@@ -64,6 +64,8 @@ class Docket:
         """Whether something was let through."""
         self._passage = passage
         self._beginning = asyncio.Lock()
+        self._allowing = 0
+        """Requests that are allowed, on their way to the record: one that is denied meanwhile does not speak for the connection."""
         self._path_characters = 0
         self._entered = 0
         self._announced = 0
@@ -111,8 +113,18 @@ class Docket:
     async def record(self, entry: Entry) -> None:
         """Raises Denied. Until something is let through, the connection is on record as denied."""
         contact, request = self._passage.contact, entry.request
-        if not self.has_passed:
+        is_allowed = request.outcome is Outcome.ALLOW
+        if not self.has_passed and (is_allowed or not self._allowing):
             contact.outcome, contact.rule_id, contact.reason = request.outcome, request.rule_id, request.reason
+        self._allowing += is_allowed
+        try:
+            await self._put_on_record(entry)
+        finally:
+            self._allowing -= is_allowed
+        self.has_passed = self.has_passed or entry.request.outcome is Outcome.ALLOW
+
+    async def _put_on_record(self, entry: Entry) -> None:
+        contact, request = self._passage.contact, entry.request
         verdict = NetworkVerdict(contact.outcome, contact.rule_id, contact.reason, label=request.label)
         handle = entry.handle if entry.refusal is None else None
         async with self._beginning:
@@ -126,7 +138,6 @@ class Docket:
         if entry.place is None:
             entry.place = len(contact.requests)
             await self._passage.tell(request)
-        self.has_passed = self.has_passed or request.outcome is Outcome.ALLOW
 
     async def _ask_secret(self, entry: Entry, handle: Found) -> None:
         """Before it is on record, since that says which credential was put in, or why none."""

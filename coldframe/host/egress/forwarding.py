@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from coldframe.host.egress.bodies import BodyInvalid, BodySent, ChunkReader, chunk
+from coldframe.host.egress.carry import reset
 from coldframe.host.egress.dial import DialFailed
 from coldframe.host.egress.handles import SentSecrets, Swap, ask_legibly
 from coldframe.host.egress.passage import Denied, Passage
@@ -246,8 +247,12 @@ class Forwarding:
             passage.count(self._server)
             return self._server, False
         handshake, self._handshake = self._handshake, None
-        handshake = handshake or Handshake(self._trust, str(passage.destination))
-        server = self._server = TlsStream(outer, handshake)
+        try:
+            server = TlsStream(outer, handshake or Handshake(self._trust, str(passage.destination)))
+        except (ssl.SSLError, ValueError) as error:
+            reset(outer)
+            raise ServerFailed(f"no handshake with the server: {describe(error)}") from error
+        self._server = server
         passage.count(server)
         try:
             async with asyncio.timeout(HANDSHAKE_S):

@@ -116,26 +116,37 @@ class SentSecrets:
 
     def __init__(self) -> None:
         self._forms: dict[bytes, bytes] = {}
+        """Made anew with each: whoever goes by it sees that there are more."""
 
     def __bool__(self) -> bool:
         return bool(self._forms)
 
     def add(self, swap: Swap) -> None:
-        self._forms |= swap.forms()
+        if not swap.forms().items() <= self._forms.items():
+            self._forms = {**self._forms, **swap.forms()}
 
     def scrubber(self) -> "Scrubber | None":
         """For one answer; None if there is nothing to look for."""
-        return Scrubber(self._forms.copy()) if self._forms else None
+        return Scrubber(self._forms) if self._forms else None
+
+    def renewed(self, scrubber: "Scrubber | None") -> "Scrubber | None":
+        """That of an answer that goes on; another one if more was sent meanwhile, which has what that one holds back."""
+        if scrubber is None or scrubber.forms is not self._forms:
+            renewed = self.scrubber()
+            if renewed is not None and scrubber is not None:
+                renewed.hold(scrubber.finish())
+            return renewed
+        return scrubber
 
 
 class Scrubber:
     """Takes secrets out of bytes that come in pieces, over their borders too."""
 
-    __slots__ = ("_forms", "_held", "_pattern")
+    __slots__ = ("_held", "_pattern", "forms")
 
     def __init__(self, forms: dict[bytes, bytes]) -> None:
         """*forms*: what takes the place of each."""
-        self._forms = forms
+        self.forms = forms
         self._pattern = re.compile(b"|".join(re.escape(form) for form in sorted(forms, key=len, reverse=True)))
         self._held = b""
 
@@ -145,12 +156,16 @@ class Scrubber:
         kept = 0
         parts: list[bytes] = []
         for found in self._pattern.finditer(data):
-            parts += (data[kept : found.start()], self._forms[found.group()])
+            parts += (data[kept : found.start()], self.forms[found.group()])
             kept = found.end()
         start = self._start_of_rest(data, kept)
         parts.append(data[kept:start])
         self._held = data[start:]
         return b"".join(parts)
+
+    def hold(self, data: bytes) -> None:
+        """What comes is behind this."""
+        self._held += data
 
     def finish(self) -> bytes:
         """What was held back: the end has come, so it was no secret."""
@@ -158,7 +173,7 @@ class Scrubber:
         return held
 
     def scrub(self, whole: bytes) -> bytes:
-        return self._pattern.sub(lambda found: self._forms[found.group()], whole)
+        return self._pattern.sub(lambda found: self.forms[found.group()], whole)
 
     def scrub_headers(self, headers: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
         return [(self.scrub(name), self.scrub(value)) for name, value in headers]
@@ -166,7 +181,7 @@ class Scrubber:
     def _start_of_rest(self, data: bytes, kept: int) -> int:
         """Where the longest end begins that could be the beginning of a form."""
         first = len(data)
-        for form in self._forms:
+        for form in self.forms:
             at = max(kept, len(data) - len(form) + 1)
             while (at := data.find(form[:1], at)) >= 0 and at < first:
                 if form.startswith(data[at:]):

@@ -20,6 +20,7 @@ import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
+from itertools import islice
 from typing import NamedTuple
 
 from coldframe.host.claims import read_claim
@@ -160,7 +161,9 @@ def _find_socket(
         for answer in _ask(diagnosis, family, socket.IPPROTO_UDP, _PORTS.pack(source[1], 0) + bytes(32), _DUMP):
             if answer[_PORTS_AT : _PORTS_AT + 2] == _PORTS.pack(source[1], 0)[:2]:
                 found.add(_read_answer(answer))
-    return found.pop() if len(found) == 1 else None
+                if len(found) > 1:  # as many as there may be that share it
+                    return None
+    return found.pop() if found else None
 
 
 def _read_answer(answer: bytes) -> _Socket | None:
@@ -188,24 +191,28 @@ def _ask(diagnosis: socket.socket, family: int, protocol: int, wanted: bytes, fl
             length, kind, _, answered, _ = _HEAD.unpack_from(message, place)
             if length < _HEAD.size:
                 return
-            if answered == number:
-                if kind != _BY_FAMILY:
-                    return  # over, or an error
-                if length >= _HEAD.size + _FAMILY_BYTES:
-                    yield message[place + _HEAD.size : place + length]
-                if not flags:
-                    return
+            if answered != number:
+                break  # the rest of an answer that nobody has read to its end: nothing else is in that message
+            if kind != _BY_FAMILY:
+                return  # over, or an error
+            if length >= _HEAD.size + _FAMILY_BYTES:
+                yield message[place + _HEAD.size : place + length]
+            if not flags:
+                return
             place += (length + 3) & ~3
 
 
 def _find_file(pid: int, wanted: str, most: int) -> tuple[str | None, int]:
     """Where the process has that open, and how many files were looked at."""
-    folder = f"/proc/{pid}/fd"
+    folder, listed = f"/proc/{pid}/fd", MOST_LOOKS * _LISTED_AS_ONE
     try:
-        numbers = os.listdir(folder)
+        with os.scandir(folder) as entries:  # of a million, no more are read than are looked through
+            numbers = [entry.name for entry in islice(entries, listed)]
     except OSError:
         return None, 1
     looked = 1 + len(numbers) // _LISTED_AS_ONE
+    if len(numbers) == listed:
+        return None, looked
     for number in numbers[: -most - 1 : -1]:
         looked += 1
         if _target_of(f"{folder}/{number}") == wanted:

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from coldframe.contract.policy import Label, Outcome
 from coldframe.host.egress import messages
@@ -298,7 +298,8 @@ class Life:
         reached = contact
         if request is not None:
             reached = replace(contact, label=labels.join(contact.label, request.label), requests=[request])
-        self._put_on_record(contact.id, reached, record, contact, None)
+        waiting = contact if request is None else replace(contact, requests=[request])
+        self._put_on_record(contact.id, reached, record, waiting, None)
 
     def _request(self, requested: Requested) -> None:
         contact = self._begun.get(requested.contact_id)
@@ -415,11 +416,8 @@ class Life:
             raise MessageInvalid("a look-up that is none, or was not answered")
         if contact.dialled is not None or contact.sent_bytes or contact.received_bytes or contact.requests:
             raise MessageInvalid("a look-up that went somewhere")
-        if contact.sandbox_id not in self._boxes:
-            if contact.sandbox_id not in self.leaving:
-                raise MessageInvalid("a look-up of a box that it was not given")
-            self._acknowledge(contact.id, "the box has no way out any more")
-            return
+        if contact.sandbox_id not in self._boxes and contact.sandbox_id not in self.leaving:
+            raise MessageInvalid("a look-up of a box that it was not given")
         contact = self._with_holder(contact)
         self._record(contact.id, lambda: self._lineage.look_up(contact))
 
@@ -439,20 +437,14 @@ class Life:
 
     def _deny(self, pending: _Pending, now: datetime) -> None:
         """It waited when the broker ended, so nothing has come of it."""
-        denied = pending.contact if pending.request is None else pending.request
-        denied = replace(
-            denied,
-            outcome=Outcome.DENY,
-            rule_id="network:journal",
-            reason="the broker ended before it was on record",
-        )
-        if isinstance(denied, EgressContact):
-            self._close(replace(denied, ended="denied", ended_at=now))
-        else:
-            try:
-                self._lineage.request(pending.contact, denied)
-            except LineageLost as error:
-                _log.error("a denied request of contact %s is not on record: %s", pending.contact.id, error)
+        if pending.request is None:
+            contact = replace(pending.contact, requests=[_unrecorded(one) for one in pending.contact.requests])
+            self._close(replace(_unrecorded(contact), ended="denied", ended_at=now))
+            return
+        try:
+            self._lineage.request(pending.contact, _unrecorded(pending.request))
+        except LineageLost as error:
+            _log.error("a denied request of contact %s is not on record: %s", pending.contact.id, error)
 
     def _count(self, counts: list[tuple[str, int, int]]) -> None:
         for contact_id, sent_bytes, received_bytes in counts:
@@ -466,6 +458,14 @@ class Life:
         if box is None:
             raise MessageInvalid("a name of a box that it was not given")
         box.take_name(named)
+
+
+_Decided = TypeVar("_Decided", EgressContact, EgressRequest)
+
+
+def _unrecorded(one: _Decided) -> _Decided:
+    reason = "the broker ended before it was on record"
+    return replace(one, outcome=Outcome.DENY, rule_id="network:journal", reason=reason)
 
 
 def _held_as(contact: EgressContact, known: EgressContact) -> EgressContact:

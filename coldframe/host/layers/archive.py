@@ -33,6 +33,8 @@ _LARGEST_FILE = 1 << 44
 """What ext4 can hold; a hole costs nothing and says nothing."""
 _LARGEST_ATTRIBUTE = 64 * 1024
 _LONGEST_TARGET = 4095
+_MOST_HELD_BYTES = 256 * 1024 * 1024
+"""Of names, and of attributes of directories, which are kept in memory up to the end of an import."""
 _TYPES = {
     stat.S_IFREG: tape.FILE,
     stat.S_IFDIR: tape.DIRECTORY,
@@ -263,6 +265,7 @@ class _Unpacking:
         self._caps = caps
         self._kinds: dict[bytes, bytes] = {}
         """Type of everything that was made, by its path."""
+        self._held_bytes = 0
         self.draft = Draft(target)
         self.tally = _Tally(lambda line: None)
 
@@ -323,6 +326,11 @@ class _Unpacking:
             raise _too_much("entries", self._caps.entries, entries)
         if data > self._caps.data_bytes:
             raise _too_much("bytes", self._caps.data_bytes, data)
+        self._held_bytes += len(member.name)
+        if member.type == tape.DIRECTORY:
+            self._held_bytes += sum(len(name) + len(value) for name, value in member.attributes.items())
+        if self._held_bytes > _MOST_HELD_BYTES:
+            raise _too_much("bytes of names and attributes", _MOST_HELD_BYTES, self._held_bytes)
         if member.size > _LARGEST_FILE:
             raise SnapshotCorrupt("a file of the archive is larger than any file system holds")
 
@@ -330,7 +338,13 @@ class _Unpacking:
         if member.attributes and member.type not in (tape.FILE, tape.DIRECTORY):
             raise SnapshotCorrupt(f"`{os.fsdecode(path)}` has attributes, and is neither a file nor a directory")
         for name, value in member.attributes.items():
-            if not _travels(name) or b"\0" in name or len(name) > 255 or len(value) > _LARGEST_ATTRIBUTE:
+            if (
+                not _travels(name)
+                or name == b"user."
+                or b"\0" in name
+                or len(name) > 255
+                or len(value) > _LARGEST_ATTRIBUTE
+            ):
                 raise SnapshotCorrupt(f"`{os.fsdecode(path)}` has an attribute that no export has")
 
     def _make_file(self, path: bytes, member: tape.Member, facts: Facts) -> str:

@@ -14,6 +14,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from coldframe.contract.errors import TooLarge
 from coldframe.guest.paths import DIRECTORY, open_unlinked
@@ -55,20 +56,17 @@ class Branch:
     """
 
     def __init__(self, path: str | bytes) -> None:
-        self._root = os.open(path, _READ_DIRECTORY)  # ours, and never closed to us
+        self._root, self._top_opened_up = _enter(None, path)
         self._at_hand: OrderedDict[bytes, int] = OrderedDict()
-        self._opened_up: list[int] = []
-        """Descriptors of directories that are closed to us by rights."""
+        self._opened_up: set[bytes] = set()
+        """Those of them that are closed to us by rights."""
 
     def close(self) -> None:
-        for held in self._at_hand.values():
-            os.close(held)
-        self._at_hand.clear()
-        while self._opened_up:
-            held = self._opened_up.pop()
-            _closed.leave(held)
-            os.close(held)
+        while self._at_hand:
+            self._put_away()
         if self._root >= 0:
+            if self._top_opened_up:
+                _closed.leave(self._root)
             os.close(self._root)
             self._root = -1
 
@@ -79,7 +77,7 @@ class Branch:
         self.close()
 
     def top(self) -> os.stat_result:
-        return os.fstat(self._root)
+        return _closed.by_rights(os.fstat(self._root))
 
     def directory(self, path: bytes) -> int:
         """A borrowed descriptor of the directory *path*, which can be listed.
@@ -97,33 +95,41 @@ class Branch:
         if path.count(b"/") >= MOST_LEVELS:
             raise TooLarge(f"directories are nested deeper than {MOST_LEVELS:,} levels")
         above, name = split(path)
-        near = self._at_hand.get(above) if above else self._root
-        if near is not None:
-            held = self._enter_below(near, name)
-        else:
-            parent = open_unlinked(self._root, above, DIRECTORY)
-            try:
-                held = self._enter_below(parent, name)
-            finally:
-                os.close(parent)
+        try:
+            held, opened_up = self._open_below(above, name)
+        except PermissionError:
+            if os.geteuid() == 0:
+                raise
+            for end in (at for at, byte in enumerate(path) if byte == ord("/")):
+                self.directory(path[:end])  # what is closed on the way is opened up no longer than the next step takes
+            held, opened_up = self._open_below(above, name)
         self._at_hand[path] = held
+        if opened_up:
+            self._opened_up.add(path)
         if len(self._at_hand) > _AT_HAND:
-            os.close(self._at_hand.popitem(last=False)[1])
+            self._put_away()
         return held
 
-    def _enter_below(self, parent: int, name: bytes) -> int:
-        if os.geteuid() == 0:
-            return os.open(name, _READ_DIRECTORY, dir_fd=parent)
-        held = os.open(name, DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+    def _open_below(self, above: bytes, name: bytes) -> tuple[int, bool]:
+        """A descriptor, and whether the directory was opened up for it."""
+        near = self._at_hand.get(above) if above else self._root
+        if near is not None:
+            return _enter(near, name)
+        parent = open_unlinked(self._root, above, DIRECTORY)
         try:
-            self._enter(held)
-            return os.open(name, _READ_DIRECTORY, dir_fd=parent)
+            return _enter(parent, name)
+        finally:
+            os.close(parent)
+
+    def _put_away(self) -> None:
+        """What was asked for least recently."""
+        path, held = self._at_hand.popitem(last=False)
+        try:
+            if path in self._opened_up:
+                self._opened_up.remove(path)
+                _closed.leave(held)
         finally:
             os.close(held)
-
-    def _enter(self, directory: int) -> None:
-        if os.geteuid() != 0 and _closed.enter(directory):
-            self._opened_up.append(os.dup(directory))
 
     def status(self, path: bytes) -> os.stat_result | None:
         """Of the name itself; None if there is none, also where something else than a directory is in the way."""
@@ -131,7 +137,7 @@ class Branch:
             return self.top()
         above, name = split(path)
         try:
-            return os.stat(name, dir_fd=self.directory(above), follow_symlinks=False)
+            return _closed.by_rights(os.stat(name, dir_fd=self.directory(above), follow_symlinks=False))
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
@@ -145,7 +151,7 @@ class Branch:
         found = []
         for name in sorted(map(os.fsencode, os.listdir(here))):
             try:
-                found.append((name, os.stat(name, dir_fd=here, follow_symlinks=False)))
+                found.append((name, _closed.by_rights(os.stat(name, dir_fd=here, follow_symlinks=False))))
             except FileNotFoundError:
                 continue  # the layer of a sandbox that runs
         return found
@@ -235,10 +241,21 @@ class _Closed:
             mode, readers = self._open.get(key, (stat.S_IMODE(status.st_mode), 0))
             if mode & _NEEDED == _NEEDED:
                 return False
-            self._open[key] = mode, readers + 1
             if not readers:
                 os.chmod(f"/proc/self/fd/{directory}", mode | _NEEDED)
+            self._open[key] = mode, readers + 1
             return True
+
+    def by_rights(self, status: os.stat_result) -> os.stat_result:
+        """What it would be if nobody read in it now."""
+        if not self._open:
+            return status
+        with self.lock:
+            mode, _ = self._open.get((status.st_dev, status.st_ino), (None, 0))
+        if mode is None:
+            return status
+        parts: Any = status.__reduce__()[1]  # with the exact times, which its numbers alone do not have
+        return os.stat_result((stat.S_IFMT(status.st_mode) | mode, *parts[0][1:]), parts[1])
 
     def leave(self, directory: int) -> None:
         status = os.fstat(directory)
@@ -252,6 +269,23 @@ class _Closed:
 
 
 _closed = _Closed()
+
+
+def _enter(parent: int | None, name: str | bytes) -> tuple[int, bool]:
+    """A descriptor of a directory that can be listed, and whether the directory was opened up for it."""
+    if os.geteuid() == 0:
+        return os.open(name, _READ_DIRECTORY, dir_fd=parent), False
+    held = os.open(name, DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+    try:
+        opened_up = _closed.enter(held)
+        try:
+            return os.open(b".", _READ_DIRECTORY, dir_fd=held), opened_up
+        except BaseException:
+            if opened_up:
+                _closed.leave(held)
+            raise
+    finally:
+        os.close(held)
 
 
 def _open_even_if_closed(parent: int, name: bytes, flags: int) -> int:

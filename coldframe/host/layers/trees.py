@@ -83,7 +83,7 @@ class Trees:
         """The draft is a layer from now on, and on disk if it is sealed."""
         if sealed:
             self._mark_sealed(os.path.join(self.drafts, tree))
-            _sync_all(self.draft_files(tree))
+            _sync_all(self.drafts)  # its own top may be closed to us
         os.rename(os.path.join(self.drafts, tree), self.place(tree))
 
     def strip_draft(self, tree: str, paths: Collection[bytes]) -> None:

@@ -6,11 +6,13 @@ the machine's own and no system's is taken out again: machine id, keys of a secu
 
 import os
 import shutil
+import stat
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from coldframe.contract.errors import IsolationUnavailable, Unavailable
+from coldframe.guest.paths import open_unlinked
 from coldframe.host.templates.id_range import IdRange, start_in_range
 
 PROGRAM = "mmdebstrap"
@@ -20,6 +22,9 @@ PACKAGES = ("bash", "ca-certificates", "curl", "git", "less", "procps", "python3
 USER_ID = 1000
 EPOCH_S = 1_700_000_000
 """What steps of a build that write down a time are told it is, so that the same packages make the same system."""
+MOST_STATUS = 64 * 1024 * 1024
+"""Characters of the list of installed packages."""
+_STATUS = b"var/lib/dpkg/status"
 KEPT_LINES = 8
 """Of what it said, in the error."""
 
@@ -111,16 +116,43 @@ def build(
 
 
 def packages(root: str) -> list[Package]:
-    """What is installed in a system, by name."""
+    """What is installed in a system, by name. The system was made by programs of others, so no link in it is followed.
+
+    Raises Unavailable: it does not say so.
+    """
     found = []
-    with open(os.path.join(root, "var/lib/dpkg/status"), encoding="utf-8") as status:
-        for paragraph in status.read().split("\n\n"):
-            fields = dict(
-                line.split(": ", 1) for line in paragraph.splitlines() if ": " in line and not line.startswith(" ")
-            )
-            if fields.get("Status", "").endswith(" installed"):
-                found.append(Package(fields["Package"], fields["Version"], fields["Architecture"]))
+    for paragraph in _read_status(root).split("\n\n"):
+        fields = dict(
+            line.split(": ", 1) for line in paragraph.splitlines() if ": " in line and not line.startswith(" ")
+        )
+        if fields.get("Status", "").endswith(" installed"):
+            found.append(Package(*(fields.get(name, "") for name in ("Package", "Version", "Architecture"))))
     return sorted(found)
+
+
+def _read_status(root: str) -> str:
+    top = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        file = open_unlinked(top, _STATUS, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError as error:
+        raise _no_packages(error.strerror or str(error)) from error
+    finally:
+        os.close(top)
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise _no_packages("it is no file")
+    with open(file, encoding="utf-8", errors="replace") as status:
+        text = status.read(MOST_STATUS + 1)
+    if len(text) > MOST_STATUS:
+        raise _no_packages("it is too long")
+    return text
+
+
+def _no_packages(reason: str) -> Unavailable:
+    return Unavailable(
+        f"the system does not tell its packages: {os.fsdecode(_STATUS)}: {reason}",
+        hint="one of the packages has changed it; build without it",
+    )
 
 
 def _names_packages(path: str) -> bool:

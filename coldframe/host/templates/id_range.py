@@ -22,7 +22,7 @@ FIRST_UID = 2_097_152
 """Of a root installation: above the users of workspaces (`workspaces.py`), far above people, services and subordinate ids."""
 ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8", "HOME": "/"}
 _JOIN = (
-    "import ctypes, os, sys; "
+    "import ctypes, os, select, sys; "
     "libc = ctypes.CDLL(None, use_errno=True); "
     "kinds = 0x10000000 | 0x20000 | 0x20000000; "  # user, mount and process id namespaces
     "libc.unshare(kinds) == 0 or sys.exit('no namespaces: ' + os.strerror(ctypes.get_errno())); "
@@ -30,8 +30,11 @@ _JOIN = (
     "os.setresgid(0, 0, 0); os.setresuid(0, 0, 0); os.setgroups([]); "
     "output, errors = map(int, sys.argv[1].split(',')); "
     "os.dup2(os.open('/dev/null', os.O_RDWR), 0); os.dup2(output, 1); os.dup2(errors, 2); "
+    "reading, writing = os.pipe(); "
     "child = os.fork(); "  # the first of the new process ids: all that it starts ends with it
-    "child or (libc.prctl(1, 9, 0, 0, 0), os.execvp(sys.argv[2], sys.argv[2:])); "
+    # It ends with this one. If this one has ended before it could ask for that, the pipe is at its end.
+    "child or (os.close(writing), libc.prctl(1, 9, 0, 0, 0), select.select([reading], [], [], 0)[0] and os._exit(1), "
+    "os.execvp(sys.argv[2], sys.argv[2:])); "
     "sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) & 0xFF)"
 )
 
@@ -133,7 +136,8 @@ def _run_beside_own(ids: IdRange, program: Sequence[str]) -> None:
 
 
 def _map(pid: int, ids: IdRange, *, beside_own: bool) -> None:
-    assert not (beside_own and os.getuid() == 0), "whoever can be the host's root holds the host"
+    if beside_own and os.getuid() == 0:
+        raise Internal("root is never mapped beside a range: whoever can be the host's root holds the host")
     for kind, first, own in (("uid", ids.first_uid, os.getuid()), ("gid", ids.first_gid, os.getgid())):
         lines = [(0, first, ids.size), *([(ids.size, own, 1)] if beside_own else [])]
         if os.getuid() == 0:

@@ -145,8 +145,7 @@ class Templates:
             try:
                 yield path
             finally:
-                if os.path.isdir(path):
-                    _clear(path, ids)
+                _clear(path, ids)
 
 
 @contextmanager
@@ -167,6 +166,8 @@ def _held(path: str) -> Iterator[bool]:
 
 
 def _clear(path: str, ids: IdRange) -> None:
+    if not os.path.isdir(path):  # it was finished, or removed, just before
+        return
     remove_in_range(os.path.join(path, "root"), ids)
     for name in os.listdir(path):
         os.unlink(os.path.join(path, name))

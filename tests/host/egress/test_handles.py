@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from coldframe.contract.credential import HANDLE
-from coldframe.host.egress.handles import Found, HandleMisused, Swap, find_handle, is_legible
+from coldframe.host.egress.handles import Found, HandleMisused, SentSecrets, Swap, find_handle, is_legible
 
 A = "cfh_" + "a1" * 24
 B = "cfh_" + "b2" * 24
@@ -180,3 +180,24 @@ def test_an_answer_is_not_asked_for_in_parts_between_which_the_secret_could_be_c
     assert found is not None
     names = [name for name, _ in Swap(found, SECRET).put_in(headers)]
     assert names == [b"authorization", b"accept", b"accept-encoding"]
+
+
+def test_an_answer_that_had_begun_is_searched_for_what_is_sent_meanwhile_too() -> None:
+    first, second = f"cfh_{'a' * 43}", f"cfh_{'b' * 43}"
+
+    def swap(handle: str, secret: str) -> Swap:
+        return Swap(Found(handle, "authorization: Bearer {secret}", 0, is_basic=False), secret)
+
+    sent = SentSecrets()
+    assert sent.renewed(None) is None
+    sent.add(swap(first, "first-secret"))
+    scrubber = sent.renewed(None)
+    assert scrubber is not None
+    assert scrubber.feed(b"one first-") == b"one "
+    assert sent.renewed(scrubber) is scrubber
+    sent.add(swap(first, "first-secret"))
+    assert sent.renewed(scrubber) is scrubber
+    sent.add(swap(second, "second-secret"))
+    later = sent.renewed(scrubber)
+    assert later is not None
+    assert later.feed(b"secret, second-secret") + later.finish() == f"{first}, {second}".encode()

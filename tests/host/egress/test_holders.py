@@ -6,12 +6,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
+from types import SimpleNamespace
 
 import pytest
 
 from coldframe.host.claims import SLOTS, Claims, read_claim
 from coldframe.host.egress.arrivals import NETLINK_SOCK_DIAG
-from coldframe.host.egress.holders import MOST_LOOKS_OF_PROCESS, Holder, Holders
+from coldframe.host.egress.holders import MOST_LOOKS, MOST_LOOKS_OF_PROCESS, UNKNOWN_PROGRAM, Holder, Holders
 
 HOLD = """
 import socket, sys
@@ -111,3 +112,54 @@ def test_a_group_is_claimed_by_one_command_after_the_other_and_what_is_no_claim_
         file.seek(2 * 128)
         file.write(b"c2 ../../x\n")
     assert read_claim(records, "c2") is None
+
+
+def test_of_a_process_with_a_million_files_only_as_many_are_listed_as_are_looked_through(
+    diagnosis: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = 0
+
+    class Counted:
+        """As `os.scandir` for a process that has no end of files."""
+
+        def __enter__(self) -> Iterator[SimpleNamespace]:
+            return self._entries()
+
+        def __exit__(self, *_: object) -> None:
+            return
+
+        def _entries(self) -> Iterator[SimpleNamespace]:
+            nonlocal read
+            for number in range(1 << 20):
+                read += 1
+                yield SimpleNamespace(name=str(number))
+
+    with ExitStack() as opened:
+        server = opened.enter_context(socket.create_server(("127.0.0.1", 0)))
+        program = _started(opened, "tcp", server.getsockname()[1], "pass")
+        assert program.stdout is not None
+        source = ("127.0.0.1", int(program.stdout.readline()))
+        monkeypatch.setattr(os, "scandir", lambda _: Counted())
+        assert Holders(os.getpid(), os.getpid(), {}, "/nowhere").find(
+            diagnosis, "tcp", source, server.getsockname()
+        ) == Holder(UNKNOWN_PROGRAM)
+        assert 0 < read <= 16 * MOST_LOOKS
+
+
+def test_many_sockets_on_one_port_are_unknown_and_leave_the_next_question_its_answer(diagnosis: socket.socket) -> None:
+    with ExitStack() as opened:
+        shared: list[socket.socket] = []
+        for _ in range(300):  # more than one message of the kernel holds
+            one = opened.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            one.bind(("127.0.0.1", shared[0].getsockname()[1] if shared else 0))
+            shared.append(one)
+        server = opened.enter_context(socket.create_server(("127.0.0.1", 0)))
+        program = _started(opened, "tcp", server.getsockname()[1], "pass")
+        assert program.stdout is not None
+        source = ("127.0.0.1", int(program.stdout.readline()))
+        holders = Holders(os.getpid(), os.getpid(), {}, "/nowhere")
+        for _ in range(3):
+            assert holders.find(diagnosis, "udp", shared[0].getsockname(), ("", 53)) == Holder()
+            found = holders.find(diagnosis, "tcp", source, server.getsockname())
+            assert found.program == os.path.realpath(sys.executable)

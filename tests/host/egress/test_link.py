@@ -22,7 +22,7 @@ from coldframe.host.egress import link as link_file
 from coldframe.host.egress import messages
 from coldframe.host.egress.arrivals import Arrivals, CaptureFailed
 from coldframe.host.egress.channel import receive
-from coldframe.host.egress.contact import EgressContact, EgressRequest, HandleUse, SecretAnswer
+from coldframe.host.egress.contact import EgressContact, EgressLookup, EgressRequest, HandleUse, SecretAnswer
 from coldframe.host.egress.life import Reach, Secrets
 from coldframe.host.egress.lineage import Lineage, LineageLost
 from coldframe.host.egress.link import BrokerLink
@@ -35,6 +35,7 @@ from coldframe.host.egress.messages import (
     Done,
     Ended,
     Event,
+    LookedUp,
     Named,
     Requested,
 )
@@ -555,6 +556,23 @@ def test_a_flood_of_look_ups_is_counted_and_not_written_down() -> None:
     with_link(steps)
 
 
+def test_what_was_counted_of_look_ups_is_on_record_when_the_box_is_shut() -> None:
+    count = 7
+
+    async def steps(made: Brokered) -> None:
+        def look_up() -> None:
+            for _ in range(count):
+                socket.getaddrinfo(SSH, 9000, socket.AF_INET, socket.SOCK_STREAM)
+
+        await made.inside(look_up)
+        await made.link.shut(ORIGIN.sandbox_id)
+        told = [line.contact for line in made.all_lines() if line.event == "looked-up"]
+        assert sum(one.times for one in told if one is not None and one.name == SSH) == count
+        assert len({one.id for one in told if one is not None}) == len(told) == 2
+
+    with_link(steps)
+
+
 # -- what it says ----------------------------------------------------------------------------------
 
 
@@ -655,6 +673,7 @@ def ended(**changes: object) -> EgressContact:
     return contact(**{"ended": "closed", "ended_at": datetime.now(UTC), **changes})
 
 
+LOOKUP = EgressLookup("A", "address")
 REQUEST = EgressRequest("GET", "/", Outcome.ALLOW, "r", datetime.now(UTC))
 USE = HandleUse("cfh_1", "authorization: Bearer {secret}", is_verified=True)
 
@@ -688,6 +707,10 @@ USE = HandleUse("cfh_1", "authorization: Bearer {secret}", is_verified=True)
         pytest.param([Begun(contact(times=2, outcome=Outcome.DENY))], id="several begin"),
         pytest.param([Ended(ended(times=2))], id="several were allowed"),
         pytest.param([Begun(contact()), Ended(ended(times=2, outcome=Outcome.DENY))], id="several end"),
+        pytest.param([LookedUp(ended(lookup=LOOKUP, sandbox_id="sb-2"))], id="look-up of another box"),
+        pytest.param([LookedUp(ended())], id="look-up of nothing"),
+        pytest.param([LookedUp(ended(lookup=LOOKUP, outcome=Outcome.DENY))], id="look-up that was denied"),
+        pytest.param([LookedUp(ended(lookup=LOOKUP, sent_bytes=1))], id="look-up that went somewhere"),
         pytest.param([Carried([("c-1", 1, 1)])], id="bytes of nothing"),
         pytest.param([Begun(contact()), Carried([("c-1", 1, -1)])], id="fewer bytes than none"),
         pytest.param([b"{}"], id="nothing"),
@@ -776,7 +799,7 @@ def test_a_connection_whose_first_request_cannot_be_kept_does_not_go_on(monkeypa
     with_talk(steps, monkeypatch)
 
 
-@pytest.mark.parametrize("what", ["contact", "request"])
+@pytest.mark.parametrize("what", ["contact", "contact with a request", "request"])
 def test_what_waits_for_its_label_when_the_broker_ends_is_denied_on_record(
     what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -789,6 +812,8 @@ def test_what_waits_for_its_label_when_the_broker_ends_is_denied_on_record(
     async def steps(talk: Talk) -> None:
         if what == "contact":
             talk.say(Begun(contact(label=Label.INTERNAL)))
+        elif what == "contact with a request":
+            talk.say(Begun(contact(), replace(REQUEST, label=Label.INTERNAL)))
         else:
             talk.say(Begun(contact()))
             talk.say(Requested("c-1/1", "c-1", replace(REQUEST, label=Label.INTERNAL)))
@@ -796,10 +821,12 @@ def test_what_waits_for_its_label_when_the_broker_ends_is_denied_on_record(
         talk.end.send(b"nonsense")
         await talk.gone.wait()
         lines = talk.lineage.read(ORIGIN.sandbox_id).lines
-        if what == "contact":
+        if what.startswith("contact"):
             ((event, told),) = [(line.event, line.contact) for line in lines]
             assert event == "denied" and told is not None
             assert (told.outcome, told.rule_id, told.ended) == (Outcome.DENY, "network:journal", "denied")
+            kept = [(one.path, one.outcome, one.rule_id) for one in told.requests]
+            assert kept == ([] if what == "contact" else [("/", Outcome.DENY, "network:journal")])
         else:
             assert [line.event for line in lines] == ["begun", "request", "ended"]
             assert lines[1].contact is not None

@@ -1,14 +1,22 @@
 """An answered look-up is on record before its answer, equal ones once in a while with their number, and none without."""
 
 import asyncio
+import socket
 import struct
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 
-from coldframe.host.egress.contact import EgressContact, EgressLookup, JournalLost
+from coldframe.host.egress import broker as broker_file
+from coldframe.host.egress.arrivals import Arrivals
+from coldframe.host.egress.broker import Broker
+from coldframe.host.egress.contact import EgressContact, EgressLookup, EgressRequest, Journal, JournalLost, SecretAnswer
 from coldframe.host.egress.look_ups import AGAIN_S, MOST_KINDS, LookUps, describe
 from coldframe.host.egress.names import NamePool, answer_query, fail
+from coldframe.policy.document import read_document
+from coldframe.policy.network_section import load_network
+from tests.host.egress.brokered import ORIGIN, section
 from tests.host.egress.captured import dns_question
 
 A = EgressLookup("A", "address")
@@ -22,7 +30,9 @@ class Told:
         self.lost = False
         self.answer = asyncio.Event()
         self.answer.set()
-        self.look_ups = LookUps(self._tell, lambda: self.now)
+        self.look_ups = LookUps(
+            self._tell, lambda: self.now, lambda one: replace(one, id=f"{one.id}-rest", source=None)
+        )
 
     async def _tell(self, one: EgressContact) -> None:
         self.contacts.append(one)
@@ -89,6 +99,86 @@ def test_a_program_that_asks_for_ever_new_names_does_not_fill_the_memory() -> No
             await told.ask(f"{number}.example")
         await told.ask("0.example")
         assert len(told.contacts) == MOST_KINDS + 2
+
+    asyncio.run(steps())
+
+
+def test_what_was_counted_is_told_when_its_name_makes_room_and_when_the_box_is_shut() -> None:
+    async def steps() -> None:
+        told = Told()
+        for _ in range(3):
+            await told.ask("first.example")
+        for number in range(MOST_KINDS):
+            await told.ask(f"{number}.example")
+        await told.ask("7.example")
+        await asyncio.sleep(0)
+        rest = [(one.id, one.name, one.times) for one in told.contacts if one.id.endswith("-rest")]
+        assert rest == [("0-rest", "first.example", 2)]
+        await told.look_ups.tell_rest()
+        assert [(one.name, one.times) for one in told.contacts[-1:]] == [("7.example", 1)]
+        assert sum(one.times for one in told.contacts) == 3 + MOST_KINDS + 1
+
+    asyncio.run(steps())
+
+
+def test_what_was_counted_outlives_a_record_that_could_not_be_written() -> None:
+    async def steps() -> None:
+        told = Told()
+        for _ in range(5):
+            await told.ask("a.example")
+        told.now += AGAIN_S
+        told.lost = True
+        with pytest.raises(JournalLost):
+            await told.ask("a.example")
+        told.lost = False
+        await told.ask("a.example")
+        assert told.contacts[-1].times == 5
+        await told.look_ups.tell_rest()
+        assert len(told.contacts) == 3
+
+    asyncio.run(steps())
+
+
+def test_of_questions_that_wait_for_the_record_no_more_are_held_than_there_may_be(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(broker_file, "MOST_REPLIES", 2)
+    asked: list[str | None] = []
+    answer = asyncio.Event()
+
+    async def looked_up(contact: EgressContact) -> None:
+        asked.append(contact.name)
+        await answer.wait()
+
+    async def nothing(_: EgressContact, __: EgressRequest | None) -> None:
+        return
+
+    async def secret(*_: object) -> SecretAnswer:
+        return SecretAnswer()
+
+    async def steps() -> None:
+        journal = Journal(nothing, nothing, secret, lambda _: None, looked_up=looked_up)
+        rules = load_network(read_document(section("{id: all, to: '*.example.com', ports: [443]}")))
+        broker = Broker(rules, journal)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as program:
+            resolver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            resolver.bind(("127.0.0.1", 0))
+            program.connect(resolver.getsockname())
+            for name in "abcd":
+                program.send(dns_question(f"{name}.example.com"))
+            broker.open(ORIGIN, Arrivals("nftables", "", (), (), (resolver,), ()))
+            program.setblocking(False)
+            loop = asyncio.get_running_loop()
+            async with asyncio.timeout(30):
+                while len(asked) < 2:  # noqa: ASYNC110 - nobody tells when it comes true
+                    await asyncio.sleep(0)
+                answer.set()
+                for _ in range(2):
+                    assert await loop.sock_recv(program, 512)
+                program.send(dns_question("d.example.com"))
+                assert await loop.sock_recv(program, 512)
+            await broker.close()
+        assert asked == ["a.example.com", "b.example.com", "d.example.com"]
 
     asyncio.run(steps())
 

@@ -189,6 +189,7 @@ HOSTILE: dict[str, bytes] = {
     "overlay attribute": hostile(Member(b"files/x", DIRECTORY, attributes={b"user.overlay.opaque": b"y"})),
     "capability": hostile(Member(b"files/x", FILE, attributes={b"security.capability": b"\1" * 20})),
     "access list": hostile(Member(b"files/x", FILE, attributes={b"system.posix_acl_access": b"\2\0\0\0"})),
+    "attribute without a name": hostile(Member(b"files/x", FILE, attributes={b"user.": b""})),
     "attribute with a NUL": hostile(Member(b"files/x", FILE, attributes={b"user.a\0b": b""})),
     "attribute of a link": hostile(Member(b"files/x", SYMBOLIC_LINK, target=b"a", attributes={b"user.a": b""})),
     "large attribute": hostile(Member(b"files/x", FILE, attributes={b"user.a": bytes(70_000)})),
@@ -228,6 +229,15 @@ def test_an_archive_that_brings_too_much_is_stopped(
         taken_in(store, archive, caps)
     assert refused.value.facts["limit"] in (40, 4999)
     assert os.listdir(tmp_path / "store" / "drafts") == []
+
+
+def test_names_and_attributes_that_are_held_are_bounded(store: LayerStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coldframe.host.layers.archive._MOST_HELD_BYTES", 5000)
+    names = hostile(*(Member(b"files/%0200d" % number, FILE) for number in range(30)))
+    attributes = [Member(b"files/%d" % number, DIRECTORY, attributes={b"user.a": bytes(400)}) for number in range(30)]
+    for content in (names, hostile(*attributes)):
+        with pytest.raises(LimitReached, match="names and attributes"):
+            taken_in(store, content)
 
 
 def test_headers_cannot_take_memory_or_time(store: LayerStore) -> None:

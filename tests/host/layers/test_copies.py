@@ -174,6 +174,7 @@ def test_what_an_agent_closed_to_itself_is_copied_and_stays_closed(tmp_path: Pat
         for name in ("closed/deeper/file", "closed/deeper", "closed"):
             os.setxattr(Path(place, name), "user.note", b"x")
             Path(place, name).chmod(0)
+        Path(place).chmod(0)
         snapshot = store.copy_snapshot(stack.id, nullcontext())
     store.digest()
     archive = io.BytesIO()
@@ -182,7 +183,7 @@ def test_what_an_agent_closed_to_itself_is_copied_and_stays_closed(tmp_path: Pat
     for point in (stack.id, snapshot.id, imported.id):
         with store.view(point) as view:
             places = list(view.walk())
-            assert [stat.S_IMODE(place.status.st_mode) for place in places] == [0, 0, 0]
+            assert [stat.S_IMODE(place.status.st_mode) for place in (view.top(), *places)] == [0, 0, 0, 0]
             assert [view.attributes(place) for place in places] == [{b"user.note": b"x"}] * 3
             assert view.read("closed/deeper/file") == b"content"
     assert store.verify(snapshot.id) == 1

@@ -2,6 +2,7 @@
 
 import os
 import random
+import stat
 from pathlib import Path
 
 import pytest
@@ -152,3 +153,32 @@ def test_what_an_agent_closed_to_itself_is_read_and_stays_closed(tmp_path: Path)
     finally:
         folder.chmod(0o700)
     assert (folder / "file").stat().st_mode & 0o7777 == 0
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="nothing is closed to root")
+def test_directories_closed_to_their_owner_cost_no_descriptors_and_are_not_left_open(tmp_path: Path) -> None:
+    layer = tmp_path / "layer"
+    chain = layer.joinpath(*"a" * 40)
+    chain.mkdir(parents=True)
+    (chain / "end").write_text("deep")
+    beside = [layer / f"beside-{number}" for number in range(100)]
+    for folder in beside:
+        folder.mkdir()
+        (folder / "file").write_text("wide")
+    closed = [*beside, *(chain, *chain.parents)[:41]]
+    for folder in closed:
+        folder.chmod(0)
+    try:
+        before = len(os.listdir("/proc/self/fd"))
+        with MergedView([str(layer)]) as view:
+            names = [place.path for place in view.walk()]
+            assert len(os.listdir("/proc/self/fd")) < before + 40
+            assert {stat.S_IMODE(place.status.st_mode) for place in (view.top(), *view.list(""))} == {0}
+            assert (len(names), len(set(names))) == (241, 241)
+            assert view.read("/".join("a" * 40) + "/end") == b"deep"
+            assert view.read("beside-7/file") == b"wide"
+        assert len(os.listdir("/proc/self/fd")) == before
+    finally:
+        for folder in (*reversed(closed[100:]), *beside):
+            assert stat.S_IMODE(folder.stat().st_mode) == 0
+            folder.chmod(0o700)

@@ -165,3 +165,23 @@ def test_the_sources_of_a_debian_host_are_taken_and_of_another_none(tmp_path: Pa
     assert debian.sources(str(tmp_path)) == ("trixie", [str(tmp_path / "apt/sources.list.d/mirror.sources")])
     (tmp_path / "os-release").write_text("ID=ubuntu\nVERSION_CODENAME=noble\n")
     assert debian.sources(str(tmp_path)) == (debian.RELEASE, [])
+
+
+@pytest.mark.parametrize("what", ["link", "link above", "pipe", "directory", "nothing"])
+def test_a_list_of_packages_that_leads_elsewhere_is_not_read(tmp_path: Path, what: str) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "status").write_text("Package: a\nVersion: 1\nStatus: install ok installed\n")
+    place = tmp_path / "root" / "var" / "lib" / "dpkg"
+    place.parent.mkdir(parents=True)
+    if what == "link above":
+        place.symlink_to(tmp_path / "elsewhere")
+    else:
+        place.mkdir()
+    if what == "link":
+        (place / "status").symlink_to(tmp_path / "elsewhere" / "status")
+    elif what == "pipe":
+        os.mkfifo(place / "status")
+    elif what == "directory":
+        (place / "status").mkdir()
+    with pytest.raises(Unavailable, match="does not tell its packages"):
+        debian.packages(str(tmp_path / "root"))

@@ -220,10 +220,11 @@ class Http2Session:
     async def _pass_body(self, exchange: Exchange, question: Question, scrubber: Scrubber | None) -> None:
         try:
             while part := await question.receive():
+                scrubber = self._secrets.renewed(scrubber)  # another stream may have sent one meanwhile
                 await exchange.send(part if scrubber is None else scrubber.feed(part))
         except ServerFailed as failure:
             raise _HalfAnswer from failure
-        trailers = question.trailers
+        trailers, scrubber = question.trailers, self._secrets.renewed(scrubber)
         if scrubber is not None:
             await exchange.send(scrubber.finish())
             trailers = scrubber.scrub_headers(trailers)
