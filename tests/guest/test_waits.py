@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -23,9 +24,9 @@ def started() -> Iterator[ExitStack]:
 
 
 def start(started: ExitStack, code: str, source: int = subprocess.DEVNULL) -> int:
-    process = subprocess.Popen([sys.executable, "-I", "-S", "-c", code], stdin=source)
+    process = subprocess.Popen([sys.executable, "-I", "-S", "-c", code], stdin=source, start_new_session=True)
     started.callback(process.wait)
-    started.callback(process.kill)
+    started.callback(os.killpg, process.pid, signal.SIGKILL)
     return process.pid
 
 
