@@ -15,7 +15,7 @@ from coldframe.client.models import CommandAnswer
 from coldframe.client.sync import SyncSandbox
 
 needs_chromium = pytest.mark.skipif(
-    shutil.which("chromium") is None, reason="there is no Chromium; scripts/setup installs it or says why not"
+    shutil.which("chromium") is None, reason="there is no Chromium; `scripts/setup --tests` installs it or says why not"
 )
 needs_firefox = pytest.mark.skipif(
     shutil.which("firefox-esr") is None, reason="there is no Firefox, and nothing else needs it"
