@@ -93,19 +93,18 @@ def trace(
     show_table(found, ("generation", "certainty", "item", *_COLUMNS), rows, empty="nothing")
 
 
-_COLUMNS = ("at", "kind", "what", "label", "by", "call", "sha256")
+_COLUMNS = ("at", "kind", "what", "label", "sha256")
+"""What fits on one line; by whom and in which call is what `show` tells."""
 
 
 def _row(item: "LineageItem") -> tuple[object, ...]:
     what = item.location or item.origin.endpoint or item.origin.name
     verdict = "" if item.outcome.value == "allow" else f" ({item.outcome.value})"
     return (
-        item.accessed.at.isoformat(timespec="seconds"),
+        item.accessed.at,
         item.kind + verdict,
         what,
         item.label.value,
-        item.accessed.by,
-        item.call_id or "",
         (item.sha256 or "")[:12],
     )
 
