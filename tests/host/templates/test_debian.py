@@ -15,6 +15,7 @@ from coldframe.host.templates import debian
 from coldframe.host.templates.id_range import FIRST_UID, IdRange, hand_over, own_range, remove_in_range, start_in_range
 from coldframe.host.templates.store import Template, Templates
 
+pytestmark = pytest.mark.timeout(900)  # whoever comes first waits for the build, and for a mirror
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: this user has no subordinate ids")
 RANGE = IdRange(FIRST_UID, FIRST_UID)
 
