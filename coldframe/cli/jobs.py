@@ -4,11 +4,21 @@ import contextlib
 import os
 import signal as signals
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from coldframe.cli.output import EXIT_NOT_NOW, EXIT_UNAVAILABLE, Chosen, note, show, show_json, show_table, write_bytes
+from coldframe.cli.output import (
+    EXIT_NOT_NOW,
+    EXIT_UNAVAILABLE,
+    Chosen,
+    next_lines,
+    note,
+    show,
+    show_json,
+    show_table,
+    write_bytes,
+)
 from coldframe.cli.running import Cwd, Env, Printer, Shell, ShellSession, Stdin, Timeout, Words, command_arguments
 
 if TYPE_CHECKING:
@@ -81,7 +91,8 @@ def show_(sandbox: SandboxId, job: JobId) -> None:
         lines.append(f"  silent for {doing.silent_for_s:.0f} s, waits for {doing.waiting_for or 'time or the network'}")
     if info.status is not None:
         lines += [f"  {info.status.message}"] if info.status.message else []
-        lines += [f"  next: {action['op']}: {action['effect']}" for action in info.status.next_actions]
+        offered = next_lines(info.status.next_actions, sandbox_id=sandbox, command_id=info.command_id)
+        lines += [f"  {line}" for line in offered]
     show(info, "\n".join(lines))
 
 
@@ -98,8 +109,10 @@ def logs(
 
     with _job(sandbox, job) as found:
         if not follow:
-            for number, stream in ((1, "stdout"), (2, "stderr")):
-                write_bytes(number, found.output(stream))  # type: ignore[arg-type]
+            streams: tuple[Literal["stdout", "stderr"], ...] = ("stdout", "stderr")
+            for number, stream in enumerate(streams, 1):
+                for part in found.output_parts(stream):  # it may be more than fits into memory
+                    write_bytes(number, part)
             return
         printer = Printer()
         for event in found.follow(after_seq=after_seq):

@@ -3,7 +3,7 @@
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -25,20 +25,37 @@ COMMANDS = {
     "host.doctor": "coldframe doctor",
     "policy.show": "coldframe policy show",
     "token.create": "coldframe token create",
+    "agent.delete": "coldframe agent delete {agent_id}",
     "sandbox.list": "coldframe sandbox list",
     "sandbox.create": "coldframe sandbox create",
-    "sandbox.get": "coldframe sandbox show",
-    "sandbox.pause": "coldframe sandbox pause",
-    "sandbox.resume": "coldframe sandbox resume",
-    "sandbox.stop": "coldframe sandbox stop",
-    "sandbox.start": "coldframe sandbox start",
-    "sandbox.extend": "coldframe sandbox extend",
-    "sandbox.terminate": "coldframe sandbox terminate",
-    "sandbox.contract": "coldframe sandbox contract",
+    "sandbox.get": "coldframe sandbox show {sandbox_id}",
+    "sandbox.pause": "coldframe sandbox pause {sandbox_id}",
+    "sandbox.resume": "coldframe sandbox resume {sandbox_id}",
+    "sandbox.stop": "coldframe sandbox stop {sandbox_id}",
+    "sandbox.start": "coldframe sandbox start {sandbox_id}",
+    "sandbox.extend": "coldframe sandbox extend {sandbox_id}",
+    "sandbox.terminate": "coldframe sandbox terminate {sandbox_id}",
+    "sandbox.contract": "coldframe sandbox contract {sandbox_id}",
+    "sandbox.allowed": "coldframe sandbox allowed {sandbox_id}",
+    "sandbox.runtimes": "coldframe sandbox runtimes {sandbox_id}",
+    "command.get": "coldframe job show {sandbox_id} {command_id}",
+    "command.output": "coldframe job logs {sandbox_id} {command_id}",
+    "command.follow": "coldframe job logs -f {sandbox_id} {command_id}",
+    "command.send_stdin": "coldframe job stdin {sandbox_id} {command_id}",
+    "command.signal": "coldframe job signal {sandbox_id} {command_id}",
+    "command.extend": "coldframe job extend {sandbox_id} {command_id}",
+    "command.cancel": "coldframe job stop {sandbox_id} {command_id}",
     "ledger.verify": "coldframe ledger verify",
-    "credential.read": "coldframe credential show",
+    "credential.read": "coldframe credential show {name}",
 }
-"""What a person types for an operation that an error offers; the others are for programs."""
+"""What a person types for an operation that is offered; the others are for programs."""
+
+
+class _Named(dict[str, object]):
+    """Arguments of an operation; one that is not told is to be filled in by who reads."""
+
+    def __missing__(self, key: str) -> str:
+        return {"command_id": "JOB"}.get(key, key.removesuffix("_id").upper())
 
 
 class Chosen:
@@ -69,12 +86,19 @@ def show_error(error: "ColdframeError") -> None:
         return
     sys.stderr.write(f"error: {printable(error.message)} [{error.wire_code or error.code}]\n")
     sys.stderr.write(f"hint: {printable(error.advice)}\n")
-    for action in error.next_actions:
+    for line in next_lines(error.next_actions):
+        sys.stderr.write(line + "\n")
+
+
+def next_lines(actions: Iterable[Mapping[str, Any]], **known: str) -> list[str]:
+    """What a person can do next, a line each. *known* are arguments that the actions leave out."""
+    lines = []
+    for action in actions:
         command = COMMANDS.get(str(action.get("op")))
         if command is not None:
-            named = (str(value) for key, value in action.get("args", {}).items() if key in ("sandbox_id", "name"))
-            line = " ".join((command, *named))
-            sys.stderr.write(f"next: {printable(line)}: {printable(str(action.get('effect')))}\n")
+            line = command.format_map(_Named({**known, **action.get("args", {})}))
+            lines.append(f"next: {printable(line)}: {printable(str(action.get('effect')))}")
+    return lines
 
 
 def printable(text: str) -> str:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coldframe.cli.output import Chosen, show, show_json, show_table
+from coldframe.cli.output import Chosen, next_lines, show, show_json, show_table
 
 if TYPE_CHECKING:
     from coldframe.contract.files import ProcessInfo
@@ -110,7 +110,7 @@ def show_(sandbox: SandboxId) -> None:
     if info.network is not None:
         lines.append(f"  network by the profiles {', '.join(info.network)}")
     lines += [f"  by best effort only: {name}" for name in info.degraded]
-    lines += [f"  next: {action.get('op')}: {action.get('effect')}" for action in info.state.next_actions]
+    lines += [f"  {line}" for line in next_lines(info.state.next_actions, sandbox_id=info.sandbox_id)]
     show(info, "\n".join(lines))
 
 

@@ -158,14 +158,19 @@ class Job:
         return await self._commands.wait(self.id, timeout_s=timeout_s)
 
     async def output(self, stream: Literal["stdout", "stderr"] = "stdout") -> bytes:
-        """All that it has written to one stream until now. For more than fits into memory see `Commands.output`."""
+        """All that it has written to one stream until now."""
         found = bytearray()
+        async for part in self.output_parts(stream):
+            found += part
+        return bytes(found)
+
+    async def output_parts(self, stream: Literal["stdout", "stderr"] = "stdout") -> AsyncGenerator[bytes, None]:
+        """The same in parts of at most 16 MiB, for more than fits into memory."""
         offset: int | None = 0
         while offset is not None:
             window = await self._commands.output(self.id, stream, offset=offset)
-            found += window.data
+            yield window.data
             offset = window.next_offset if window.data else None
-        return bytes(found)
 
     async def follow(self, *, after_seq: int = -1) -> AsyncGenerator[models.CommandEvent | models.ToolResult, None]:
         """Yield its events after chunk *after_seq*, until it ends."""

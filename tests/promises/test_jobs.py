@@ -446,7 +446,7 @@ def test_a_job_is_used_from_the_command_line(installation: Installation, sandbox
     cli("stdin", sandbox.id, job, "--keep-open", input=b"hello\n")
     wait_until(sandbox.job(job).output, "it has read")
     assert cli("logs", sandbox.id, job) == "hello\n"
-    assert "command.send_stdin" in cli("show", sandbox.id, job)
+    assert f"next: coldframe job stdin {sandbox.id} {job}: " in cli("show", sandbox.id, job)
     cli("extend", sandbox.id, job, "--timeout-s", "300")
     assert cli("attach", sandbox.id, job, code=3, input=b"more\n") == "hello\nmore\n"
     events = [json.loads(line) for line in cli("logs", sandbox.id, job, "-f", "--json").splitlines()]

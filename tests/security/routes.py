@@ -84,8 +84,8 @@ class Canaries:
             f"{HOME}/.gitconfig": "[credential]\n\thelper = store\n",
             f"{HOME}/.bash_profile": f"export LOGIN_SECRET={texts['environment']}\n",
             f"{HOME}/.mozilla/firefox/a.default/logins.json": json.dumps({"logins": [texts["browser"]]}),
-            f"{HOME}/work/prober.py": (HERE / "prober.py").read_text(encoding="ascii"),
-            f"{HOME}/work/routes.json": json.dumps(load_routes()),
+            f"{HOME}/probe/prober.py": (HERE / "prober.py").read_text(encoding="ascii"),
+            f"{HOME}/probe/routes.json": json.dumps(load_routes()),
             f"{MOUNTED}/notes.txt": texts["mounted"],
             "/dev/shm/cf-of-the-host": texts["environment"],
         }.items():
@@ -157,7 +157,7 @@ class Canaries:
 
     def try_outside(self) -> dict[str, Any]:
         """What the routes find as a plain program does."""
-        with self.start(sys.executable, "prober.py", "routes.json", cwd=f"{HOME}/work") as prober:
+        with self.start(sys.executable, "prober.py", "routes.json", cwd=f"{HOME}/probe") as prober:
             return dict(json.loads(prober.communicate(timeout=120)[0]))
 
 
