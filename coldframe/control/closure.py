@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from coldframe.control.derivation import NEVER, Step
+from coldframe.control.lineage_rows import NEVER, Step
 from coldframe.control.store import Store
 
 LOOKED_AT_ONCE = 10_000

@@ -21,8 +21,8 @@ from coldframe.contract.errors import ColdframeError, HostUnreachable, LedgerUna
 from coldframe.contract.ledger import CallRefused, CallStarted, LedgerEntry
 from coldframe.contract.ports import Host
 from coldframe.control.checkpoints import canonical
-from coldframe.control.derivation import given_by, ids_of_given
 from coldframe.control.ledger import Ledger, format_time, parse_time
+from coldframe.control.lineage_items import given_by, ids_of_given
 from coldframe.control.store import Store, metadata
 
 CLOSING_KINDS = ("call.ended", "call.refused", "call.interrupted")

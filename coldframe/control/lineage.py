@@ -29,8 +29,10 @@ from coldframe.contract.lineage import (
 from coldframe.contract.policy import Label, Outcome
 from coldframe.control.call_records import ids_of
 from coldframe.control.closure import LOOKED_AT_ONCE, Closure
-from coldframe.control.derivation import Derivation, Step, label_of
+from coldframe.control.derivation import Derivation
 from coldframe.control.ledger import Ledger, parse_time
+from coldframe.control.lineage_items import label_of
+from coldframe.control.lineage_rows import Step
 from coldframe.control.rights import require
 from coldframe.control.store import Store
 

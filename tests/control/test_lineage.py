@@ -19,6 +19,7 @@ from coldframe.control import derivation
 from coldframe.control.call_records import ids_of
 from coldframe.control.ledger import format_time
 from coldframe.control.lineage import WantedItems
+from coldframe.control.lineage_rows import LineageRows
 from tests.control.bench import AGENT, OTHER, OWNER, SECRETS, UNTIL_GO, VIEWER, Bench, opened, refused
 
 
@@ -366,15 +367,15 @@ def test_a_command_that_changed_many_files_holds_nobody_up_and_is_taken_whole_af
             assert len([item for item in expected.values() if (item.call_id, item.kind) == (last.call_id, "file")]) == 9
             monkeypatch.setattr(derivation, "AT_ONCE", 2)
             given: list[int] = []
-            give = derivation.Derivation._give
+            give = LineageRows.give
 
-            def give_some(self: derivation.Derivation, *about: Any) -> int:
+            def give_some(self: LineageRows, *about: Any) -> int:
                 given.append(1)
                 if len(given) == fails_at:
                     raise LedgerUnavailable("the disk is full", reason="ENOSPC")
                 return give(self, *about)
 
-            monkeypatch.setattr(derivation.Derivation, "_give", give_some)
+            monkeypatch.setattr(LineageRows, "give", give_some)
             for fails_at in (3, 14, 99):
                 given.clear()
                 with bench.control.store.transaction():
@@ -449,7 +450,7 @@ def test_deleting_an_agent_keeps_its_items_and_the_traces_and_digests_of_others(
 def test_names_that_read_alike_a_long_command_and_a_workspace_of_its_own_are_no_hindrance(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with opened(tmp_path) as bench:
-            info = await bench.control.sandboxes.create(OWNER, SandboxSpec(background=True))
+            info = await bench.control.creation.create(OWNER, SandboxSpec(background=True))
             command = r"printf 1 > $'a\\udcff'; printf 2 > $'a\xff'; exit 3 #" + "x" * 3000
             ran = await bench.call(info, "run_command", caller=OWNER, command=command)
             found = [item for item in await items(bench) if item.kind == "file"]

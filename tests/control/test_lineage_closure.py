@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from coldframe.contract.caller import Caller
 from coldframe.contract.lineage import LineageItem
 from coldframe.contract.policy import Label, Role
-from coldframe.control.derivation import NEVER
 from coldframe.control.ledger import format_time
 from coldframe.control.lineage import Lineage, WantedItems
+from coldframe.control.lineage_rows import NEVER
 from coldframe.policy.labels import join
 from tests.control.keeping import Keeping
 
