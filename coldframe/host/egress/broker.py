@@ -36,15 +36,16 @@ from coldframe.host.egress.carry import (
 )
 from coldframe.host.egress.contact import EgressContact, EgressRequest, Journal, JournalLost
 from coldframe.host.egress.denied_attempts import SUM_S, DeniedAttempts
+from coldframe.host.egress.kept_servers import KeptServers
 from coldframe.host.egress.look_ups import LookUps, describe
 from coldframe.host.egress.names import (
     IPV4_POOL,
     IPV6_POOL,
     POOL_SIZE,
+    Answers,
     Lookup,
     LookupOutcome,
     NamePool,
-    answer_query,
     fail,
     frame,
     split_stream,
@@ -218,12 +219,23 @@ class _BoxWay:
         self._arrivals = arrivals
         self._loop = asyncio.get_running_loop()
         self._pool = NamePool(names=names, start=start, on_new=self._tell_name)
+        self._answers = Answers(self._pool, self._is_known)
         self._passages: set[Passage] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._intercepted = self._long_look_ups = 0
+        self._servers = KeptServers()
         self._resolver = Resolver(lambda name: broker.resolve(name), broker.questions)
         self._denials = DeniedAttempts(broker.journal.end, self._loop.time)
-        self._journal = Journal(self._begin, self._request, broker.journal.secret, self._end, known=self._await_known)
+        self._journal = Journal(
+            self._begin,
+            self._request,
+            broker.journal.secret,
+            self._end,
+            known=self._await_known,
+            arrived=self._arrive,
+        )
+        self._arrived: set[str] = set()
+        """Of which the daemon has heard, and that have not begun."""
         self._begun: set[str] = set()
         self._unknown: set[str] = set()
         """Denied attempts that were told, of which nobody has asked yet whether it is known whose they are."""
@@ -247,6 +259,7 @@ class _BoxWay:
             self._loop.add_reader(one.fileno(), serve, one)
 
     def judge_again(self) -> None:
+        self._servers.drop_all()
         for passage in tuple(self._passages):
             passage.judge_again()
 
@@ -260,6 +273,7 @@ class _BoxWay:
         for one in self._arrivals.sockets():
             self._loop.remove_reader(one.fileno())
         self._arrivals.close()
+        self._servers.close()
         for passage in tuple(self._passages):
             passage.end("the box has no way out any more")
         for task in tuple(self._tasks):
@@ -286,6 +300,7 @@ class _BoxWay:
         except OSError as error:
             if error.errno in _NO_ROOM:
                 # Whoever connects waits; asked again at once, the loop would do nothing else.
+                self._servers.drop_all()
                 self._loop.remove_reader(listener.fileno())
                 self._loop.call_later(AGAIN_S, self._serve_again, listener)
             elif error.errno not in _PASSING:
@@ -342,6 +357,7 @@ class _BoxWay:
             pipes=self._broker.pipes,
             resolve=self._resolver,
             proxies=self._broker.proxies,
+            servers=self._servers,
             clock=self._broker.clock,
             intercept=self._intercept,
         )
@@ -404,27 +420,32 @@ class _BoxWay:
     # -- look-ups ------------------------------------------------------------------------------
 
     def _answer(self, resolver: socket.socket) -> None:
-        for _ in range(BATCH):
+        # Sent together: programs ask for both kinds of address at once, and wait for both.
+        replies: list[tuple[bytes, tuple[Any, ...]]] = []
+        for number in range(BATCH):
             try:
                 question, whom = resolver.recvfrom(4096, socket.MSG_DONTWAIT)
             except BlockingIOError as error:
-                if _poll(resolver) & select.POLLRDHUP:  # somebody has shut it down: it stays ready, and has nothing
+                # Ready, and has nothing: somebody has shut it down, and it stays like that.
+                if number == 0 and _poll(resolver) & select.POLLRDHUP:
                     self._give_up(resolver, error)
-                return
+                break
             except OSError:
-                return
+                break
             if self._replies >= MOST_REPLIES:
                 continue  # whoever asked asks again
-            found = answer_query(question, self._pool, self._is_known)
+            found = self._answers.find(question)
             if found.reply is None:
                 continue
             source = str(whom[0]).partition("%")[0], int(whom[1])
             waits_for = self._look_up(found, "udp", Destination("", 53), source)
             if waits_for is None:
-                _reply_now(resolver, found.reply, whom)
+                replies.append((found.reply, whom))
             else:
                 self._replies += 1
                 self._start(self._reply_later(resolver, found.reply, whom, waits_for), self._end_reply)
+        for reply, whom in replies:
+            _reply_now(resolver, reply, whom)
 
     def _look_up(
         self, found: Lookup, protocol: str, server: Destination, source: Source
@@ -500,7 +521,7 @@ class _BoxWay:
                     for question in split_stream(buffer):
                         await give_way()
                         await self._listens.wait()
-                        found = answer_query(question, self._pool, self._is_known)
+                        found = self._answers.find(question)
                         if found.reply is not None:
                             waits_for = self._look_up(found, "tcp", server, source)
                             reply = found.reply
@@ -528,7 +549,12 @@ class _BoxWay:
         contact.ended, contact.ended_at = "denied", self._broker.clock()
         self._end(contact)
 
+    def _arrive(self, contact: EgressContact) -> None:
+        self._arrived.add(contact.id)
+        self._broker.journal.arrived(contact)
+
     async def _begin(self, contact: EgressContact, request: EgressRequest | None) -> None:
+        self._arrived.discard(contact.id)
         await self._spend(request)
         self._begun.add(contact.id)  # also if no answer comes: it may be on record
         await self._broker.journal.begin(contact, request)
@@ -548,6 +574,9 @@ class _BoxWay:
             self._begun.discard(contact.id)
             self._broker.journal.end(contact)
             return
+        if contact.id in self._arrived:
+            self._arrived.discard(contact.id)
+            self._denials.spend()
         if self._denials.add(contact) and contact.ended == "denied":
             self._unknown.add(contact.id)
         if self._denials.has_sums and self._summing is None:

@@ -45,8 +45,11 @@ class Channel:
         self._files.update(files)
 
         def put() -> None:
-            socket.send_fds(self._end, [message], list(files))
-            self._close_files(files)
+            if files:
+                socket.send_fds(self._end, [message], list(files))
+                self._close_files(files)
+            else:
+                self._end.send(message)
 
         self._put(put)
 

@@ -133,6 +133,10 @@ class SecretAnswer:
     """Of the refusal, from the table of errors."""
 
 
+def _nobody_hears(_: EgressContact) -> None:
+    return
+
+
 async def _nobody_asks(_: EgressContact) -> None:
     return
 
@@ -158,3 +162,5 @@ class Journal:
     made it has to hold it. Never raises."""
     looked_up: Callable[[EgressContact], Awaitable[None]] = _nobody_asks
     """A look-up is going to be answered."""
+    arrived: Callable[[EgressContact], None] = _nobody_hears
+    """A contact that is allowed so far has come, and will begin or end: whose it is may be found out meanwhile."""

@@ -5,6 +5,7 @@ gains nothing; an address that is refused is passed over, and if all are, that i
 """
 
 import asyncio
+import contextlib
 import errno
 import socket
 from collections.abc import Collection
@@ -18,6 +19,8 @@ from coldframe.policy.network import NetworkVerdict, judge_dialled
 RESOLVE_S = 10.0
 CONNECT_S = 10.0
 """For each address. A program inside has its own patience as well."""
+PREPARED_S = 1.0
+"""How long what was prepared is good for."""
 DIAL_S = 30.0
 """For the name and all of its addresses."""
 
@@ -36,6 +39,32 @@ class NameUnresolved(DialFailed):
     """The host knows no address of the name."""
 
 
+class Prepared:
+    """What dialling needs of this machine alone, made while the decision is put on record: nothing has left for it."""
+
+    def __init__(self, verdict: NetworkVerdict, destination: str | Address, known: list[Address]) -> None:
+        """*known*: what the destination was found to be, not long ago. Raises DialDenied, OSError."""
+        self.verdict = verdict
+        self.allowed = _allowed(verdict, destination, _few(known), ())
+        self.socket: socket.socket | None = _make_socket(self.allowed[0])
+        self._at = asyncio.get_running_loop().time()
+
+    def take(self, verdict: NetworkVerdict) -> "tuple[list[Address], socket.socket] | None":
+        """What is allowed, and a socket for the first of it; None if it was made for something else, or long ago."""
+        made, self.socket = self.socket, None
+        if made is None:
+            return None
+        if verdict is not self.verdict or asyncio.get_running_loop().time() - self._at > PREPARED_S:
+            made.close()
+            return None
+        return self.allowed, made
+
+    def close(self) -> None:
+        if self.socket is not None:
+            self.socket.close()
+            self.socket = None
+
+
 async def dial(
     verdict: NetworkVerdict,
     destination: str | Address,
@@ -43,6 +72,7 @@ async def dial(
     *,
     resolve: Resolve = resolve_by_host,
     kinds: Collection[AddressKind] = (),
+    prepared: Prepared | None = None,
 ) -> tuple[socket.socket, Address]:
     """A connected socket that never blocks, and the address that it is connected to. *kinds* are dialled as well.
 
@@ -53,19 +83,30 @@ async def dial(
     """
     try:
         async with asyncio.timeout(DIAL_S):
-            return await _dial(verdict, destination, port, resolve, kinds)
+            return await _dial(verdict, destination, port, resolve, kinds, prepared)
     except TimeoutError:
         raise DialFailed(f"no address answered within {DIAL_S:.0f} s") from None
 
 
 async def _dial(
-    verdict: NetworkVerdict, destination: str | Address, port: int, resolve: Resolve, kinds: Collection[AddressKind]
+    verdict: NetworkVerdict,
+    destination: str | Address,
+    port: int,
+    resolve: Resolve,
+    kinds: Collection[AddressKind],
+    prepared: Prepared | None,
 ) -> tuple[socket.socket, Address]:
-    allowed = await find_allowed(verdict, destination, resolve, kinds)
+    made: socket.socket | None = None
+    taken = None if prepared is None or kinds else prepared.take(verdict)
+    if taken is None:
+        allowed = await find_allowed(verdict, destination, resolve, kinds)
+    else:
+        allowed, made = taken
     failure = "no address"
     for address in allowed:
         try:
-            return await connect(address, port), address
+            connection, made = made or _make_socket(address), None
+            return await _connect(connection, address, port), address
         except TimeoutError:
             failure = f"{address} did not answer within {CONNECT_S:.0f} s"
         except OSError as error:
@@ -86,7 +127,7 @@ async def find_allowed(
         return _allowed(verdict, destination, [destination], kinds)
     try:
         async with asyncio.timeout(within_s):
-            found = list(dict.fromkeys(await resolve(destination)))[:MOST_ADDRESSES]
+            found = _few(await resolve(destination))
     except TimeoutError:
         raise NameUnresolved(f"the name was not resolved within {within_s:.0f} s") from None
     except OSError as error:
@@ -94,6 +135,10 @@ async def find_allowed(
     if not found:
         raise NameUnresolved("the name has no address")
     return _allowed(verdict, destination, found, kinds)
+
+
+def _few(addresses: list[Address]) -> list[Address]:
+    return list(dict.fromkeys(addresses))[:MOST_ADDRESSES]
 
 
 def _allowed(
@@ -111,7 +156,8 @@ def _allowed(
         kind = refusal(dialled)
         if kind is None:
             within = (dialled, *judged.carried)  # what is carried is reached too, by way of a translator
-            kind = refusal(dialled, [one for one in within if is_own(one)])
+            own = [one for one in within if is_own(one)]
+            kind = refusal(dialled, own) if own else None
         if kind is None:
             allowed.append(dialled)
         else:
@@ -139,16 +185,44 @@ def is_own(address: Address) -> bool:
 
 async def connect(address: Address, port: int) -> socket.socket:
     """Raises OSError, also if it takes longer than CONNECT_S."""
+    return await _connect(_make_socket(address), address, port)
+
+
+def _make_socket(address: Address) -> socket.socket:
+    """For one connection to it. Raises OSError."""
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
     connection = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
     try:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         keep_alive(connection)
         bound_memory(connection)
-        async with asyncio.timeout(CONNECT_S):
-            await asyncio.get_running_loop().sock_connect(connection, (str(address), port))
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+async def _connect(connection: socket.socket, address: Address, port: int) -> socket.socket:
+    """Owns it: what cannot be connected is closed."""
+    try:
+        if not _connects_at_once(connection, address, port):
+            async with asyncio.timeout(CONNECT_S):
+                await asyncio.get_running_loop().sock_connect(connection, (str(address), port))
         break_if_dropped(connection)
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def _connects_at_once(connection: socket.socket, address: Address, port: int) -> bool:
+    """Begin, and see whether it is done: what is near has answered by then. Raises OSError."""
+    with contextlib.suppress(BlockingIOError):
+        connection.connect((str(address), port))
+    try:
+        connection.getpeername()
+    except OSError as error:
+        if error.errno != errno.ENOTCONN:
+            raise
+        return False
+    return True

@@ -1,8 +1,9 @@
 """Passes requests that were let through on to their server, and its answers back, in little memory.
 
-Both are framed anew. One request at a time goes out, over a connection that belongs to the one of the box alone; it is
-verified before anything is asked, and used again only if nothing is left in it and its address is one that the rules of
-the next request allow. Half an answer, or half a body, ends as a broken connection.
+Both are framed anew. One request at a time goes out, over a connection that belongs to the one of the box as long as that
+is there, and may serve another one of the box after it (`kept_servers.py`). It is verified before anything is asked, and
+used again only if nothing is left in it and its address is one that the rules of the next request allow. Half an answer,
+or half a body, ends as a broken connection.
 """
 
 import asyncio
@@ -17,7 +18,7 @@ from coldframe.host.egress.dial import DialFailed
 from coldframe.host.egress.handles import SentSecrets, Swap, ask_legibly
 from coldframe.host.egress.passage import Denied, Passage
 from coldframe.host.egress.requests import RequestHead, write_head
-from coldframe.host.egress.responses import Response, ResponseInvalid
+from coldframe.host.egress.responses import BODILESS, Response, ResponseInvalid
 from coldframe.host.egress.streams import Handshake, Stream, TlsStream
 from coldframe.policy.network import NetworkVerdict
 from coldframe.policy.network_rules import Scheme
@@ -69,14 +70,26 @@ class Forwarding:
         self._secrets = SentSecrets()
         self._handshake: Handshake | None = None
         self._server: Stream | None = None
+        self._may_be_kept = False
+        """Whether another connection of the box may use the one to the server after this."""
 
-    def prepare(self) -> None:
+    def prepare(self, verdict: NetworkVerdict) -> None:
         """Make what the first request needs for its connection, in memory alone: while it is put on record."""
-        if self._server is None and self._handshake is None and self._passage.scheme is Scheme.HTTPS:
-            with contextlib.suppress(ssl.SSLError, ValueError):  # it fails when it is needed, and that is told
-                self._handshake = Handshake(self._trust, str(self._passage.destination))
+        passage = self._passage
+        if self._server or self._handshake or passage.has_kept_server:
+            return
+        passage.prepare(verdict)
+        if passage.scheme is not Scheme.HTTPS:
+            return
+        with contextlib.suppress(ssl.SSLError, ValueError):  # it fails when it is needed, and that is told
+            self._handshake = Handshake(self._trust, str(passage.destination))
 
     def close(self) -> None:
+        """Nothing more is asked, and the answer to the last request is over, or of no use."""
+        server = self._server
+        if server is not None and self._may_be_kept:
+            self._server = None
+            self._passage.keep_server(server)
         self.drop_server()
         self._client.unwatch()
         if self._patience is not None:
@@ -91,15 +104,23 @@ class Forwarding:
     async def pass_on(self, asked: Asked) -> bool:
         """Whether another request may follow on the box's connection. Raises Denied, ServerFailed, BoxLeft, OSError."""
         while True:
-            server, is_used = await self._reach_server(asked.verdict)
+            server, is_used = await self._reach_server(asked)
+            was_kept, self._may_be_kept = self._may_be_kept, False
             try:
-                return await self._try(asked, server)
+                may_follow = await self._try(asked, server)
+                self._may_be_kept = (
+                    was_kept and self._server is server and _leaves_nothing(asked) and not self._may_trail(asked)
+                )
+                return may_follow
             except ServerFailed as failure:
                 self.drop_server()
                 # It may have ended the connection at the moment when it was used again.
-                can_repeat = asked.head.method in _REPEATABLE and asked.head.length == 0
-                if not (is_used and failure.again and can_repeat):
+                if not (is_used and failure.again and _can_repeat(asked.head)):
                     raise
+
+    def _may_trail(self, asked: Asked) -> bool:
+        """Whether a body may follow that the answer cannot have: some servers send one all the same."""
+        return self._passage.contact.requests[asked.place].status in BODILESS
 
     async def _try(self, asked: Asked, server: Stream) -> bool:
         head = asked.head
@@ -223,6 +244,8 @@ class Forwarding:
         if isinstance(self._client, TlsStream):
             self._leave(server, "")
         else:
+            if self._patience is not None:  # since the request before; its end is told for each
+                self._patience.cancel()
             self._patience = asyncio.get_running_loop().call_later(HALF_ENDED_S, self._leave, server, "")
 
     def _leave(self, server: Stream, reason: str) -> None:
@@ -231,13 +254,18 @@ class Forwarding:
 
     # -- the server ----------------------------------------------------------------------------
 
-    async def _reach_server(self, verdict: NetworkVerdict) -> tuple[Stream, bool]:
+    async def _reach_server(self, asked: Asked) -> tuple[Stream, bool]:
         """A connection to it, and whether it was used before. Raises Denied, ServerFailed."""
-        passage = self._passage
+        passage, verdict = self._passage, asked.verdict
         if self._server is not None:
             if passage.may_go_on(verdict) and self._server.take_now() is None:
                 return self._server, True
             self.drop_server()
+        self._may_be_kept = not self._secrets
+        if self._may_be_kept and _leaves_nothing(asked):
+            self._server = passage.take_server(verdict)
+            if self._server is not None:
+                return self._server, True
         try:
             outer = await passage.open(verdict)
         except DialFailed as failure:
@@ -281,6 +309,18 @@ class Forwarding:
         for result in results:
             if isinstance(result, OSError):
                 raise result
+
+
+def _can_repeat(head: RequestHead) -> bool:
+    return head.method in _REPEATABLE and head.length == 0
+
+
+def _leaves_nothing(asked: Asked) -> bool:
+    """Whether nothing of a program, of who it is or of a secret stays behind in the connection to the server."""
+    head = asked.head
+    is_personal = asked.swap is not None or any(name == b"authorization" for name, _ in head.headers)
+    is_plain = _can_repeat(head) and head.method != "HEAD"  # whose answer some servers send a body behind
+    return is_plain and not (is_personal or head.upgrade or head.expects_continue)
 
 
 def _head_of(asked: Asked, secrets: SentSecrets, *, is_proven: bool) -> bytes:

@@ -10,7 +10,7 @@ gone: then it is `unknown`.
 Without control groups processes are found as descendants of the keeper and of the box's first process, and there is no word
 about commands: marks can be changed (`limits.py`).
 
-Blocking, for some 0.1 ms: it is asked while the connection waits, so that whoever holds it is still there.
+Blocking, for some 0.1 ms: it is asked when the connection comes and has to wait, so that whoever holds it is still there.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ import os
 import socket
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import ip_address
 from itertools import islice
 from typing import NamedTuple
@@ -30,6 +30,8 @@ MOST_LOOKS = 512
 """Open files that are looked at for one connection, of all processes of a box."""
 MOST_LOOKS_OF_PROCESS = 128
 """Those with the highest numbers: what was opened last is mostly there."""
+MOST_GROUPS = 64
+"""Of a box, of which it is remembered who was found where."""
 _LISTED_AS_ONE = 16
 """To list so many open files takes about as long as to look at one."""
 
@@ -74,6 +76,8 @@ class Holders:
     """Directory of the box's control group in each hierarchy, as its mark has it."""
     records: str
     """Directory of the records of its commands."""
+    _found: dict[int, str] = field(default_factory=dict, compare=False, repr=False)
+    """By the number of a group in which sockets are made: the name of the one whose processes held the last of them."""
 
     def find(
         self, diagnosis: socket.socket | None, protocol: str, source: tuple[str, int] | None, target: tuple[str, int]
@@ -101,8 +105,17 @@ class Holders:
                     command_id = None if group is None else read_claim(self.records, group)
                     holder = Holder(_program_of(pid), _pid_inside(pid), command_id)
                     # As long as it holds that, it is in its group, which is nobody else's.
-                    return holder if _target_of(file) == wanted else Holder()
+                    if _target_of(file) != wanted:
+                        return Holder()
+                    self._note_group(asked.group, group)
+                    return holder
         return Holder()
+
+    def _note_group(self, number: int, group: str | None) -> None:
+        if number and group is not None:
+            if len(self._found) >= MOST_GROUPS:
+                self._found.clear()
+            self._found[number] = group
 
     def _processes(self, first: int) -> Iterator[tuple[str | None, list[int]]]:
         """The processes of each command's control group, with its name, that with the number *first* before all others; all
@@ -112,14 +125,17 @@ class Holders:
             yield None, self._descendants()
             return
         directory = self.groups[name] + ("/box" if name == "unified" else "")
+        found = self._found.get(first)
+        if found is not None:  # mostly that is all, and then the others are not even listed
+            yield found, _members(f"{directory}/{found}")
         try:
             with os.scandir(directory) as entries:
                 below = {one.name: one.inode() for one in entries if one.name[:1] == "c" and one.name[1:].isdecimal()}
         except OSError:
             return
         for group in sorted(below, key=lambda name: (below[name] != first, int(name[1:]))):
-            words = _read(f"{directory}/{group}/cgroup.procs").split()
-            yield group, sorted(int(word) for word in words if word.isdigit())
+            if group != found:
+                yield group, _members(f"{directory}/{group}")
 
     def _descendants(self) -> list[int]:
         found: list[int] = []
@@ -218,6 +234,10 @@ def _find_file(pid: int, wanted: str, most: int) -> tuple[str | None, int]:
         if _target_of(f"{folder}/{number}") == wanted:
             return f"{folder}/{number}", looked
     return None, looked
+
+
+def _members(group: str) -> list[int]:
+    return sorted(int(word) for word in _read(f"{group}/cgroup.procs").split() if word.isdigit())
 
 
 def _target_of(file: str) -> str | None:

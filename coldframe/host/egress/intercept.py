@@ -79,6 +79,7 @@ class Interception:
         session = _Session(passage, client, self)
         try:
             ended = await session.serve()
+            session.close()
             await client.finish()
             return ended
         finally:
@@ -176,7 +177,7 @@ class _Session:
         closes = head.closes or self._docket.is_full
         passage.asked = {} if entry.refusal else {0: (head.method, head.target, head.upgrade)}
         if entry.refusal is None and not entry.verdict.by_registry:
-            asyncio.get_running_loop().call_soon(self._forwarding.prepare)
+            asyncio.get_running_loop().call_soon(self._forwarding.prepare, entry.verdict)
         try:
             await self._docket.record(entry)
             if entry.refusal is not None:

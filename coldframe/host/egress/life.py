@@ -24,10 +24,11 @@ from coldframe.host.egress.arrivals import Arrivals
 from coldframe.host.egress.broker import MOST_CONNECTIONS
 from coldframe.host.egress.channel import BATCH, Channel, receive
 from coldframe.host.egress.contact import EgressContact, EgressRequest, HandleUse, SecretAnswer
-from coldframe.host.egress.holders import Holder, Holders
+from coldframe.host.egress.holders import UNKNOWN_PROGRAM, Holder, Holders
 from coldframe.host.egress.lineage import Lineage, LineageLost
 from coldframe.host.egress.messages import (
     Answered,
+    Arrived,
     Asked,
     Begun,
     Carried,
@@ -52,6 +53,9 @@ REACH_S = 8.0
 """How long the session's label may take to be raised. Less than the broker waits."""
 MOST_PENDING = 10_000
 """Contacts that begin at once and are not on record yet."""
+MOST_ARRIVED = 4096
+"""Connections that have come and neither begun nor ended, of which is kept whose they are. That of a further one is found
+out once more."""
 MOST_WAITING = 100_000
 """Messages that a broker has not read, before it is given up."""
 MOST_FAULTS = 50
@@ -85,6 +89,10 @@ class Box:
     places: set[int] = field(default_factory=set)
     """Those that a name holds."""
 
+    def find_holder(self, protocol: str, source: tuple[str, int] | None, target: tuple[str, int]) -> Holder:
+        diagnosis = next(iter(self.arrivals.diagnosis), None)
+        return Holder() if self.holders is None else self.holders.find(diagnosis, protocol, source, target)
+
     def take_name(self, named: Named) -> None:
         """Raises MessageInvalid."""
         try:
@@ -113,6 +121,13 @@ class _Pending(NamedTuple):
     task: "asyncio.Task[None]"
 
 
+class _Arrival(NamedTuple):
+    """Whose a connection is, found out when it came."""
+
+    whence: tuple[object, ...]
+    holder: Holder
+
+
 class Life:
     """One process of the broker, from its start to its end."""
 
@@ -135,6 +150,7 @@ class Life:
         self._reach = reach
         self._secrets = secrets
         self._asking: set[asyncio.Task[None]] = set()
+        self._arrived: OrderedDict[str, _Arrival] = OrderedDict()
         self._begun: dict[str, EgressContact] = {}
         self._beginning: dict[str, _Pending] = {}
         self._answers: dict[int, asyncio.Future[str | None]] = {}
@@ -255,6 +271,8 @@ class Life:
                 answer = self._answers.get(done.number)
                 if answer is not None and not answer.done():
                     answer.set_result(done.failure)
+            case Arrived() as arrived:
+                self._arrive(arrived)
             case Begun(contact, request):
                 self._begin(contact, request)
             case Requested() as requested:
@@ -275,6 +293,17 @@ class Life:
                     last = " (no more of it is logged)" if self._faults == MOST_FAULTS else ""
                     _log.warning("the egress broker tells%s: %r", last, text[:1000])
 
+    def _arrive(self, arrived: Arrived) -> None:
+        box = self._boxes.get(arrived.sandbox_id)
+        if box is None:
+            if arrived.sandbox_id not in self.leaving:
+                raise MessageInvalid("a connection of a box that it was not given")
+        elif box.holders is not None:
+            holder = box.find_holder("tcp", arrived.source, arrived.target)
+            self._arrived[arrived.contact_id] = _Arrival((arrived.sandbox_id, arrived.source, arrived.target), holder)
+            if len(self._arrived) > MOST_ARRIVED:
+                self._arrived.popitem(last=False)
+
     def _begin(self, contact: EgressContact, request: EgressRequest | None) -> None:
         if contact.id in self._begun or contact.id in self._beginning:
             raise MessageInvalid("a contact begins twice")
@@ -287,7 +316,8 @@ class Life:
                 raise MessageInvalid("a contact of a box that it was not given")
             self._acknowledge(contact.id, "the box has no way out any more")
             return
-        contact = replace(self._with_holder(contact), requests=[])  # each has a line of its own
+        self._find_holder(contact)
+        contact.requests = []  # each has a line of its own
 
         def record() -> None:
             self._lineage.begin(contact)
@@ -400,12 +430,14 @@ class Life:
                 raise MessageInvalid("a contact was allowed that is not on record")
             if contact.sandbox_id not in self._boxes and contact.sandbox_id not in self.leaving:
                 raise MessageInvalid("a contact of a box that it was not given")
-            waiting = None if pending is None else pending.contact
-            contact = self._with_holder(contact) if waiting is None else _held_as(contact, waiting)
+            if pending is None:
+                self._find_holder(contact)
+            else:
+                _hold_as(contact, pending.contact)
         elif _wanted(begun) != _wanted(contact) or contact.times != 1:
             raise MessageInvalid("a contact ends as another one")
         else:
-            contact = _held_as(contact, begun)
+            _hold_as(contact, begun)
         self._begun.pop(contact.id, None)
         self._close(contact)
         if begun is None and contact.times == 1:
@@ -418,18 +450,23 @@ class Life:
             raise MessageInvalid("a look-up that went somewhere")
         if contact.sandbox_id not in self._boxes and contact.sandbox_id not in self.leaving:
             raise MessageInvalid("a look-up of a box that it was not given")
-        contact = self._with_holder(contact)
+        self._find_holder(contact)
         self._record(contact.id, lambda: self._lineage.look_up(contact))
 
-    def _with_holder(self, contact: EgressContact) -> EgressContact:
+    def _find_holder(self, contact: EgressContact) -> None:
         """Whose it is, whatever the broker says. Of several at once nobody can tell."""
+        arrival = self._arrived.pop(contact.id, None)
         box = self._boxes.get(contact.sandbox_id)
         if (contact.times > 1 and contact.lookup is None) or box is None or box.holders is None:
-            return replace(contact, program=None, pid=None, command_id=None)
-        diagnosis = next(iter(box.arrivals.diagnosis), None)
+            contact.program = contact.pid = contact.command_id = None
+            return
         target = (contact.address, contact.port)
-        holder: Holder = box.holders.find(diagnosis, contact.protocol, contact.source, target)
-        return replace(contact, program=holder.program, pid=holder.pid, command_id=holder.command_id)
+        holder = Holder()
+        if arrival is not None and arrival.whence == (contact.sandbox_id, contact.source, target):
+            holder = arrival.holder
+        if holder.program == UNKNOWN_PROGRAM:
+            holder = box.find_holder(contact.protocol, contact.source, target)
+        contact.program, contact.pid, contact.command_id = holder
 
     def _close(self, contact: EgressContact) -> None:
         if not self._lineage.end(contact):
@@ -468,8 +505,8 @@ def _unrecorded(one: _Decided) -> _Decided:
     return replace(one, outcome=Outcome.DENY, rule_id="network:journal", reason=reason)
 
 
-def _held_as(contact: EgressContact, known: EgressContact) -> EgressContact:
-    return replace(contact, program=known.program, pid=known.pid, command_id=known.command_id)
+def _hold_as(contact: EgressContact, known: EgressContact) -> None:
+    contact.program, contact.pid, contact.command_id = known.program, known.pid, known.command_id
 
 
 def _wanted(contact: EgressContact) -> tuple[object, ...]:

@@ -161,6 +161,18 @@ class Done:
 
 
 @dataclass(frozen=True)
+class Arrived:
+    """A connection that is allowed so far has come, so whose it is can be found out while it is looked at. Not answered."""
+
+    contact_id: str
+    sandbox_id: str
+    source: tuple[str, int]
+    """As in `EgressContact`, and where it is for."""
+    target: tuple[str, int]
+    kind: Literal["arrived"] = "arrived"
+
+
+@dataclass(frozen=True)
 class Begun:
     """Waits for `Acknowledge`: nothing is dialled before."""
 
@@ -258,7 +270,7 @@ class Keepsakes:
 Command = (
     UseRules | UseProxies | OpenBox | ShutBox | RaiseTaint | WithdrawCredential | Ping | Stop | Acknowledge | Answered
 )
-Event = Done | Begun | Requested | Asked | Ended | LookedUp | Carried | Named | Fault
+Event = Done | Arrived | Begun | Requested | Asked | Ended | LookedUp | Carried | Named | Fault
 
 _COMMANDS: TypeAdapter[Command] = TypeAdapter(Annotated[Command, Field(discriminator="kind")])
 _EVENTS: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="kind")])
@@ -309,9 +321,12 @@ def read_command(message: bytes) -> Command:
 def write_event(event: Event) -> bytes:
     """At most MESSAGE_BYTES long."""
     if isinstance(event, Begun | Ended | LookedUp):
-        event = replace(event, contact=cut(event.contact))
+        contact = cut(event.contact)
+        if contact is not event.contact:
+            event = replace(event, contact=contact)
         if isinstance(event, Begun) and event.request is not None:
-            event = replace(event, request=_cut_request(event.request))
+            request = _cut_request(event.request)
+            event = event if request is event.request else replace(event, request=request)
         written = _EVENTS.dump_json(event)
         while len(written) > MESSAGE_BYTES:
             kept = event.contact.requests[: len(event.contact.requests) // 2]
@@ -333,6 +348,10 @@ def read_event(message: bytes) -> Event:
         event = _EVENTS.validate_json(message, strict=True)
     except ValidationError as error:
         raise MessageInvalid(_told(error)) from None
+    if isinstance(event, Arrived):
+        _check_texts(event, {"contact_id": 64, "sandbox_id": 128})
+        _check_end(event.source)
+        _check_end(event.target)
     if isinstance(event, Begun | Ended | LookedUp):
         _check(event.contact)
     if isinstance(event, Begun) and event.request is not None:
@@ -363,12 +382,16 @@ def read_contact(text: bytes) -> EgressContact:
 
 def cut(contact: EgressContact) -> EgressContact:
     """The same with texts no longer than they may be: names and reasons are in part what a box says."""
+    texts = _cut_texts(contact, _LONGEST)
     requests = [_cut_request(one) for one in contact.requests]
-    return replace(contact, **_cut_texts(contact, _LONGEST), requests=requests)  # type: ignore[arg-type]
+    if not texts and all(cut is one for cut, one in zip(requests, contact.requests, strict=True)):
+        return contact
+    return replace(contact, **texts, requests=requests)  # type: ignore[arg-type]
 
 
 def _cut_request(request: EgressRequest) -> EgressRequest:
-    return replace(request, **_cut_texts(request, _LONGEST_OF_REQUEST))  # type: ignore[arg-type]
+    texts = _cut_texts(request, _LONGEST_OF_REQUEST)
+    return replace(request, **texts) if texts else request  # type: ignore[arg-type]
 
 
 def _cut_texts(one: EgressContact | EgressRequest, longest: dict[str, int]) -> dict[str, str]:
@@ -423,14 +446,19 @@ def _check(contact: EgressContact) -> None:
     if contact.lookup is not None:
         _check_texts(contact.lookup, _LONGEST_OF_LOOKUP)
     _check_digest(contact.sent_sha256)
-    if contact.source is not None and (len(contact.source[0]) > 64 or not 0 <= contact.source[1] <= 65535):
-        raise MessageInvalid("a contact that comes from nowhere in a box")
+    if contact.source is not None:
+        _check_end(contact.source)
     if not contact.id or not 0 <= contact.port <= 65535:
         raise MessageInvalid("a contact without id, or with a port that is none")
     is_one = contact.outcome is Outcome.ALLOW and contact.lookup is None
     if not 0 < contact.times < _MOST_BYTES or (contact.times > 1 and is_one):
         raise MessageInvalid("contacts that are not one, and not equal denied attempts")
     _check_bytes(contact.sent_bytes, contact.received_bytes)
+
+
+def _check_end(end: tuple[str, int]) -> None:
+    if len(end[0]) > 64 or not 0 <= end[1] <= 65535:
+        raise MessageInvalid("a contact with an end that is nowhere in a box")
 
 
 def _check_bytes(*counts: int) -> None:
@@ -454,7 +482,7 @@ def _check_request(request: EgressRequest) -> None:
 
 
 def _check_texts(
-    one: EgressContact | EgressLookup | EgressRequest | EgressPackage | HandleUse | Requested | Asked,
+    one: EgressContact | EgressLookup | EgressRequest | EgressPackage | HandleUse | Arrived | Requested | Asked,
     longest: dict[str, int],
 ) -> None:
     for name, most in longest.items():

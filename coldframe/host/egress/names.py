@@ -30,6 +30,10 @@ TTL_S = 30
 """Short, as a rule may change; long enough that programs do not ask for each connection."""
 MAX_QUERY_BYTES = 1232
 """Also of what EDNS is told that we take (the size that needs no fragments, as resolvers have agreed)."""
+MOST_ANSWERS = 512
+"""To one box, that are kept as they were said."""
+_NUMBER_BYTES = 2
+"""Of a query, at its beginning."""
 
 _A, _OPT, _AAAA, _IN = 1, 41, 28, 1
 _RESPONSE, _AUTHORITATIVE, _TRUNCATED, _DESIRED, _AVAILABLE = 0x8000, 0x0400, 0x0200, 0x0100, 0x0080
@@ -122,7 +126,7 @@ class NamePool:
 
     def addresses_of(self, name: str) -> PooledName:
         """The addresses of a name, new ones if it has none. Raises PoolFull."""
-        place = self._places.get(name)
+        place = self.touch(name)
         if place is None:
             forgotten = None
             if len(self._places) >= self._limit:
@@ -134,9 +138,14 @@ class NamePool:
             self._places[name] = place
             self._names[place] = name
             self._on_new(name, place, forgotten)
-        else:
-            self._places.move_to_end(name)
         return PooledName(IPV4_POOL + place, IPV6_POOL + place)
+
+    def touch(self, name: str) -> int | None:
+        """Its place, and it was asked for just now; None if it has none."""
+        place = self._places.get(name)
+        if place is not None:
+            self._places.move_to_end(name)
+        return place
 
     def name_of(self, address: IPv4Address | IPv6Address) -> str | None:
         """The name that has the address now."""
@@ -210,6 +219,34 @@ def answer_query(data: bytes, pool: NamePool, is_known: Callable[[str], bool]) -
         return Lookup(_reply(query, ReplyCode.SERVFAIL), LookupOutcome.FULL, shown, kind)
     address = addresses.ipv4.packed if kind == _A else addresses.ipv6.packed
     return Lookup(_reply(query, ReplyCode.NOERROR, kind, address), LookupOutcome.ANSWERED, shown, kind)
+
+
+class Answers:
+    """Those to one box: what was asked before, byte for byte, is not taken apart again."""
+
+    def __init__(self, pool: NamePool, is_known: Callable[[str], bool]) -> None:
+        """*is_known* is asked each time: rules change."""
+        self._pool = pool
+        self._is_known = is_known
+        self._found: dict[bytes, tuple[int, Lookup]] = {}
+        """By all of a query but its number: the place of its name, and what was said."""
+
+    def find(self, data: bytes) -> Lookup:
+        """As `answer_query`."""
+        known = self._found.get(data[_NUMBER_BYTES:])
+        if known is not None:
+            place, found = known
+            assert found.name is not None and found.reply is not None
+            if self._is_known(found.name) and self._pool.touch(found.name) == place:
+                return found._replace(reply=data[:_NUMBER_BYTES] + found.reply[_NUMBER_BYTES:])
+        found = answer_query(data, self._pool, self._is_known)
+        if found.outcome is LookupOutcome.ANSWERED and found.name is not None:
+            place_now = self._pool.touch(found.name)
+            if place_now is not None:
+                if len(self._found) >= MOST_ANSWERS:
+                    self._found.clear()
+                self._found[data[_NUMBER_BYTES:]] = place_now, found
+        return found
 
 
 def fail(reply: bytes) -> bytes:

@@ -20,10 +20,12 @@ from coldframe.contract.policy import Outcome
 from coldframe.host.egress.bodies import BodySent
 from coldframe.host.egress.carry import Carrier, Pipes, reset
 from coldframe.host.egress.contact import EgressContact, EgressRequest, HandleUse, Journal, JournalLost, SecretAnswer
-from coldframe.host.egress.dial import DialDenied, DialFailed, dial
+from coldframe.host.egress.dial import DialDenied, DialFailed, Prepared, dial
 from coldframe.host.egress.hello import Ech, Hello, HelloInvalid, HelloReader, SecondHelloReader, asks_again
+from coldframe.host.egress.kept_servers import Kept, KeptServers
 from coldframe.host.egress.proxy import Proxies, dial_by_proxy
-from coldframe.host.egress.resolver import Resolve
+from coldframe.host.egress.resolver import Resolver
+from coldframe.host.egress.streams import Stream
 from coldframe.host.egress.turns import receive, send_all
 from coldframe.policy import labels
 from coldframe.policy.addresses import Address
@@ -85,8 +87,9 @@ class Passage:
         *,
         journal: Journal,
         pipes: Pipes,
-        resolve: Resolve,
+        resolve: Resolver,
         proxies: Proxies,
+        servers: KeptServers,
         clock: Callable[[], datetime],
         intercept: Interceptor,
     ) -> None:
@@ -105,6 +108,7 @@ class Passage:
         self._pipes = pipes
         self._resolve = resolve
         self._proxies = proxies
+        self._kept_servers = servers
         self._clock = clock
         self._intercept = intercept
         self._mode: Mode | None = None
@@ -115,7 +119,12 @@ class Passage:
         self._sent = hashlib.sha256()
         """Of what was sent as it came. Of requests that are read, each has its own."""
         self._dialled: set[Address] = set()
+        self._reached: Address | None = None
+        """Where the newest connection leads; None if a proxy was asked for the name."""
+        self._era = servers.era
+        self._prepared: Prepared | None = None
         self._broken = ""
+        self._is_watched = False
         self._task: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
@@ -143,6 +152,8 @@ class Passage:
             contact.ended = "fault"
             raise
         finally:
+            if self._prepared is not None:
+                self._prepared.close()
             if self._carrier is not None:
                 self._carrier.abort("broken")
                 contact.sent_bytes += self._carrier.sent_bytes
@@ -247,6 +258,7 @@ class Passage:
         first = b""
         hello: Hello | None = None
         if verdict.mode is not Mode.RAW:  # else the server may have to speak first
+            self._journal.arrived(self.contact)
             self.scheme, first, hello = await self._listen()
         verdict = self._decide(self.scheme)
         self._mode = verdict.mode
@@ -259,16 +271,18 @@ class Passage:
             return await self._intercept(self, first)
         if verdict.mode is Mode.SNI:
             self._check_hello(hello)
+        asyncio.get_running_loop().call_soon(self.prepare, verdict)
         await self.begin(verdict)
-        outer = await self.open(verdict)
-        try:
-            if hello is not None:
-                await self._greet(outer, hello, first[len(hello.raw) :])
-            elif first:
-                await self._send(outer, first)
-        except BaseException:
-            reset(outer)
-            raise
+        with self._watched():
+            outer = await self.open(verdict, is_read=True)
+            try:
+                if hello is not None:
+                    await self._greet(outer, hello, first[len(hello.raw) :])
+                elif first:
+                    await self._send(outer, first)
+            except BaseException:
+                reset(outer)
+                raise
         self._carrier = Carrier(self.inner, outer, self._pipes, self._sent)
         self._carrier.start()
         return await self._carrier.ended
@@ -360,6 +374,16 @@ class Passage:
     def now(self) -> datetime:
         return self._clock()
 
+    def prepare(self, verdict: NetworkVerdict) -> None:
+        """Make what dialling needs of this machine, while the decision is put on record. What is amiss shows later."""
+        if self._prepared is not None or self.contact.ended is not None:
+            return
+        destination = self.destination
+        known = self._resolve.recall(destination) if isinstance(destination, str) else [destination]
+        if known and self._proxies.choose(destination, self.contact.port, self.scheme) is None:
+            with contextlib.suppress(DialDenied, OSError):
+                self._prepared = Prepared(verdict, destination, known)
+
     async def open(self, verdict: NetworkVerdict, *, is_read: bool = False) -> socket.socket:
         """A connection to the destination. *is_read*: somebody reads from the box meanwhile. Raises Denied and DialFailed."""
         assert self.has_begun
@@ -374,14 +398,47 @@ class Passage:
         address: Address | None
         proxy = self._proxies.choose(destination, port, self.scheme)
         if proxy is None:
-            outer, address = await dial(verdict, destination, port, resolve=self._resolve)
+            outer, address = await dial(verdict, destination, port, resolve=self._resolve, prepared=self._prepared)
         else:
             self.contact.via = f"{proxy.host}:{proxy.port}"
             outer, address = await dial_by_proxy(proxy, verdict, destination, port, resolve=self._resolve)
+        self._note_reached(address)
+        return outer
+
+    def _note_reached(self, address: Address | None) -> None:
+        self._reached, self._era = address, self._kept_servers.era
         self.contact.dialled = None if address is None else str(address)
         if address is not None:
             self._dialled.add(address)
-        return outer
+
+    @property
+    def _place(self) -> tuple[str | Address, int, Scheme]:
+        return self.destination, self.contact.port, self.scheme
+
+    @property
+    def has_kept_server(self) -> bool:
+        """Whether the box has a connection to the destination that nobody uses."""
+        return self._kept_servers.has(self._place)
+
+    def take_server(self, verdict: NetworkVerdict) -> Stream | None:
+        """One that is such as this verdict allows; what passes there is counted. None if there is none."""
+        assert self.has_begun
+        kept = self._kept_servers.take(self._place, lambda one: judge_dialled(verdict, one.address) is None)
+        if kept is None:
+            return None
+        self.contact.via = kept.via
+        self._note_reached(kept.address)
+        self.count(kept.stream)
+        return kept.stream
+
+    def keep_server(self, stream: Stream) -> None:
+        """Nobody here uses the newest connection any more, and another one of the box may."""
+        self.settle(stream)
+        if self._broken or self._reached is None or self._era != self._kept_servers.era:
+            stream.close()
+            return
+        stream.count_anew()
+        self._kept_servers.keep(self._place, Kept(stream, self._reached, self.contact.via))
 
     def may_go_on(self, verdict: NetworkVerdict) -> bool:
         """Whether connections to the destination that are open are such as this verdict allows."""
@@ -430,14 +487,14 @@ class Passage:
     async def _pass_hello(self, outer: socket.socket, hello: Hello, rest: bytes) -> None:
         answer = b""
         again: bool | None = None
-        with self._watched():
-            await self._send(outer, hello.raw)
-            while again is None:
-                more = await receive(outer, _READ_BYTES)
-                if not more:
-                    break
-                answer += more
-                again = asks_again(answer)
+        await self._send(outer, hello.raw)
+        while again is None:
+            more = await receive(outer, _READ_BYTES)
+            if not more:
+                break
+            answer += more
+            again = asks_again(answer)
+        self._unwatch()
         if answer:
             await send_all(self.inner, answer)
             self.contact.received_bytes += len(answer)
@@ -474,13 +531,18 @@ class Passage:
     @contextlib.contextmanager
     def _watched(self) -> Iterator[None]:
         """Break it off if the program leaves meanwhile, as far as that shows while it is not read from."""
-        loop = asyncio.get_running_loop()
-        loop.add_reader(self.inner.fileno(), self._look)
+        asyncio.get_running_loop().add_reader(self.inner.fileno(), self._look)
+        self._is_watched = True
         try:
             yield
         finally:
-            if self.inner.fileno() >= 0:
-                loop.remove_reader(self.inner.fileno())
+            self._unwatch()
+
+    def _unwatch(self) -> None:
+        """From here on somebody reads from it."""
+        if self._is_watched:
+            self._is_watched = False
+            asyncio.get_running_loop().remove_reader(self.inner.fileno())
 
     def _look(self) -> None:
         try:
@@ -490,7 +552,7 @@ class Passage:
             return
         except OSError:
             has_left = True
-        asyncio.get_running_loop().remove_reader(self.inner.fileno())
+        self._unwatch()
         if has_left:
             self.end("the program left before it was connected")
 

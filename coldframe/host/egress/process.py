@@ -34,6 +34,7 @@ from coldframe.host.egress.intercept import Interception
 from coldframe.host.egress.messages import (
     Acknowledge,
     Answered,
+    Arrived,
     Asked,
     Begun,
     Carried,
@@ -57,6 +58,7 @@ from coldframe.host.egress.messages import (
 )
 from coldframe.host.egress.packages.cache import PackageCache
 from coldframe.host.egress.packages.view import PackageView
+from coldframe.host.egress.readiness import Readiness
 from coldframe.policy.document import read_document
 from coldframe.policy.network_rules import NetworkRules
 from coldframe.policy.network_section import load_network
@@ -85,7 +87,8 @@ def main(*, channel: int, user: int, packages: int | None = None) -> NoReturn:
     gaps = give_up_rights(channel, user, [] if packages is None else [packages])
     gc.set_threshold(*GC_THRESHOLDS)
     gc.freeze()  # what is here now stays, and need not be looked through again and again
-    asyncio.run(_serve(channel, gaps, packages))
+    with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(Readiness())) as runner:
+        runner.run(_serve(channel, gaps, packages))
     os._exit(0)
 
 
@@ -149,7 +152,13 @@ class _Service:
         self._channel = Channel(end)
         self._interception = Interception()
         journal = Journal(
-            self._begin, self._request, self._ask_secret, self._end, known=self._await_known, looked_up=self._look_up
+            self._begin,
+            self._request,
+            self._ask_secret,
+            self._end,
+            known=self._await_known,
+            looked_up=self._look_up,
+            arrived=self._arrive,
         )
         self._broker = Broker(NetworkRules(), journal, on_name=self._on_name, intercept=self._interception)
         if packages is not None:
@@ -287,6 +296,10 @@ class _Service:
         task.add_done_callback(self._tasks.discard)
 
     # -- what is said to the daemon ------------------------------------------------------------
+
+    def _arrive(self, contact: EgressContact) -> None:
+        if contact.source is not None:
+            self._say(Arrived(contact.id, contact.sandbox_id, contact.source, (contact.address, contact.port)))
 
     async def _begin(self, contact: EgressContact, request: EgressRequest | None) -> None:
         await self._await_record(contact.id, Begun(contact, request))

@@ -119,10 +119,15 @@ class Resolver:
         self._questions: dict[str, _Question] = {}
         self._answers: dict[str, tuple[float, list[Address]]] = {}
 
+    def recall(self, name: str) -> list[Address] | None:
+        """What holds still; None if it has to be asked."""
+        until, known = self._answers.get(name, (0.0, []))
+        return known if until > asyncio.get_running_loop().time() else None
+
     async def __call__(self, name: str) -> list[Address]:
         """Raises OSError."""
-        until, known = self._answers.get(name, (0.0, []))
-        if until > asyncio.get_running_loop().time():
+        known = self.recall(name)
+        if known is not None:
             return known
         question = self._questions.get(name)
         if question is None:

@@ -21,7 +21,7 @@ HOP_BY_HOP = frozenset(
 )
 MOST_INTERIM = 16
 """That a server may say before one answer (1xx)."""
-_BODILESS = (204, 304)
+BODILESS = (204, 304)
 _WEBSOCKET = ((b"connection", b"upgrade"), (b"upgrade", b"websocket"))
 
 
@@ -110,7 +110,7 @@ class Response:
         lengths = [(name, value) for name, value in event.headers if name == b"content-length"]
         is_chunked = any(name == b"transfer-encoding" for name, _ in event.headers)
         framing: tuple[tuple[bytes, bytes], ...] = ()
-        if self._method == "HEAD" or event.status_code in _BODILESS:
+        if self._method == "HEAD" or event.status_code in BODILESS:
             if event.status_code != HTTPStatus.NO_CONTENT and not is_chunked:
                 framing = tuple(lengths)
         elif lengths and not is_chunked and self._scrubber is None:

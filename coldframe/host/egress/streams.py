@@ -10,6 +10,7 @@ import socket
 import ssl
 from collections.abc import Callable
 
+from coldframe.host.egress.carry import close_orderly
 from coldframe.host.egress.turns import receive, send_all
 
 READ_BYTES = 64 * 1024
@@ -67,7 +68,7 @@ class Stream:
             pass  # it is broken already
 
     async def finish(self) -> None:
-        """End it so that what was sent arrives."""
+        """End it so that what was sent arrives, also where it is not read before this returns."""
         self.unwatch()
         try:
             async with asyncio.timeout(FAREWELL_S):
@@ -77,11 +78,14 @@ class Stream:
                     pass
         except (OSError, TimeoutError):
             pass  # it has ended in another way
-        self.close()
+        close_orderly(self._connection)
 
     def close(self) -> None:
         self.unwatch()
         self._connection.close()
+
+    def count_anew(self) -> None:
+        self.sent_bytes = self.received_bytes = 0
 
     def _look(self, on_end: Callable[[], None]) -> None:
         data = self.take_now()

@@ -8,8 +8,8 @@ import asyncio
 import itertools
 import socket
 
-CALLS_AT_ONCE = 16
-"""Of the whole process, between two turns of the loop."""
+CALLS_AT_ONCE = 8
+"""Of the whole process, between two turns of the loop, of which each second one asks the kernel for more (`readiness.py`)."""
 
 _calls = itertools.count(1)
 

@@ -27,7 +27,7 @@ from coldframe.host.egress.contact import EgressPackage, EgressRequest
 from coldframe.host.egress.intercept import Interception
 from coldframe.host.egress.packages.cache import CacheUsage, PackageCache, measure_cache, open_cache
 from coldframe.host.egress.packages.view import PackageView
-from coldframe.host.package_clients import NPM_FILE, PIP_FILE, client_environment, client_files
+from coldframe.host.package_clients import PIP_FILE, client_environment, client_files
 from coldframe.host.registries import RegistryCredential, RegistrySettings
 from coldframe.policy.document import read_document
 from coldframe.policy.network_rules import PackageKind, Registry, Scheme
@@ -121,7 +121,7 @@ class Scene:
         return await self.world.inside(inside, files={**RESOLVER, ROOTS: trusted})
 
     def _own(self, path: str) -> str:
-        return os.path.join(self.folder, os.path.basename(path)) if path in (PIP_FILE, NPM_FILE) else path
+        return os.path.join(self.folder, os.path.basename(path)) if path in client_files(SETTINGS) else path
 
     async def ask(self, path: str, *, method: str = "GET", **headers: str) -> tuple[int, str, bytes]:
         """Status, its text and body of a bare request of the box."""

@@ -4,13 +4,13 @@ import asyncio
 import errno
 import socket
 from collections.abc import Collection
-from ipaddress import IPv4Address, ip_address
+from ipaddress import IPv4Address, IPv4Network, ip_address
 
 import pytest
 
 from coldframe.contract.policy import Outcome
 from coldframe.host.egress import dial as dialling
-from coldframe.host.egress.dial import DialDenied, DialFailed, dial
+from coldframe.host.egress.dial import DialDenied, DialFailed, Prepared, dial
 from coldframe.host.egress.resolver import MOST_ADDRESSES
 from coldframe.policy.addresses import Address, AddressKind
 from coldframe.policy.network import NetworkVerdict, judge_dialled
@@ -60,3 +60,43 @@ def test_without_an_end_of_its_own_dialling_ends_by_its_deadline(monkeypatch: py
 
     with pytest.raises(DialFailed, match="no address answered"):
         asyncio.run(dial(ALLOWED, "slow.example.com", 443, resolve=resolve))
+
+
+def test_what_was_prepared_is_used_for_its_verdict_alone_and_not_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def steps() -> None:
+        inside = ALLOWED._replace(within=((IPv4Network("10.0.0.0/8"),),))
+        private = ip_address("10.1.2.3")
+        with pytest.raises(DialDenied):
+            Prepared(ALLOWED, "inner.example.com", [private])
+        prepared = Prepared(inside, "inner.example.com", [private])
+        made = prepared.socket
+        assert made is not None and prepared.take(ALLOWED) is None and made.fileno() == -1
+        assert prepared.take(inside) is None  # it is gone
+        prepared = Prepared(inside, "inner.example.com", [private])
+        taken = prepared.take(inside)
+        assert taken is not None and taken[0] == [private]
+        prepared.close()  # which is not for what was taken
+        assert taken[1].fileno() > 0
+        taken[1].close()
+        monkeypatch.setattr(dialling, "PREPARED_S", -1.0)
+        assert Prepared(inside, "inner.example.com", [private]).take(inside) is None
+
+    asyncio.run(steps())
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_who_is_near_is_connected_at_once_or_refuses(is_there: bool) -> None:
+    async def steps() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = server.getsockname()[1]
+            if not is_there:
+                server.close()
+            connecting = dialling.connect(ip_address("127.0.0.1"), port)
+            if is_there:
+                with await connecting as connection:
+                    assert connection.getpeername() == ("127.0.0.1", port) and connection.gettimeout() == 0
+            else:
+                with pytest.raises(ConnectionRefusedError):
+                    await connecting
+
+    asyncio.run(steps())

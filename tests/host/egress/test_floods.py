@@ -214,6 +214,31 @@ def test_a_box_of_which_too_much_has_to_be_said_is_not_listened_to_until_it_is_s
     with_broker(steps)
 
 
+def test_what_was_told_of_connections_that_came_and_were_denied_counts_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(denied_attempts, "BUDGET", 20.0)
+    monkeypatch.setattr(denied_attempts, "BUDGET_PER_S", 0.0)
+    monkeypatch.setattr(denied_attempts, "TOLD_EACH", 0)
+
+    async def steps(world: World, broker: Broker, log: Log) -> None:
+        def knock() -> None:
+            tls, sent = talking("other.example.com")
+            with contextlib.suppress(OSError):
+                tls.do_handshake()
+            hello = sent.read()
+            for _ in range(10):
+                with socket.create_connection((SITE, 443), timeout=30) as client:
+                    client.sendall(hello)
+                    assert code_of(lambda: client.recv(1)) == "ECONNRESET"
+
+        await world.inside(knock)
+        (way,) = broker._boxes.values()
+        assert way._denials._budget <= 20 - 10 and not way._arrived
+        await broker.end_box("sb-1")
+        assert [(one.rule_id, one.times) for one in log.ended] == [("network:sni", 10)]
+
+    with_broker(steps)
+
+
 # -- whoever holds a copy of the sockets -----------------------------------------------------------
 
 

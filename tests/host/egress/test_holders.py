@@ -114,6 +114,53 @@ def test_a_group_is_claimed_by_one_command_after_the_other_and_what_is_no_claim_
     assert read_claim(records, "c2") is None
 
 
+def test_where_the_last_one_was_found_is_looked_at_first_and_the_other_groups_if_it_is_there_no_more(
+    tmp_path: os.PathLike[str], diagnosis: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = os.fspath(tmp_path)
+    groups = {name: os.path.join(root, "box", name) for name in ("c1", "c2")}
+    for folder in groups.values():
+        os.makedirs(folder)
+    directory = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    claims = Claims(directory)
+    os.close(directory)
+    claims.write("c1", "cmd_first")
+    claims.write("c2", "cmd_second")
+    listed: list[object] = []
+    real = os.scandir
+
+    def scan(path: str) -> object:
+        listed.append(path)
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scan)
+
+    def put(pid: int, group: str) -> None:
+        for name, folder in groups.items():
+            with open(os.path.join(folder, "cgroup.procs"), "w", encoding="ascii") as file:
+                file.write(f"{pid}\n" if name == group else "")
+
+    with ExitStack() as opened:
+        server = opened.enter_context(socket.create_server(("127.0.0.1", 0)))
+        program = _started(opened, "tcp", server.getsockname()[1], "pass")
+        assert program.stdout is not None
+        source = ("127.0.0.1", int(program.stdout.readline()))
+        holders = Holders(os.getpid(), os.getpid(), {"unified": root}, root)
+
+        def found() -> str | None:
+            return holders.find(diagnosis, "tcp", source, server.getsockname()).command_id
+
+        put(program.pid, "c1")
+        assert found() == "cmd_first"
+        is_told = bool(holders._found)  # of a socket's group not every kernel tells
+        listed.clear()
+        assert found() == "cmd_first" and (os.path.join(root, "box") not in listed) is is_told
+        put(program.pid, "c2")
+        assert [found(), found()] == ["cmd_second"] * 2
+        put(program.pid, "")
+        assert found() is None
+
+
 def test_of_a_process_with_a_million_files_only_as_many_are_listed_as_are_looked_through(
     diagnosis: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:

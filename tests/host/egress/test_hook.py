@@ -9,7 +9,7 @@ import pytest
 from coldframe.contract.policy import Label, Outcome
 from coldframe.policy.egress import narrow
 from coldframe.policy.rules import RuleSet, load_rules
-from tests.host.egress.brokered import PLAIN, Brokered, refused, section, send_all, with_link
+from tests.host.egress.brokered import INSIDE, PLAIN, Brokered, refused, section, send_all, with_link
 from tests.host.egress.intercepted import RULES, Scene, ask, connect, error_of, with_interception
 from tests.host.egress.test_broker import network
 from tests.host.egress.world import SSH
@@ -49,7 +49,9 @@ def test_rules_that_the_broker_cannot_read_allow_nothing() -> None:
         await made.link.use_rules(section(PLAIN), hooks="version: 2")
         while made.link.pid in (pid, None):  # noqa: ASYNC110 - it is ended, and another one started
             await asyncio.sleep(0.005)
-        assert await made.inside(refused) == "gaierror"  # not even a name
+        # Not even a name. Each broker ends in turn, so that questions get lost: they are asked once, and not for long.
+        files = {**INSIDE, "/etc/resolv.conf": f"{INSIDE['/etc/resolv.conf']}options timeout:1 attempts:1\n"}
+        assert await made.world.inside(refused, files=files) == "gaierror"
 
     with_link(steps)
 

@@ -1,6 +1,7 @@
 """Every request of a connection is read, judged and on record before it goes out, and what was not judged never does."""
 
 import asyncio
+import contextlib
 import hashlib
 import http.client
 import json
@@ -15,7 +16,8 @@ from typing import Any
 import pytest
 
 from coldframe.contract.policy import Label, Outcome
-from coldframe.host.egress import docket
+from coldframe.host.egress import docket, streams
+from coldframe.host.egress.kept_servers import MOST_KEPT
 from tests.host.egress.intercepted import (
     ROOTS,
     RULES,
@@ -25,6 +27,7 @@ from tests.host.egress.intercepted import (
     get,
     peak_kib,
     raw,
+    request,
     with_interception,
 )
 from tests.host.egress.site import PIECE
@@ -480,6 +483,41 @@ def test_many_connections_leave_no_descriptor() -> None:
         before = len(os.listdir("/proc/self/fd"))
         assert await scene.inside(together) == count
         await scene.log.of(count)
+        assert len(os.listdir("/proc/self/fd")) <= before + MOST_KEPT
+        await scene.broker.end_box("sb-1")
         assert len(os.listdir("/proc/self/fd")) <= before
+
+    with_interception(steps)
+
+
+@pytest.mark.parametrize("port", [8443, 8080])
+@pytest.mark.parametrize("has_said_all", [True, False], ids=["nothing more to say", "more to say"])
+def test_an_answer_arrives_whole_although_it_is_read_after_the_connection_was_ended(
+    monkeypatch: pytest.MonkeyPatch, port: int, has_said_all: bool
+) -> None:
+    monkeypatch.setattr(streams, "FAREWELL_S", 0.05)
+
+    async def steps(scene: Scene) -> None:
+        reading, writing = os.pipe()
+
+        def read_late() -> int:
+            with contextlib.ExitStack() as stack:
+                plain = client = stack.enter_context(socket.socket())
+                plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)  # so that most of it has to wait
+                plain.settimeout(30)
+                plain.connect((SITE, port))
+                if port != 8080:
+                    client = ssl.create_default_context().wrap_socket(plain, server_hostname=SITE)
+                    stack.enter_context(client)
+                client.sendall(request("Connection: close", first="GET /v1/large?pieces=1 HTTP/1.1"))
+                if has_said_all and port == 8080:
+                    client.shutdown(socket.SHUT_WR)
+                os.read(reading, 1)
+                return len(b"".join(iter(lambda: client.recv(65536), b"")).partition(b"\r\n\r\n")[2])
+
+        asked = asyncio.create_task(scene.inside(read_late))
+        assert (await scene.contact()).ended == "closed"
+        os.write(writing, b"x")
+        assert await asked == len(PIECE)
 
     with_interception(steps)

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import pytest
 
@@ -23,12 +23,14 @@ from coldframe.host.egress import messages
 from coldframe.host.egress.arrivals import Arrivals, CaptureFailed
 from coldframe.host.egress.channel import receive
 from coldframe.host.egress.contact import EgressContact, EgressLookup, EgressRequest, HandleUse, SecretAnswer
+from coldframe.host.egress.holders import Holder, Holders
 from coldframe.host.egress.life import Reach, Secrets
 from coldframe.host.egress.lineage import Lineage, LineageLost
 from coldframe.host.egress.link import BrokerLink
 from coldframe.host.egress.messages import (
     Acknowledge,
     Answered,
+    Arrived,
     Asked,
     Begun,
     Carried,
@@ -673,6 +675,7 @@ def ended(**changes: object) -> EgressContact:
     return contact(**{"ended": "closed", "ended_at": datetime.now(UTC), **changes})
 
 
+TARGET = ("198.18.1.0", 443)
 LOOKUP = EgressLookup("A", "address")
 REQUEST = EgressRequest("GET", "/", Outcome.ALLOW, "r", datetime.now(UTC))
 USE = HandleUse("cfh_1", "authorization: Bearer {secret}", is_verified=True)
@@ -682,6 +685,10 @@ USE = HandleUse("cfh_1", "authorization: Bearer {secret}", is_verified=True)
     "said",
     [
         pytest.param([Ended(ended())], id="allowed and never on record"),
+        pytest.param([Arrived("c-1", "sb-2", ("198.18.0.1", 1), TARGET)], id="arrived from another box"),
+        pytest.param([Arrived("c-1", "sb-1", ("198.18.0.1", 65536), TARGET)], id="arrived from no port"),
+        pytest.param([Arrived("c-1", "sb-1", ("1" * 65, 1), TARGET)], id="arrived from a long address"),
+        pytest.param([Arrived("x" * 65, "sb-1", ("198.18.0.1", 1), TARGET)], id="arrived with a long id"),
         pytest.param([Begun(contact()), Begun(contact())], id="begun twice"),
         pytest.param([Begun(contact(sandbox_id="sb-2"))], id="of another box"),
         pytest.param([Ended(ended(sandbox_id="sb-2", outcome=Outcome.DENY))], id="denied of another box"),
@@ -739,6 +746,65 @@ def test_a_broker_that_says_what_it_may_not_say_is_ended(
         assert len(lines) % 2 == 0 and all(
             line.contact and line.contact.ended == "the broker ended" for line in lines[1::2]
         )
+
+    with_talk(steps, monkeypatch)
+
+
+class Asking(Holders):
+    """Holders that are asked by a test."""
+
+    asked: ClassVar[list[tuple[str, tuple[str, int] | None]]]
+    is_known: ClassVar[bool]
+
+    def find(
+        self, diagnosis: socket.socket | None, protocol: str, source: tuple[str, int] | None, target: tuple[str, int]
+    ) -> Holder:
+        self.asked.append((protocol, source))
+        return Holder("/usr/bin/curl", len(self.asked), "cmd_1") if self.is_known else Holder()
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_whose_a_connection_is_is_found_out_when_it_comes_and_once_more_only_if_nobody_knew(
+    is_known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = ("198.18.0.1", 40000)
+    Asking.asked, Asking.is_known = [], is_known
+
+    async def steps(talk: Talk) -> None:
+        opening = asyncio.ensure_future(talk.link.open(ORIGIN, NOTHING, holders=Asking(1, 1, {}, "/nowhere")))
+        assert [type(await talk.hear()) for _ in range(2)] == [messages.ShutBox, messages.OpenBox]
+        await opening
+        talk.say(Arrived("c-1", ORIGIN.sandbox_id, source, TARGET))
+        await until(lambda: Asking.asked)
+        assert talk.lineage.read(ORIGIN.sandbox_id).lines == []
+        talk.say(Begun(contact(source=source)))
+        assert await talk.hear() == Acknowledge("c-1", None)
+        # Another connection than the one that came under this id is looked for by itself.
+        talk.say(Arrived("c-2", ORIGIN.sandbox_id, source, TARGET))
+        talk.say(Begun(contact(id="c-2", source=("198.18.0.1", 40001))))
+        assert await talk.hear() == Acknowledge("c-2", None)
+        others = [("tcp", source), ("tcp", ("198.18.0.1", 40001))]
+        assert Asking.asked == [("tcp", source), *([] if is_known else [("tcp", source)]), *others]
+        begun = [line.contact for line in talk.lineage.read(ORIGIN.sandbox_id).lines]
+        pids = [one.pid for one in begun if one is not None]
+        assert pids == ([1, 3] if is_known else [None, None])
+
+    with_talk(steps, monkeypatch)
+
+
+def test_what_a_broker_says_has_come_is_kept_of_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(life_file, "MOST_ARRIVED", 2)
+    Asking.asked, Asking.is_known = [], True
+
+    async def steps(talk: Talk) -> None:
+        opening = asyncio.ensure_future(talk.link.open(ORIGIN, NOTHING, holders=Asking(1, 1, {}, "/nowhere")))
+        assert [type(await talk.hear()) for _ in range(2)] == [messages.ShutBox, messages.OpenBox]
+        await opening
+        for number in range(10):
+            talk.say(Arrived(f"c-{number}", ORIGIN.sandbox_id, ("198.18.0.1", number), TARGET))
+        await until(lambda: len(Asking.asked) == 10)
+        life = talk.link._life
+        assert life is not None and list(life._arrived) == ["c-8", "c-9"]
 
     with_talk(steps, monkeypatch)
 

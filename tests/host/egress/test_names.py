@@ -15,12 +15,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from coldframe.host.egress import names
 from coldframe.host.egress.names import (
     IPV4_POOL,
     IPV6_POOL,
     MAX_QUERY_BYTES,
     POOL_SIZE,
     TTL_S,
+    Answers,
     LookupOutcome,
     NamePool,
     PoolFull,
@@ -375,6 +377,52 @@ def resolver(pool: NamePool) -> Iterator[int]:
         finally:
             server.sendto(b"", server.getsockname())
             thread.join()
+
+
+# -- what was asked before -------------------------------------------------------------------------
+
+
+@given(st.lists(st.sampled_from([A, AAAA, TXT, HTTPS]), max_size=8), st.integers(0, 0xFFFF), st.booleans())
+def test_what_is_asked_again_is_answered_as_it_would_be_the_first_time(
+    kinds: list[int], first: int, has_edns: bool
+) -> None:
+    pool, known = NamePool(), {NAME}
+    answers = Answers(pool, known.__contains__)
+    for number, kind in enumerate(kinds + kinds, first):
+        more = {"counts": (1, 0, 0, 1), "more": edns()} if has_edns else {}
+        for name in (NAME, "API.Example.com", "other.example.com"):
+            asked = struct.pack("!H", number & 0xFFFF) + query(name, kind, **more)[2:]  # type: ignore[arg-type]
+            assert answers.find(asked) == answer_query(asked, pool, known.__contains__)
+
+
+def test_an_answer_holds_only_while_its_name_is_known_and_has_its_address() -> None:
+    pool, known = NamePool(limit=2), {NAME, "b.example.com", "c.example.com"}
+    answers = Answers(pool, known.__contains__)
+    first = answers.find(query()).reply
+    known.remove(NAME)
+    assert answers.find(query()).outcome is LookupOutcome.UNKNOWN
+    known.add(NAME)
+    assert answers.find(query()).reply == first
+    for name in ("b.example.com", "c.example.com"):  # by which it is forgotten
+        answers.find(query(name))
+    again = answers.find(query()).reply
+    assert again is not None and again != first and again[-4:] == pool.addresses_of(NAME).ipv4.packed
+
+
+def test_a_name_that_is_asked_for_again_is_not_the_one_that_is_forgotten() -> None:
+    pool = NamePool(limit=2)
+    answers = Answers(pool, lambda name: True)
+    for name in (NAME, "b.example.com", NAME, "c.example.com"):
+        answers.find(query(name))
+    assert pool.touch(NAME) is not None and pool.touch("b.example.com") is None
+
+
+def test_of_what_was_asked_only_so_much_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(names, "MOST_ANSWERS", 3)
+    answers = Answers(NamePool(), lambda name: True)
+    for number in range(20):
+        answers.find(query(f"n{number}.example.com"))
+        assert len(answers._found) <= 3
 
 
 NODE = """

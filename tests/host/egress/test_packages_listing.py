@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from coldframe.host.egress.packages import debian, npm, python
 from coldframe.host.egress.packages import listing as listings
-from coldframe.host.egress.packages import npm, python
 from coldframe.host.egress.packages.cache import Digest
 from coldframe.host.egress.packages.fetch import Page, RegistryFailed, read_page
 from coldframe.host.egress.packages.listing import Listing, ListingInvalid, Wanted, read_listing, write_listing
@@ -74,6 +74,37 @@ def test_paths_of_a_simple_index_are_projects_and_files(path: str, wanted: Wante
 )
 def test_paths_of_npm_are_packages_versions_and_archives(path: str, wanted: Wanted | None) -> None:
     assert npm.read_path(path) == wanted
+
+
+HASHED = f"dists/bookworm/main/binary-amd64/by-hash/SHA256/{ONE}"
+
+
+@pytest.mark.parametrize(
+    ("path", "wanted"),
+    [
+        ("/dists/bookworm/InRelease", Wanted("dists/bookworm/InRelease")),
+        ("/dists/x/main/binary-amd64/Packages.xz", Wanted("dists/x/main/binary-amd64/Packages.xz")),
+        (f"/{HASHED}", Wanted(HASHED.rpartition("/")[0], ONE)),
+        ("/pool/main/h/hello/hello_2.10-3_amd64.deb", Wanted("pool/main/h/hello", "hello_2.10-3_amd64.deb", "2.10-3")),
+        ("/pool/g++_4%3a12.2_all.deb", Wanted("pool", "g++_4:12.2_all.deb", "4:12.2")),
+        ("/", None),
+        ("/dists/", None),
+        ("/dists/../InRelease", None),
+        ("/dists/bookworm/secrets.txt", None),
+        (f"/dists/by-hash/SHA256/{ONE}.x", None),
+        ("/pool/hello_2.10-3.deb", None),
+        ("/pool/.hidden/hello_2.10-3_amd64.deb", None),
+        ("/" + "a/" * 9 + "InRelease", None),
+        ("/" + "a" * 90 + "/" + "b" * 90 + "/" + "c" * 90 + "/" + "d" * 90 + "/InRelease", None),
+    ],
+)
+def test_paths_of_an_archive_are_lists_and_packages(path: str, wanted: Wanted | None) -> None:
+    assert debian.read_path(path) == wanted
+    if wanted is not None and wanted.file is not None:
+        listing = debian.listing_of(wanted, "https://a.example.com/x")
+        hashed = Digest("sha256", ONE) if wanted.file == ONE else None
+        assert listing.files[wanted.file].digest == hashed
+        assert debian.package_of(wanted) in ("hello", "g++", HASHED.rpartition("/")[0])
 
 
 @pytest.mark.parametrize(
@@ -249,7 +280,7 @@ def test_any_page_is_read_as_a_listing(text: str) -> None:
 @settings(deadline=None)
 @given(st.text(max_size=60))
 def test_any_path_is_a_package_or_nothing(path: str) -> None:
-    for module in (python, npm):
+    for module in (python, npm, debian):
         wanted = module.read_path("/" + path)
         assert wanted is None or wanted.package.isascii()
 
