@@ -285,6 +285,21 @@ LONE = (
         {"sizes": [100, 1_000], "repetitions": 2},
     ),
     Lone(
+        "snapshots",
+        (
+            Figure(
+                "P2", "snapshot", "snapshot of a stopped sandbox over HTTP, slowest of the sizes", "ms", (most(15),)
+            ),
+            Figure("P2b", "first", "the first one of a workspace", "ms", (most(15),)),
+            Figure("P2c", "reset", "reset of a stopped sandbox", "ms", (most(15),)),
+            Figure("P2d", "fork", "create with a snapshot, its box included", "ms"),
+            Figure("P2e", "live", "snapshot of one that runs, one file changed", "ms"),
+            Figure("G4q", "ratio", "the same at 100,000 files against 1,000", "×", (most(1.5),)),
+        ),
+        {"sizes": [1_000, 10_000, 100_000], "repetitions": 9},
+        {"sizes": [100, 1_000], "repetitions": 2},
+    ),
+    Lone(
         "history",
         (Figure("G3", "ratio", "`true` after 10,000 commands against the first, same sandbox", "×", (most(1.1),)),),
         {"sizes": [0, 1_000, 10_000], "repetitions": 100},

@@ -74,7 +74,9 @@ def build_embedded(settings: Settings) -> "Control":
         WrongState: a server has the data directory open.
     """
     from coldframe.control.control import build_control
+    from coldframe.control.retention import Retention
     from coldframe.control.sandbox_specs import Longest
+    from coldframe.control.snapshots import SnapshotLimits
     from coldframe.host.machine import Machine
 
     prepare_data_dir(settings)
@@ -84,6 +86,9 @@ def build_embedded(settings: Settings) -> "Control":
         clock=_now,
         rules_path=settings.rules_path if os.path.exists(settings.rules_path) else None,
         longest=Longest(settings.max_idle_s, settings.max_age_s),
+        most_running=settings.max_running,
+        retention=Retention(settings.stopped_keep_s or None, settings.results_keep_s),
+        snapshot_limits=SnapshotLimits(settings.max_snapshots, settings.max_snapshots_mib),
     )
 
 
@@ -415,7 +420,9 @@ async def _serve_http(settings: Settings, ready: int) -> None:
     import uvicorn
 
     from coldframe.control.control import build_control
+    from coldframe.control.retention import Retention
     from coldframe.control.sandbox_specs import Longest
+    from coldframe.control.snapshots import SnapshotLimits
     from coldframe.fronts.corked import CorkedProtocol
     from coldframe.fronts.rest import build_app
     from coldframe.host.remote import RemoteHost
@@ -429,6 +436,9 @@ async def _serve_http(settings: Settings, ready: int) -> None:
         clock=_now,
         rules_path=settings.rules_path,
         longest=Longest(settings.max_idle_s, settings.max_age_s),
+        most_running=settings.max_running,
+        retention=Retention(settings.stopped_keep_s or None, settings.results_keep_s),
+        snapshot_limits=SnapshotLimits(settings.max_snapshots, settings.max_snapshots_mib),
     )
     try:
         await control.start()

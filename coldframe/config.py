@@ -15,6 +15,7 @@ from coldframe.contract.errors import InvalidArgument
 from coldframe.contract.model import Model
 
 DEFAULT_PORT = 4560
+STOPPED_KEEP_S = 7 * 86_400.0
 _NOT_SETTINGS = frozenset({"COLDFRAME_CONFIG", "COLDFRAME_URL", "COLDFRAME_TOKEN"})
 """Variables of ours that say something else than a setting."""
 
@@ -38,6 +39,17 @@ class Settings(Model):
     """Longest time a sandbox may run without activity, and what one that asks for nothing has. None for no end."""
     max_age_s: float | None = Field(default=None, gt=0)
     """The same for its whole life. Sandboxes that are there already are held to both as well."""
+    max_running: int | None = Field(default=None, gt=0)
+    """Most sandboxes that run or are paused at once. One more is refused, or waits for its turn if it says so. None for as
+    many as the machine bears."""
+    max_snapshots: int = Field(default=200, ge=0)
+    """Most snapshots of one agent; of all temporary workspaces together, and of imports, as many."""
+    max_snapshots_mib: int | None = Field(default=None, ge=0)
+    """The same for their size on disk, as far as it is counted. None for no end."""
+    stopped_keep_s: float = Field(default=STOPPED_KEEP_S, ge=0)
+    """How long a sandbox may be stopped before it is terminated, which keeps the workspace of its agent. 0 for ever."""
+    results_keep_s: float | None = Field(default=None, gt=0)
+    """How long output and result of a command are kept after its end. Receipts and digests are kept in any case."""
     workspace_disk: Literal["directory", "image"] = "directory"
     """What a new workspace is: a directory, or (root only) an ext4 image of its own, whose limit the kernel keeps hard."""
     allowed_hosts: tuple[str, ...] = ()

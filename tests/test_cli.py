@@ -212,7 +212,7 @@ def test_every_view_speaks_json(served: Served, sandbox: SyncSandbox) -> None:
         ["sandbox", "list"],
         ["sandbox", "show", sandbox.id],
         ["sandbox", "report", sandbox.id],
-        ["sandbox", "contract", sandbox.id],
+        ["contract", "show", sandbox.id],
         ["sandbox", "allowed", sandbox.id],
         ["sandbox", "contacts", sandbox.id],
         ["sandbox", "processes", sandbox.id],
@@ -229,6 +229,18 @@ def test_every_view_speaks_json(served: Served, sandbox: SyncSandbox) -> None:
         done = coldframe(served, "--json", *arguments)
         assert done.returncode == 0, (arguments, done.stderr)
         json.loads(done.stdout)
+
+
+@pytest.mark.req("T3.15")
+def test_the_contract_of_a_sandbox_is_shown_for_its_id_alone(served: Served, sandbox: SyncSandbox) -> None:
+    for options in ([], ["--json"], ["--version", "1"]):
+        short = coldframe(served, "contract", sandbox.id, *options)
+        assert short.returncode == 0, short.stderr
+        shown = coldframe(served, "contract", "show", sandbox.id, *options)
+        assert short.stdout.splitlines()[0] == shown.stdout.splitlines()[0]
+    assert json.loads(coldframe(served, "--json", "contract", sandbox.id).stdout)["sandbox_id"] == sandbox.id
+    assert coldframe(served, "contract", "sbx_0").returncode == 4
+    assert coldframe(served, "contract", "shew", sandbox.id).returncode == 2
 
 
 def test_policy_check_and_load(served: Served, sandbox: SyncSandbox, tmp_path: Path) -> None:
@@ -263,6 +275,29 @@ def test_a_background_command_answers_with_its_id(served: Served, sandbox: SyncS
     sandbox.write_file("go", "")
     last = list(sandbox.follow(command_id))[-1]
     assert isinstance(last, Ended) and last.result.exit_code == 8
+
+
+@pytest.mark.req("T4.28")
+def test_a_pipeline_is_started_from_a_file_and_what_failed_is_run_again(
+    served: Served, sandbox: SyncSandbox, tmp_path: Path
+) -> None:
+    file = tmp_path / "build.yaml"
+    file.write_text("steps:\n- {name: build, command: echo x >> built}\n- {name: check, command: test -e mended}\n")
+    done = coldframe(served, "pipeline", "start", sandbox.id, str(file), "--wait")
+    assert done.returncode == 1
+    assert b"1 of 2 succeeded" in done.stdout
+    pipeline_id = sandbox.pipelines()[0].pipeline_id
+    assert f"next: coldframe pipeline rerun {sandbox.id} {pipeline_id}".encode() in done.stdout
+    sandbox.write_file("mended", "")
+    again = coldframe(served, "pipeline", "rerun", sandbox.id, pipeline_id, "--wait", "--json")
+    assert again.returncode == 0
+    assert [(one["name"], one["attempt"]) for one in json.loads(again.stdout)["steps"]] == [("build", 1), ("check", 2)]
+    assert sandbox.read_file("built").content == "x\n"
+    assert pipeline_id.encode() in coldframe(served, "pipeline", "list", sandbox.id).stdout
+    file.write_text("steps:\n- {name: build}\n")
+    wrong = coldframe(served, "pipeline", "start", sandbox.id, str(file))
+    assert wrong.returncode == 2
+    assert b"steps.0.command" in wrong.stderr
 
 
 def hear_interrupts() -> None:
@@ -407,7 +442,7 @@ def test_a_sandbox_is_paused_stopped_and_ended_from_the_command_line(served: Ser
     assert told("pause", sandbox_id, "--kind", "files")["state"]["state"] == "stopped"
     listed = json.loads(coldframe(served, "--json", "sandbox", "list", "--state", "stopped", "--limit", "1").stdout)
     assert [one["sandbox_id"] for one in listed] == [sandbox_id]
-    refused = coldframe(served, "files", "cat", sandbox_id, "a")
+    refused = coldframe(served, "exec", sandbox_id, "--", "true")
     assert f"next: coldframe sandbox start {sandbox_id}: " in refused.stderr.decode()
     told("resume", sandbox_id)
     before = told("show", sandbox_id)["expires_at"]

@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 from bench.system_calls import count, parts_of, reason_against
 from bench.workers.layers import layers
 from bench.workers.product import AGENT, connected, end, installed, run_true
+from bench.workers.snapshots import snapshots
 from bench.workers.wire import STREAM_BYTES, STREAM_COMMAND, Action, Wrong, expect, timed
 from coldframe.client.api import Coldframe
 from coldframe.client.sync import SyncColdframe
@@ -51,6 +52,7 @@ async def open_alone(**_: str) -> AsyncIterator[dict[str, Action]]:
         "start": start,
         "egress": egress,
         "layers": layers,
+        "snapshots": snapshots,
     }
 
 

@@ -9,6 +9,7 @@ import typer
 from coldframe.cli import (
     agents,
     bench,
+    contracts,
     credentials,
     files,
     installation,
@@ -16,9 +17,11 @@ from coldframe.cli import (
     ledger,
     lineage,
     network,
+    pipelines,
     policy,
     running,
     sandboxes,
+    snapshots,
 )
 from coldframe.cli.output import EXIT_CODES, EXIT_INTERNAL, Chosen, exit_code_of, show_error
 
@@ -31,13 +34,17 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command("setup")(installation.setup)
 app.command("up")(installation.up)
 app.command("doctor")(installation.doctor)
 app.command("bench", context_settings=bench.PASS_ON)(bench.bench)
 app.command("run", context_settings=running.PASS_ALL)(running.run)
 app.command("exec")(running.exec_)
 app.add_typer(sandboxes.app, name="sandbox")
+app.add_typer(contracts.app, name="contract")
+app.add_typer(snapshots.app, name="snapshot")
 app.add_typer(jobs.app, name="job")
+app.add_typer(pipelines.app, name="pipeline")
 app.add_typer(files.app, name="files")
 app.add_typer(network.app, name="network")
 app.add_typer(ledger.app, name="ledger")

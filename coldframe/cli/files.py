@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Annotated, BinaryIO
 
 import typer
@@ -12,6 +12,7 @@ from coldframe.cli.output import note, show, show_table, write_bytes
 app = typer.Typer(help="List, read, write, edit and search the files of a sandbox.", no_args_is_help=True)
 SandboxId = Annotated[str, typer.Argument(metavar="SANDBOX", help="Id of the sandbox.")]
 Path = Annotated[str, typer.Argument(metavar="PATH", help="Relative to the workspace.")]
+Snapshot = Annotated[str | None, typer.Option(help="In this snapshot, in place of now.")]
 CHUNK_BYTES = 256 * 1024
 
 
@@ -21,12 +22,13 @@ def ls(
     path: Annotated[str, typer.Argument(metavar="[PATH]", help="Relative to the workspace.")] = "",
     *,
     recursive: Annotated[bool, typer.Option("-r", "--recursive", help="Go into subdirectories.")] = False,
+    snapshot: Snapshot = None,
 ) -> None:
     """List a directory."""
     from coldframe.cli.connection import connect
 
     with connect() as client:
-        listing = client.sandboxes.get(sandbox).list_directory(path, recursive=recursive)
+        listing = client.sandboxes.get(sandbox).list_directory(path, recursive=recursive, snapshot=snapshot)
     rows = [
         (
             f"{e.mode:04o}",
@@ -44,12 +46,12 @@ def ls(
 
 
 @app.command()
-def cat(sandbox: SandboxId, path: Path) -> None:
+def cat(sandbox: SandboxId, path: Path, *, snapshot: Snapshot = None) -> None:
     """Write the bytes of a file to standard output, exactly."""
     from coldframe.cli.connection import connect
 
     with connect() as client:
-        for part in client.sandboxes.get(sandbox).download(path):
+        for part in client.sandboxes.get(sandbox).download(path, snapshot=snapshot):
             write_bytes(1, part)
 
 
@@ -69,14 +71,14 @@ def put(
     with connect() as client:
         found = client.sandboxes.get(sandbox)
         if local == "-":
-            written = found.upload(target, _chunks(sys.stdin.buffer))
+            written = found.upload(target, chunks_of(sys.stdin.buffer))
         else:
             with open(local, "rb") as file:
-                written = found.upload(target, _chunks(file))
+                written = found.upload(target, chunks_of(file))
     show(written, f"{written.bytes_written} bytes to {written.path}")
 
 
-def _chunks(file: BinaryIO) -> Iterator[bytes]:
+def chunks_of(file: BinaryIO) -> Iterator[bytes]:
     while chunk := file.read(CHUNK_BYTES):
         yield chunk
 
@@ -88,6 +90,8 @@ def get(
     local: Annotated[
         str | None, typer.Argument(metavar="[FILE]", help="By default the name of the file, here.")
     ] = None,
+    *,
+    snapshot: Snapshot = None,
 ) -> None:
     """Copy a file, of any size, out of the workspace. A broken copy leaves nothing behind."""
     from coldframe.cli.connection import connect
@@ -96,18 +100,25 @@ def get(
     target = local or os.path.basename(path.rstrip("/"))
     if target in ("", ".", ".."):
         raise InvalidArgument(f"`{path}` has no file name", hint="give the FILE to write to")
+    with connect() as client:
+        size = copied(client.sandboxes.get(sandbox).download(path, snapshot=snapshot), target)
+    show({"path": path, "file": target, "bytes": size}, f"{size} bytes to {target}")
+
+
+def copied(parts: Iterable[bytes], target: str) -> int:
+    """Put them into a local file as a whole; how many bytes that is. What breaks off leaves nothing behind."""
     draft = f"{target}.{os.getpid()}.part"
     size = 0
     try:
-        with open(draft, "xb") as file, connect() as client:
-            for part in client.sandboxes.get(sandbox).download(path):
+        with open(draft, "xb") as file:
+            for part in parts:
                 size += file.write(part)
         os.replace(draft, target)
     except BaseException:
         if os.path.exists(draft):
             os.unlink(draft)
         raise
-    show({"path": path, "file": target, "bytes": size}, f"{size} bytes to {target}")
+    return size
 
 
 @app.command()
@@ -136,6 +147,7 @@ def search(
     literal: Annotated[bool, typer.Option("-F", "--literal", help="The pattern is plain text.")] = False,
     ignore_case: Annotated[bool, typer.Option("-i", "--ignore-case", help="Upper and lower case alike.")] = False,
     glob: Annotated[str | None, typer.Option(help="Only files whose name matches, as *.py.")] = None,
+    snapshot: Snapshot = None,
 ) -> int:
     """Search the content of files. Ends with 1 if nothing was found."""
     from coldframe.cli.connection import connect
@@ -143,7 +155,7 @@ def search(
 
     with connect() as client:
         found = client.sandboxes.get(sandbox).search_files(
-            pattern, path, regex=not literal, ignore_case=ignore_case, glob=glob
+            pattern, path, regex=not literal, ignore_case=ignore_case, glob=glob, snapshot=snapshot
         )
     if Chosen.as_json:
         show_json(found)

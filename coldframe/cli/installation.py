@@ -1,4 +1,4 @@
-"""`coldframe up` and `coldframe doctor`."""
+"""`coldframe setup`, `coldframe up` and `coldframe doctor`."""
 
 import sys
 from typing import TYPE_CHECKING, Annotated
@@ -46,6 +46,45 @@ def up(
     code = serve(settings, started=started)
     note("stopped" if code == 0 else "the server ended by itself; see its messages above")
     return code
+
+
+def setup(
+    *,
+    anew: Annotated[bool, typer.Option(help="Build it again, as with the packages of today.")] = False,
+    data_dir: Annotated[str | None, typer.Option(help="Data directory. [COLDFRAME_DATA_DIR]")] = None,
+) -> int:
+    """Build the template `debian`, of which sandboxes with a system of their own begin. Takes a minute; once is enough.
+
+    A build that is broken off leaves nothing, and is begun anew by the same command. A server may run meanwhile.
+    """
+    from coldframe.config import load_settings
+    from coldframe.contract.errors import Unavailable
+    from coldframe.host.templates.store import Templates
+    from coldframe.host.templates.systems import refuse_unable
+
+    settings = load_settings(data_dir=data_dir or Chosen.data_dir)
+    refuse_unable()
+    templates = Templates(settings.data_dir)
+    templates.sweep()
+    known = [one for one in templates.list() if one.name == "debian"]
+    if known and not anew:
+        found = known[0]
+    else:
+        note("building the template `debian`")
+        try:
+            found = templates.build_debian(log=note)
+        except KeyboardInterrupt:
+            raise Unavailable("the build was broken off, and nothing is left of it", hint="run it again") from None
+    value = {
+        "name": found.name,
+        "digest": found.digest,
+        "release": found.release,
+        "created_at": found.created_at.isoformat(),
+        "packages": len(found.packages),
+    }
+    told = f"template `{found.name}`: {found.release}, {len(found.packages)} packages, digest {found.digest}"
+    show(value, f"{told}\nuse it with: coldframe sandbox create --template {found.name}")
+    return 0
 
 
 def doctor() -> int:

@@ -19,7 +19,7 @@ from coldframe.cli.output import (
     show_table,
     write_bytes,
 )
-from coldframe.cli.running import Cwd, Env, Printer, Shell, ShellSession, Stdin, Timeout, Words, command_arguments
+from coldframe.cli.running import Cwd, Env, Printer, Shell, ShellSession, Stdin, Timeout, User, Words, command_arguments
 
 if TYPE_CHECKING:
     from coldframe.client.sync import Job
@@ -49,6 +49,7 @@ def start(
     stdin: Stdin = False,
     open_stdin: Annotated[bool, typer.Option(help="Keep its input open: more is sent with `job stdin`.")] = False,
     pty: Annotated[bool, typer.Option(help="Run it on a terminal.")] = False,
+    user: User = None,
     shell_session: ShellSession = None,
 ) -> None:
     """Start a command, and print its id as soon as it runs."""
@@ -56,7 +57,12 @@ def start(
     from coldframe.contract.errors import from_wire
 
     arguments = command_arguments(command, shell, cwd=cwd, env=env, timeout_s=timeout_s, stdin=stdin)
-    more: dict[str, Any] = {"idle_timeout_s": idle_timeout_s, "cpu_s": cpu_s, "shell_session": shell_session}
+    more: dict[str, Any] = {
+        "idle_timeout_s": idle_timeout_s,
+        "cpu_s": cpu_s,
+        "shell_session": shell_session,
+        "user": user,
+    }
     arguments |= {name: value for name, value in more.items() if value is not None}
     arguments |= {name: True for name, value in (("stdin_open", open_stdin), ("pty", pty)) if value}
     arguments["background"] = True

@@ -27,6 +27,7 @@ Shell = Annotated[str | None, typer.Option("-c", help="A line for bash, instead 
 Cwd = Annotated[str | None, typer.Option(help="Directory below the workspace.")]
 Env = Annotated[list[str] | None, typer.Option("-e", "--env", help="NAME=VALUE, as often as needed.")]
 Timeout = Annotated[float | None, typer.Option(help="Wall time in seconds.")]
+User = Annotated[str | None, typer.Option(help="user or root; root where the sandbox has a system of its own.")]
 ShellSession = Annotated[str | None, typer.Option(help="Go on in this shell session; with -c.")]
 Stdin = Annotated[bool, typer.Option("-i", "--stdin", help="Give standard input, to its end, to the command.")]
 
@@ -41,6 +42,8 @@ def run(
     network: Annotated[
         str | None, typer.Option(help="Network profile: none, packages, open, or one of the rules.")
     ] = None,
+    template: Annotated[str | None, typer.Option(help="The system: host, or debian for one of its own.")] = None,
+    user: User = None,
     keep: Annotated[bool, typer.Option(help="Keep the sandbox afterwards; needs a running server.")] = False,
     cwd: Cwd = None,
     env: Env = None,
@@ -56,8 +59,11 @@ def run(
     from coldframe.contract.sandbox import checked_agent_id
 
     arguments = command_arguments(command, shell, cwd=cwd, env=env, timeout_s=timeout_s, stdin=stdin)
+    if user is not None:
+        arguments["user"] = user
     agent_id = None if agent is None else checked_agent_id(agent)
-    spec = make_spec(agent_id=agent_id, background=agent is None, network=network)
+    system = {} if template is None else {"template": template}
+    spec = make_spec(agent_id=agent_id, background=agent is None, network=network, **system)
     client = connect_if_running()
     if client is None:
         import asyncio
@@ -91,6 +97,7 @@ def exec_(
     env: Env = None,
     timeout_s: Timeout = None,
     stdin: Stdin = False,
+    user: User = None,
     shell_session: ShellSession = None,
     background: Annotated[bool, typer.Option(help="Answer as soon as it runs, with the id of the command.")] = False,
 ) -> int:
@@ -98,8 +105,8 @@ def exec_(
     from coldframe.cli.connection import connect
 
     arguments = command_arguments(command, shell, cwd=cwd, env=env, timeout_s=timeout_s, stdin=stdin)
-    if shell_session is not None:
-        arguments["shell_session"] = shell_session
+    more = {"shell_session": shell_session, "user": user}
+    arguments |= {name: value for name, value in more.items() if value is not None}
     with connect() as client:
         found = client.sandboxes.get(sandbox)
         if not background:
@@ -242,7 +249,7 @@ async def _run_embedded(spec: "SandboxSpec", arguments: dict[str, Any]) -> int:
 
     caller = Caller(token_id="embedded", role=Role.OWNER, surface="embedded")  # noqa: S106
     async with embedded(settings()) as control:
-        info = await control.sandboxes.create(caller, spec)
+        info = await control.creation.create(caller, spec)
         try:
             if Chosen.as_json:
                 return _show_result(await control.gate.call(caller, info.sandbox_id, "run_command", arguments))

@@ -1,10 +1,11 @@
 """`coldframe sandbox`: create, look at, pause, stop and end sandboxes."""
 
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coldframe.cli.output import Chosen, next_lines, show, show_json, show_table
+from coldframe.cli.output import Chosen, next_lines, note, show, show_json, show_table
 
 if TYPE_CHECKING:
     from coldframe.contract.files import ProcessInfo
@@ -12,6 +13,9 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Create, look at, pause, stop and end sandboxes.", no_args_is_help=True)
 SandboxId = Annotated[str, typer.Argument(metavar="SANDBOX", help="Id of the sandbox.")]
+CreatedBy = Annotated[str | None, typer.Option(help="Those made with the token of this name.")]
+MinAge = Annotated[float | None, typer.Option(help="Those that are at least so many seconds old.")]
+MinIdle = Annotated[float | None, typer.Option(help="Those in which nothing was done for so many seconds.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Do nothing, and say what would be lost.")]
 
 
@@ -30,31 +34,58 @@ def create(
     idle_timeout_s: Annotated[float | None, typer.Option(help="Seconds without activity before --on-timeout.")] = None,
     max_age_s: Annotated[float | None, typer.Option(help="Seconds from now to --on-timeout in any case.")] = None,
     on_timeout: Annotated[str | None, typer.Option(help="stop, pause or terminate.")] = None,
+    template: Annotated[
+        str | None, typer.Option(help="The system: host, or debian for one of its own, with a root.")
+    ] = None,
     on_missing: Annotated[str | None, typer.Option(help="refuse or degrade, where a limit cannot be kept.")] = None,
+    snapshot: Annotated[str | None, typer.Option(help="Begin with its files; the agent has to be new.")] = None,
     require: Annotated[
         list[str] | None,
         typer.Option(help="Refuse unless it holds: a name of the report, or limit:KIND; as often as needed."),
     ] = None,
+    spec: Annotated[
+        str | None, typer.Option(metavar="FILE", help="What is asked for, as YAML or JSON; options come on top.")
+    ] = None,
+    contract: Annotated[
+        str | None, typer.Option(metavar="SHA256", help="Refuse unless it has this contract: digest of a plan.")
+    ] = None,
+    queue_s: Annotated[
+        float | None, typer.Option("--queue", metavar="SECONDS", help="Where too many run, wait for a turn so long.")
+    ] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="With --queue: return once it runs.")] = False,
 ) -> None:
     """Create a sandbox on the workspace of an agent, or on a temporary one."""
     from coldframe.cli.connection import connect
+    from coldframe.contract.errors import WrongState
+    from coldframe.contract.sandbox import ENDED
 
     caps = {"memory_mib": memory_mib, "disk_mib": disk_mib, "pids": pids, "wall_s": wall_s}
-    content: dict[str, object] = {"background": background or agent is None, "agent_id": agent}
+    content: dict[str, object] = {}
+    if spec is None or agent is not None or background:
+        content = {"background": background or agent is None, "agent_id": agent}
     if any(value is not None for value in caps.values()):
         content["limits"] = {name: value for name, value in caps.items() if value is not None}
     given = {
+        "template": template,
         "on_missing": on_missing,
         "network": network,
         "idle_timeout_s": idle_timeout_s,
         "max_age_s": max_age_s,
         "on_timeout": on_timeout,
+        "snapshot": snapshot,
+        "contract_sha256": contract,
     }
     content |= {name: value for name, value in given.items() if value is not None}
     if require:
         content["requires"] = tuple(require)
+    wanted = make_spec(**content) if spec is None else read_spec(spec, **content)
     with connect() as client:
-        info = client.sandboxes.create(spec=make_spec(**content)).info
+        sandbox = client.sandboxes.create(spec=wanted, queue_s=queue_s)
+        info = sandbox.wait_for_turn() if wait else sandbox.info
+    if info.state.state in ENDED:
+        raise WrongState(
+            f"sandbox `{info.sandbox_id}` is {info.state.state}: {info.state.message}", state=info.state.state
+        )
     show(info, info.sandbox_id)
 
 
@@ -73,12 +104,36 @@ def make_spec(**content: object) -> "SandboxSpec":
         raise InvalidArgument(f"`{where}`: {fault['msg']}", argument=where) from None
 
 
+def read_spec(path: str, **more: object) -> "SandboxSpec":
+    """What a file asks for, and *more* of it. Raises InvalidArgument."""
+    import yaml
+
+    from coldframe.contract.errors import InvalidArgument
+
+    try:
+        if path == "-":
+            content = yaml.safe_load(sys.stdin.read())
+        else:
+            with open(path, encoding="utf-8") as file:
+                content = yaml.safe_load(file)
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InvalidArgument(f"`{path}` is neither YAML nor JSON: {error}", argument="spec") from None
+    if not isinstance(content, dict) or not all(isinstance(name, str) for name in content):
+        raise InvalidArgument(
+            f"`{path}` is no spec of a sandbox", hint="write its fields, as `agent_id: builder`", argument="spec"
+        )
+    return make_spec(**{**content, **more})
+
+
 @app.command("list")
 def list_(
     *,
     state: Annotated[list[str] | None, typer.Option(help="Only in this state; as often as needed.")] = None,
     agent: Annotated[str | None, typer.Option(help="Only of this agent.")] = None,
     label: Annotated[str | None, typer.Option(help="Only with this label of the workspace.")] = None,
+    created_by: CreatedBy = None,
+    min_age_s: MinAge = None,
+    min_idle_s: MinIdle = None,
     after: Annotated[str | None, typer.Option(help="Only those that come after this one.")] = None,
     limit: Annotated[int | None, typer.Option(help="Most that are listed.")] = None,
 ) -> None:
@@ -86,10 +141,54 @@ def list_(
     from coldframe.cli.connection import connect
 
     with connect() as client:
-        found = client.sandboxes.list(state=state or (), agent_id=agent, label=label, after=after, limit=limit)
+        found = client.sandboxes.list(
+            state=state or (),
+            agent_id=agent,
+            label=label,
+            created_by=created_by,
+            min_age_s=min_age_s,
+            min_idle_s=min_idle_s,
+            after=after,
+            limit=limit,
+        )
     infos = [sandbox.info for sandbox in found]
     rows = [(i.sandbox_id, i.agent_id or "(background)", i.state.state, i.workspace_label, i.created_at) for i in infos]
     show_table(infos, ("sandbox", "agent", "state", "label", "created"), rows, empty="no sandboxes")
+
+
+@app.command("terminate-all")
+def terminate_all(
+    *,
+    state: Annotated[list[str] | None, typer.Option(help="Those in this state; as often as needed.")] = None,
+    agent: Annotated[str | None, typer.Option(help="Those of this agent.")] = None,
+    created_by: CreatedBy = None,
+    min_age_s: MinAge = None,
+    min_idle_s: MinIdle = None,
+    dry_run: DryRun = False,
+) -> None:
+    """End all that fit, in one call."""
+    from coldframe.cli.connection import connect
+    from coldframe.contract.errors import InvalidArgument
+    from coldframe.contract.sandbox import EndMany
+
+    said = {
+        "state": state or None,
+        "agent_id": agent,
+        "created_by": created_by,
+        "min_age_s": min_age_s,
+        "min_idle_s": min_idle_s,
+    }
+    said = {name: value for name, value in said.items() if value is not None}
+    if not said:
+        raise InvalidArgument("say which ones: by --state, --agent, --created-by, --min-age-s or --min-idle-s")
+    which = EndMany.model_validate({**said, "dry_run": dry_run})
+    with connect() as client:
+        done = client.sandboxes.terminate_all(which)
+    lines = [one.sandbox_id for one in done.ended]
+    lines += [f"{one['sandbox_id']} could not be ended: {one['error']['message']}" for one in done.failed]
+    show(done, "\n".join(lines))
+    if done.failed:
+        raise typer.Exit(1)
 
 
 @app.command("show")
@@ -106,7 +205,10 @@ def show_(sandbox: SandboxId) -> None:
     if info.state.message:
         lines.append(f"  {info.state.message}")
     if info.expires_at is not None:
-        lines.append(f"  {info.spec.on_timeout} at {info.expires_at} by a timer, unless it is extended or used")
+        action = "terminate" if info.state.state == "stopped" else info.spec.on_timeout
+        lines.append(f"  {action} at {info.expires_at} by a timer, unless it is extended or used")
+    if info.created_by is not None:
+        lines.append(f"  made by {info.created_by}, active last at {info.active_at}")
     if info.network is not None:
         lines.append(f"  network by the profiles {', '.join(info.network)}")
     lines += [f"  by best effort only: {name}" for name in info.degraded]
@@ -158,6 +260,63 @@ def start(sandbox: SandboxId) -> None:
 
 
 @app.command()
+def reset(
+    sandbox: SandboxId,
+    *,
+    to: Annotated[str, typer.Option(help="Id of a snapshot, or empty.")],
+    discard: Annotated[bool, typer.Option("--discard", help="Do not keep for a day what it was like before.")] = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Take the files of a sandbox back to a snapshot, or to nothing. One that runs is stopped and started again."""
+    from coldframe.cli.connection import connect
+    from coldframe.cli.snapshots import rows_of
+
+    if not dry_run:
+        note(f"resetting {sandbox}")
+    with connect() as client:
+        done = client.sandboxes.get(sandbox).reset(to, discard=discard, dry_run=dry_run)
+    if Chosen.as_json:
+        show_json(done)
+        return
+    lines = [f"{sandbox} would be reset to {to}" if dry_run else f"{sandbox} is reset to {to}, and {done.state.state}"]
+    lines += [f"  {'would lose' if dry_run else 'lost'}: {one.what}" for one in done.lost]
+    if done.kept is not None:
+        lines.append(f"  what it was like before is kept until {done.kept.expires_at} as {done.kept.snapshot_id}")
+        lines.append(f"next: coldframe sandbox reset {sandbox} --to {done.kept.snapshot_id}: takes this back")
+    show(done, "\n".join(lines))
+    if done.changes is not None:
+        changes = done.changes.changes
+        show_table(
+            changes, ("change", "kind", "before", "after", "path"), rows_of(changes), empty="no file would change"
+        )
+        if done.changes.next_after is not None:
+            note(f"not all: the first {len(changes)} paths")
+
+
+@app.command()
+def fork(
+    source: Annotated[str, typer.Argument(metavar="SANDBOX|SNAPSHOT", help="Whose files it begins with.")],
+    *,
+    agent: Annotated[str | None, typer.Option(help="New agent whose workspace it is; a temporary one without.")] = None,
+    network: Annotated[
+        str | None, typer.Option(help="Network profile: none, packages, open, or one of the rules.")
+    ] = None,
+) -> None:
+    """Make another sandbox with the files of one as they are now, or of a snapshot. Nothing else goes along."""
+    from coldframe.cli.connection import connect
+
+    content: dict[str, object] = {"background": agent is None, "agent_id": agent}
+    if network is not None:
+        content["network"] = network
+    with connect() as client:
+        if source.startswith("sbx_"):
+            info = client.sandboxes.get(source).fork(spec=make_spec(**content)).info
+        else:
+            info = client.sandboxes.create(spec=make_spec(**content, snapshot=source)).info
+    show(info, info.sandbox_id)
+
+
+@app.command()
 def extend(sandbox: SandboxId, *, for_s: Annotated[float, typer.Option("--for", help="Seconds from now.")]) -> None:
     """Have no timer act on a sandbox for a while."""
     from coldframe.cli.connection import connect
@@ -168,12 +327,17 @@ def extend(sandbox: SandboxId, *, for_s: Annotated[float, typer.Option("--for", 
 
 
 @app.command()
-def terminate(sandbox: SandboxId, *, dry_run: DryRun = False) -> None:
+def terminate(
+    sandbox: SandboxId,
+    *,
+    dry_run: DryRun = False,
+    snapshot: Annotated[bool, typer.Option("--snapshot", help="Take a snapshot of its files before.")] = False,
+) -> None:
     """End a sandbox and everything in it. The workspace of its agent stays."""
     from coldframe.cli.connection import connect
 
     with connect() as client:
-        _show_end(client.sandboxes.get(sandbox).terminate(dry_run=dry_run))
+        _show_end(client.sandboxes.get(sandbox).terminate(dry_run=dry_run, snapshot=snapshot))
 
 
 def _show_state(info: "SandboxInfo") -> None:
@@ -183,6 +347,8 @@ def _show_state(info: "SandboxInfo") -> None:
 def _show_end(end: "SandboxEnd") -> None:
     lines = [f"{end.sandbox_id} is {end.state.state}"]
     lines += [f"  {'would lose' if end.dry_run else 'lost'}: {one.what}" for one in end.lost]
+    if end.snapshot_id is not None:
+        lines.append(f"  its files are kept as snapshot {end.snapshot_id}")
     if end.dry_run and not end.lost:
         lines.append("  would lose nothing")
     show(end, "\n".join(lines))
@@ -196,24 +362,6 @@ def report(sandbox: SandboxId) -> None:
 
     with connect() as client:
         show_report(client.sandboxes.get(sandbox).report())
-
-
-@app.command()
-def contract(sandbox: SandboxId) -> None:
-    """Show the contract: inputs, execution, outputs, what remains, what is not prevented."""
-    from coldframe.cli.connection import connect
-
-    with connect() as client:
-        document = client.sandboxes.get(sandbox).contract()
-    if Chosen.as_json:
-        show_json(document)
-        return
-    lines = [f"contract {document.get('contract')} version {document.get('version')} {document.get('sha256')}"]
-    for name, section in document.items():
-        if isinstance(section, list):
-            lines.append(f"\n{name.replace('_', ' ')}")
-            lines += [f"  {line['text']}  [{line['verified_by']}]" for line in section]
-    show(document, "\n".join(lines))
 
 
 @app.command()

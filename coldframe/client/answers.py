@@ -10,7 +10,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, PrivateAttr
 
-from coldframe.contract.command import Contact, FileChanges, Leftover, LimitHit, ShellSession
+from coldframe.contract.command import Contact, EndedWith, FileChanges, Leftover, LimitHit, ShellSession
+from coldframe.contract.outputs import DeclaredOutputs
 from coldframe.contract.tool import ToolResult
 
 
@@ -141,6 +142,7 @@ class CommandAnswer(Answer):
     signal: int | None = None
     timed_out: bool = False
     cancelled: bool = False
+    ended_with: EndedWith | None = None
     out_of_memory: bool = False
     limit: LimitHit | None = None
     start_error: str | None = None
@@ -167,6 +169,7 @@ class CommandAnswer(Answer):
     leftovers_ended: int = 0
     files: FileChanges | None = None
     contacts: tuple[Contact, ...] = ()
+    outputs: DeclaredOutputs | None = None
     artifact_id: str
     pid: int | None = None
 

@@ -19,12 +19,13 @@ from typing import Any, TypeAlias
 from coldframe.client import models
 from coldframe.client.location import find_location
 from coldframe.client.replies import JsonObject, read_answer, read_answers, read_part
-from coldframe.client.sandbox import Sandbox, make_key
-from coldframe.client.transport import Transport, ask, ask_json, ask_stream, encode_path
+from coldframe.client.sandbox import Content, Sandbox, make_key
+from coldframe.client.transport import Transport, ask, ask_json, ask_stream, encode_path, raise_for
 
 SandboxItems = list[Sandbox]
 AgentItems: TypeAlias = "list[models.AgentInfo]"
 CredentialItems: TypeAlias = "list[models.CredentialInfo]"
+SnapshotItems: TypeAlias = "list[models.SnapshotInfo]"
 TokenItems: TypeAlias = "list[models.TokenInfo]"
 
 
@@ -43,6 +44,7 @@ class Coldframe:
         self._transport = Transport(location.url, location.token, timeout_s=timeout_s)
         self.url = location.url
         self.sandboxes = Sandboxes(self._transport)
+        self.snapshots = Snapshots(self._transport)
         self.agents = Agents(self._transport)
         self.ledger = LedgerView(self._transport)
         self.lineage = LineageView(self._transport)
@@ -71,6 +73,10 @@ class Coldframe:
         """What one call really did, with digests to check it by."""
         return await ask_json(self._transport, "GET", f"/v1/receipts/{encode_path(receipt_id)}")
 
+    async def errors(self) -> list[models.CodeInfo]:
+        """The catalogue of codes. `coldframe.client.codes.Code` has those that this version knows."""
+        return read_answers(models.CodeInfo, (await ask(self._transport, "GET", "/v1/errors")).body)
+
     async def doctor(self) -> models.IsolationReport:
         """Build a throw-away box on the server's machine and report what holds."""
         return read_answer(models.IsolationReport, (await ask(self._transport, "GET", "/v1/doctor")).body)
@@ -87,29 +93,51 @@ class Sandboxes:
         background: bool = False,
         limits: models.Limits | None = None,
         network: str | None = None,
+        template: str | None = None,
+        snapshot: str | None = None,
         spec: models.SandboxSpec | None = None,
         idempotency_key: str | None = None,
+        queue_s: float | None = None,
     ) -> Sandbox:
         """Create a sandbox on the workspace of *agent_id*, on a temporary one with *background*, or by a whole *spec*.
 
         *network* asks for a profile of the rules, which have to give it one; without it the sandbox has what they give.
+        *template* `debian` gives it a system of its own, with a root who may change it.
+        With *snapshot* its files begin as that, and the agent has to be new.
         With the *idempotency_key* of an earlier call the sandbox of that call is returned; without one, only a call
         that is repeated over a broken connection is known again.
 
+        Where as many sandboxes run as the operator lets, *queue_s* has it wait for its turn for so many seconds at most:
+        the answer is in state `queued`, and `wait_for_turn` returns when it is not any more.
+
         Raises:
-            Conflict: the key was used for another call.
+            TooManySandboxes: as many run as may.
+            Conflict: the key was used for another call, or the agent that is to begin as a snapshot is there.
             InvalidArgument: there is no such network profile.
             DeniedByRule: the rules give it no network.
             IsolationUnavailable: a wall cannot be raised on that machine; nothing was started.
         """
         if spec is None:
+            system = {} if template is None else {"template": template}
             spec = models.SandboxSpec(
-                agent_id=agent_id, background=background, limits=limits or models.Limits(), network=network
+                **system,  # type: ignore[arg-type]  # checked there
+                agent_id=agent_id,
+                background=background,
+                limits=limits or models.Limits(),
+                network=network,
+                snapshot=snapshot,
             )
         payload = spec.model_dump(mode="json", exclude_unset=True)
         headers = {"Idempotency-Key": idempotency_key or make_key()}
-        reply = await ask(self._transport, "POST", "/v1/sandboxes", payload=payload, headers=headers)
+        query = {"queue_s": queue_s}
+        reply = await ask(self._transport, "POST", "/v1/sandboxes", payload=payload, headers=headers, query=query)
         return Sandbox(self._transport, read_answer(models.SandboxInfo, reply.body))
+
+    async def plan(self, spec: models.SandboxSpec) -> JsonObject:
+        """The contract that a sandbox of that *spec* would have now. Nothing is started. Given as `contract_sha256` of the
+        spec, the `sha256` of the plan makes `create` refuse any other."""
+        payload = spec.model_dump(mode="json", exclude_unset=True)
+        return await ask_json(self._transport, "POST", "/v1/contracts/plan", payload=payload)
 
     async def get(self, sandbox_id: str) -> Sandbox:
         reply = await ask(self._transport, "GET", f"/v1/sandboxes/{encode_path(sandbox_id)}")
@@ -121,14 +149,137 @@ class Sandboxes:
         state: Sequence[str] = (),
         agent_id: str | None = None,
         label: str | None = None,
+        created_by: str | None = None,
+        min_age_s: float | None = None,
+        min_idle_s: float | None = None,
         after: str | None = None,
         limit: int | None = None,
     ) -> SandboxItems:
-        """Newest first; of these states, this agent, this label of the workspace. *after* the id that the page before
-        ended with, at most *limit*."""
-        query = {"state": list(state), "agent_id": agent_id, "label": label, "after": after, "limit": limit}
+        """Newest first; of these states, this agent, this label of the workspace, made with the token *created_by*, so old,
+        idle for so long. *after* the id that the page before ended with, at most *limit*."""
+        query = {
+            "state": list(state),
+            "agent_id": agent_id,
+            "label": label,
+            "created_by": created_by,
+            "min_age_s": min_age_s,
+            "min_idle_s": min_idle_s,
+            "after": after,
+            "limit": limit,
+        }
         reply = await ask(self._transport, "GET", "/v1/sandboxes", query=query)
         return [Sandbox(self._transport, info) for info in read_answers(models.SandboxInfo, reply.body)]
+
+    async def terminate_all(self, which: models.EndMany) -> models.ManyEnds:
+        """End all that fit, in one call. One that cannot be ended holds up no other, and is told."""
+        payload = which.model_dump(mode="json", exclude_unset=True)
+        reply = await ask(self._transport, "POST", "/v1/sandboxes/terminate", payload=payload)
+        return read_answer(models.ManyEnds, reply.body)
+
+
+class Snapshots:
+    """What was taken of the files of sandboxes. Taking one, going back and forking are acts of a sandbox."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    async def list(
+        self,
+        *,
+        sandbox_id: str | None = None,
+        agent_id: str | None = None,
+        reason: str | None = None,
+        label: str | None = None,
+        after: str | None = None,
+        limit: int | None = None,
+    ) -> SnapshotItems:
+        """Newest first; taken through this sandbox, of this agent, for this reason, with this label. *after* the id that the
+        page before ended with, at most *limit*."""
+        query = {
+            "sandbox_id": sandbox_id,
+            "agent_id": agent_id,
+            "reason": reason,
+            "label": label,
+            "after": after,
+            "limit": limit,
+        }
+        return read_answers(models.SnapshotInfo, (await ask(self._transport, "GET", "/v1/snapshots", query=query)).body)
+
+    async def get(self, snapshot_id: str) -> models.SnapshotInfo:
+        reply = await ask(self._transport, "GET", f"/v1/snapshots/{encode_path(snapshot_id)}")
+        return read_answer(models.SnapshotInfo, reply.body)
+
+    async def rename(self, snapshot_id: str, name: str) -> models.SnapshotInfo:
+        path = f"/v1/snapshots/{encode_path(snapshot_id)}/name"
+        reply = await ask(self._transport, "PUT", path, payload={"name": name}, repeatable=True)
+        return read_answer(models.SnapshotInfo, reply.body)
+
+    async def remove(self, snapshot_id: str) -> None:
+        """Forget one. What was forked from it goes on."""
+        await ask(self._transport, "DELETE", f"/v1/snapshots/{encode_path(snapshot_id)}", repeatable=True)
+
+    async def compare(
+        self,
+        before: str,
+        after: str,
+        *,
+        sandbox_id: str | None = None,
+        next_after: str | None = None,
+        limit: int | None = None,
+    ) -> models.Comparison:
+        """A page of the paths that differ between two points: ids of snapshots, or of sandboxes for what they have now.
+
+        The look belongs to the session of *sandbox_id*, by default of one of both points; go on with `next_after`.
+        """
+        path = f"/v1/compare/{encode_path(before)}/{encode_path(after)}"
+        query = {"sandbox_id": sandbox_id, "next_after": next_after, "limit": limit}
+        return read_answer(models.Comparison, (await ask(self._transport, "GET", path, query=query)).body)
+
+    async def compare_file(
+        self, before: str, after: str, path: str, *, sandbox_id: str | None = None
+    ) -> models.TextChange:
+        """One file at two points, line by line. Raises FileMissing if it is at neither."""
+        where = f"/v1/compare/{encode_path(before)}/{encode_path(after)}/files/{encode_path(path)}"
+        reply = await ask(self._transport, "GET", where, query={"sandbox_id": sandbox_id})
+        return read_answer(models.TextChange, reply.body)
+
+    async def export(self, snapshot_id: str) -> AsyncGenerator[bytes, None]:
+        """One tar of it, in parts. Afterwards `sha256` of the snapshot is the digest of what is in it.
+
+        Raises:
+            HostUnreachable: the connection broke; what came so far is not the whole.
+        """
+        stream = await ask_stream(self._transport, "GET", f"/v1/snapshots/{encode_path(snapshot_id)}/archive")
+        async with aclosing(stream.parts()) as parts:
+            async for part in parts:
+                yield part
+
+    async def import_archive(
+        self,
+        content: Content,
+        *,
+        name: str = "",
+        label: str | None = None,
+        expires_in_s: float | None = None,
+        expected: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> models.SnapshotInfo:
+        """A snapshot of an archive, or nothing at all. *expected* is the digest that the export told.
+
+        Raises:
+            SnapshotCorrupt: it is cut off, was altered, or is another one than expected.
+        """
+        query = {"name": name, "label": label, "expires_in_s": expires_in_s, "expected": expected}
+        reply = raise_for(
+            await self._transport.request(
+                "POST",
+                "/v1/snapshots",
+                query=query,
+                body=content.encode() if isinstance(content, str) else content,
+                headers={"Idempotency-Key": idempotency_key or make_key()},
+            )
+        )
+        return read_answer(models.SnapshotInfo, reply.body)
 
 
 class Agents:

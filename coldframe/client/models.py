@@ -18,63 +18,87 @@ if TYPE_CHECKING:
         Written,
     )
     from coldframe.contract.caller import TokenInfo
+    from coldframe.contract.code import CodeInfo
     from coldframe.contract.command import CommandEvent, CommandInfo, Contact, Ended, InputState, OutputChunk, Started
     from coldframe.contract.credential import CredentialInfo, CredentialUse, HandleInfo
     from coldframe.contract.files import ProcessInfo, Runtime, ShellInfo
+    from coldframe.contract.inputs import InputsPage
     from coldframe.contract.isolation import IsolationReport
     from coldframe.contract.ledger import LedgerEntry, LedgerVerdict
     from coldframe.contract.lineage import LineageItem, LineagePage, LineageTrace
     from coldframe.contract.network import LoggedContact, NetworkContact, NetworkLog, ReachedBy
+    from coldframe.contract.outputs import DeclaredOutputs
+    from coldframe.contract.persistence import ItemNow, Whereabouts
+    from coldframe.contract.pipeline import PipelineInfo, PipelineSpec, PipelineStep
     from coldframe.contract.policy import Label, PolicyChange
+    from coldframe.contract.result import SandboxResult
     from coldframe.contract.sandbox import (
         AgentInfo,
+        EndMany,
         Limits,
         Loss,
+        ManyEnds,
         SandboxEnd,
         SandboxInfo,
         SandboxSpec,
         SessionInfo,
     )
+    from coldframe.contract.snapshot import Comparison, SandboxReset, SnapshotInfo, TextChange
     from coldframe.contract.tool import AllowedOperation, OutputWindow, ToolInfo, ToolResult
 
 _HOMES = {
     "client.answers": ("CommandAnswer", "Edited", "FileContent", "Found", "Listing", "LiveRules", "Written"),
     "contract.caller": ("TokenInfo",),
+    "contract.code": ("CodeInfo",),
     "contract.command": ("CommandEvent", "CommandInfo", "Contact", "Ended", "InputState", "OutputChunk", "Started"),
     "contract.credential": ("CredentialInfo", "CredentialUse", "HandleInfo"),
     "contract.files": ("ProcessInfo", "Runtime", "ShellInfo"),
+    "contract.inputs": ("InputsPage",),
     "contract.isolation": ("IsolationReport",),
     "contract.ledger": ("LedgerEntry", "LedgerVerdict"),
     "contract.lineage": ("LineageItem", "LineagePage", "LineageTrace"),
     "contract.network": ("LoggedContact", "NetworkContact", "NetworkLog", "ReachedBy"),
+    "contract.pipeline": ("PipelineInfo", "PipelineSpec", "PipelineStep"),
+    "contract.outputs": ("DeclaredOutputs",),
+    "contract.persistence": ("ItemNow", "Whereabouts"),
     "contract.policy": ("Label", "PolicyChange"),
+    "contract.result": ("SandboxResult",),
     "contract.sandbox": (
         "AgentInfo",
+        "EndMany",
         "Limits",
         "Loss",
+        "ManyEnds",
         "SandboxEnd",
         "SandboxInfo",
         "SandboxSpec",
         "SessionInfo",
     ),
+    "contract.snapshot": ("Comparison", "SandboxReset", "SnapshotInfo", "TextChange"),
     "contract.tool": ("AllowedOperation", "OutputWindow", "ToolInfo", "ToolResult"),
 }
 __all__ = [
     "AgentInfo",
     "AllowedOperation",
+    "CodeInfo",
     "CommandAnswer",
     "CommandEvent",
     "CommandInfo",
+    "Comparison",
     "Contact",
     "CredentialInfo",
     "CredentialUse",
+    "DeclaredOutputs",
     "Edited",
+    "EndMany",
     "Ended",
     "FileContent",
     "Found",
     "HandleInfo",
     "InputState",
+    "InputsPage",
     "IsolationReport",
+    "ItemNow",
     "Label",
     "LedgerEntry",
     "LedgerVerdict",
@@ -86,23 +110,32 @@ __all__ = [
     "LiveRules",
     "LoggedContact",
     "Loss",
+    "ManyEnds",
     "NetworkContact",
     "NetworkLog",
     "OutputChunk",
     "OutputWindow",
+    "PipelineInfo",
+    "PipelineSpec",
+    "PipelineStep",
     "PolicyChange",
     "ProcessInfo",
     "ReachedBy",
     "Runtime",
     "SandboxEnd",
     "SandboxInfo",
+    "SandboxReset",
+    "SandboxResult",
     "SandboxSpec",
     "SessionInfo",
     "ShellInfo",
+    "SnapshotInfo",
     "Started",
+    "TextChange",
     "TokenInfo",
     "ToolInfo",
     "ToolResult",
+    "Whereabouts",
     "Written",
 ]
 

@@ -7,9 +7,11 @@ import os
 from collections.abc import AsyncGenerator, AsyncIterable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from typing import Any, Literal
+from urllib.parse import quote
 
 from coldframe.client import models
 from coldframe.client.commands import Commands, Job, command_events
+from coldframe.client.pipelines import Pipelines
 from coldframe.client.replies import (
     JsonObject,
     answer_from,
@@ -22,11 +24,13 @@ from coldframe.client.transport import Reply, Transport, ask, ask_json, ask_stre
 from coldframe.contract.errors import Unavailable, from_wire
 
 Content = str | bytes | AsyncIterable[bytes]
+LONGEST_LOOK_S = 30
+"""A request that waits is asked again after so long."""
 READING = frozenset({"list_directory", "read_file", "search_files"})
 """Tools that change nothing: a call repeated over a broken connection needs no key."""
 
 
-class Sandbox(Commands):
+class Sandbox(Commands, Pipelines):
     """One sandbox. As a context manager it is terminated at the end of the block; the agent's workspace stays."""
 
     def __init__(self, transport: Transport, info: models.SandboxInfo) -> None:
@@ -49,8 +53,10 @@ class Sandbox(Commands):
         *,
         session_id: str | None = None,
         idempotency_key: str | None = None,
+        snapshot: str | None = None,
     ) -> models.ToolResult:
-        """Call any tool by name. Returns its result also where that is an error of the tool (`result.error`).
+        """Call any tool by name. Returns its result also where that is an error of the tool (`result.error`). With
+        *snapshot* it reads the files of that in place of those of the sandbox.
 
         Raises:
             ColdframeError: the call did not come as far as a result.
@@ -58,14 +64,16 @@ class Sandbox(Commands):
         reply = await self._transport.request(
             "POST",
             f"{self._path}/tools/{encode_path(tool)}",
+            query={"snapshot": snapshot} if snapshot is not None else None,
             payload=arguments,
             headers=_call_headers(session_id, idempotency_key or (None if tool in READING else make_key())),
             repeatable=tool in READING,
         )
         return _result_of(reply)
 
-    async def _value(self, tool: str, **arguments: object) -> models.ToolResult:
-        result = await self.call(tool, {name: value for name, value in arguments.items() if value is not None})
+    async def _value(self, tool: str, snapshot: str | None = None, **arguments: object) -> models.ToolResult:
+        given = {name: value for name, value in arguments.items() if value is not None}
+        result = await self.call(tool, given, snapshot=snapshot)
         if result.error is not None:
             raise from_wire(result.error)
         return result
@@ -98,9 +106,12 @@ class Sandbox(Commands):
         offset: int = 0,
         length: int | None = None,
         encoding: Literal["auto", "utf-8", "base64"] = "auto",
+        snapshot: str | None = None,
     ) -> models.FileContent:
-        """Read a file, or *length* bytes of it from *offset*. `data` of the answer gives bytes in any case."""
-        result = await self._value("read_file", path=path, offset=offset, length=length, encoding=encoding)
+        """Read a file, or *length* bytes of it from *offset*; with *snapshot* as it is in that. `data` of the answer gives
+        bytes in any case. So can be read where nothing runs any more.
+        """
+        result = await self._value("read_file", snapshot, path=path, offset=offset, length=length, encoding=encoding)
         return answer_from(result, models.FileContent)
 
     async def edit_file(
@@ -122,10 +133,16 @@ class Sandbox(Commands):
         return answer_from(result, models.Edited)
 
     async def list_directory(
-        self, path: str = "", *, recursive: bool = False, max_depth: int | None = None, max_entries: int | None = None
+        self,
+        path: str = "",
+        *,
+        recursive: bool = False,
+        max_depth: int | None = None,
+        max_entries: int | None = None,
+        snapshot: str | None = None,
     ) -> models.Listing:
         result = await self._value(
-            "list_directory", path=path, recursive=recursive, max_depth=max_depth, max_entries=max_entries
+            "list_directory", snapshot, path=path, recursive=recursive, max_depth=max_depth, max_entries=max_entries
         )
         return answer_from(result, models.Listing)
 
@@ -139,9 +156,11 @@ class Sandbox(Commands):
         glob: str | None = None,
         include_hidden_stores: bool = False,
         max_matches: int | None = None,
+        snapshot: str | None = None,
     ) -> models.Found:
         result = await self._value(
             "search_files",
+            snapshot,
             pattern=pattern,
             path=path,
             regex=regex,
@@ -163,7 +182,9 @@ class Sandbox(Commands):
         stdin: str | bytes | None = None,
         env: Mapping[str, str] | None = None,
         runtime: str | None = None,
+        user: str | None = None,
         shell_session: str | None = None,
+        outputs: Sequence[str] = (),
         pty: bool = False,
         background: bool = False,
         encoding: Literal["utf-8", "base64"] = "utf-8",
@@ -172,8 +193,9 @@ class Sandbox(Commands):
     ) -> models.CommandAnswer:
         """Run a shell line (text) or a program with arguments (list) and return how it went, output complete.
 
-        A failing program is an answer, not an error. Commands of one *shell_session* go on with the directory, variables
-        and functions that the one before left; `shell_session` of the answer says whether this one left its own. *view_bytes* asks for only so much of each stream.
+        A failing program is an answer, not an error. *user* `root` is there in a sandbox with a system of its own. Commands of one *shell_session* go on with the directory, variables
+        and functions that the one before left; `shell_session` of the answer says whether this one left its own. *outputs* are
+        files that it shall make, as `report/*.html`: `outputs` of the answer tells each, and what is missing. *view_bytes* asks for only so much of each stream.
         """
         arguments = _command_arguments(
             command,
@@ -184,7 +206,9 @@ class Sandbox(Commands):
             stdin=stdin,
             env=env,
             runtime=runtime,
+            user=user,
             shell_session=shell_session,
+            outputs=list(outputs) or None,
             pty=pty,
             background=background,
             encoding=encoding,
@@ -207,7 +231,9 @@ class Sandbox(Commands):
         stdin_open: bool = False,
         env: Mapping[str, str] | None = None,
         runtime: str | None = None,
+        user: str | None = None,
         shell_session: str | None = None,
+        outputs: Sequence[str] = (),
         pty: bool = False,
         columns: int | None = None,
         rows: int | None = None,
@@ -227,7 +253,9 @@ class Sandbox(Commands):
             stdin_open=stdin_open or None,
             env=env,
             runtime=runtime,
+            user=user,
             shell_session=shell_session,
+            outputs=list(outputs) or None,
             pty=pty,
             columns=columns,
             rows=rows,
@@ -276,26 +304,33 @@ class Sandbox(Commands):
 
     # Files as bytes of any size.
 
-    async def upload(self, path: str, content: Content, *, if_version: str | None = None) -> models.Written:
-        """Replace a file by *content*, streamed. A broken upload changes nothing."""
+    async def upload(
+        self, path: str, content: Content, *, if_version: str | None = None, source: str | None = None
+    ) -> models.Written:
+        """Replace a file by *content*, streamed. A broken upload changes nothing. *source* says where it is from."""
+        headers = {"If-Match": f'"{if_version}"'} if if_version else {}
+        if source is not None:
+            headers["Coldframe-Source"] = quote(source)
         reply = await self._transport.request(
             "PUT",
             f"{self._path}/files/{encode_path(path)}",
             body=content.encode() if isinstance(content, str) else content,
-            headers={"If-Match": f'"{if_version}"'} if if_version else {},
+            headers=headers,
         )
         result = _result_of(reply)
         if result.error is not None:
             raise from_wire(result.error)
         return answer_from(result, models.Written)
 
-    async def download(self, path: str, *, offset: int = 0, length: int | None = None) -> AsyncGenerator[bytes, None]:
-        """Yield the bytes of a file, or of a range.
+    async def download(
+        self, path: str, *, offset: int = 0, length: int | None = None, snapshot: str | None = None
+    ) -> AsyncGenerator[bytes, None]:
+        """Yield the bytes of a file, or of a range; with *snapshot* as they are in that.
 
         Raises:
             HostUnreachable: the file changed meanwhile or the connection broke; what came so far is not the whole.
         """
-        query = {"offset": offset or None, "length": length}
+        query = {"offset": offset or None, "length": length, "snapshot": snapshot}
         stream = await ask_stream(self._transport, "GET", f"{self._path}/files/{encode_path(path)}", query=query)
         async with aclosing(stream.parts()) as parts:
             async for part in parts:
@@ -365,13 +400,58 @@ class Sandbox(Commands):
 
     # The sandbox itself.
 
+    async def wait_for_turn(self) -> models.SandboxInfo:
+        """Return once it is not `queued` any more: it runs, it `failed` because its time was over, or it was terminated."""
+        while True:
+            reply = await ask(self._transport, "GET", self._path, query={"wait_s": LONGEST_LOOK_S})
+            self.info = read_answer(models.SandboxInfo, reply.body)
+            if self.info.state.state != "queued":
+                return self.info
+
     async def refresh(self) -> models.SandboxInfo:
         """Ask for the state now, and keep it as `info`."""
         self.info = read_answer(models.SandboxInfo, (await ask(self._transport, "GET", self._path)).body)
         return self.info
 
-    async def contract(self) -> JsonObject:
-        return await ask_json(self._transport, "GET", f"{self._path}/contract")
+    async def contract(self, *, version: int | None = None) -> JsonObject:
+        """The newest, for which the walls are measured now, or an earlier *version* as it was issued."""
+        return await ask_json(self._transport, "GET", f"{self._path}/contract", query={"version": version})
+
+    async def persistence(self) -> list[models.ItemNow]:
+        """What remains when, whose it is, and how much of it there is now."""
+        return read_answers(models.ItemNow, (await ask(self._transport, "GET", f"{self._path}/persistence")).body)
+
+    async def outputs(self) -> models.DeclaredOutputs:
+        """What there is of the `outputs` of the spec, each with digest, size and type, and what was made beside them."""
+        return read_answer(models.DeclaredOutputs, (await ask(self._transport, "GET", f"{self._path}/outputs")).body)
+
+    async def result(self) -> models.SandboxResult:
+        """How it stands with the result of a sandbox made with `on_result: delete`."""
+        return read_answer(models.SandboxResult, (await ask(self._transport, "GET", f"{self._path}/result")).body)
+
+    async def offer_result(self) -> models.SandboxResult:
+        """Take down what the result is: the declared outputs as they are now. Fetch its `files`, then confirm."""
+        return read_answer(models.SandboxResult, (await ask(self._transport, "POST", f"{self._path}/result")).body)
+
+    async def confirm_result(self, sha256: str) -> models.SandboxResult:
+        """Have all that is left of the sandbox deleted. *sha256*: what `contract.result.result_digest` makes of the files that
+        were fetched.
+
+        Raises:
+            Conflict: that is another digest, or the files are others now; nothing is deleted.
+        """
+        payload = {"sha256": sha256}
+        reply = await ask(self._transport, "POST", f"{self._path}/result/confirm", payload=payload)
+        return read_answer(models.SandboxResult, reply.body)
+
+    async def inputs(self) -> models.InputsPage:
+        """What went in: each version with its source, digest, label, and the time it held."""
+        return read_answer(models.InputsPage, (await ask(self._transport, "GET", f"{self._path}/inputs")).body)
+
+    async def where(self, path: str) -> models.Whereabouts:
+        """What a place inside belongs to. A relative one is of the workspace."""
+        reply = await ask(self._transport, "GET", f"{self._path}/where", query={"path": path})
+        return read_answer(models.Whereabouts, reply.body)
 
     async def report(self) -> models.IsolationReport:
         """Measure the walls now."""
@@ -433,6 +513,70 @@ class Sandbox(Commands):
         """Have no timer act on it for *for_s* seconds from now. What time it has already it keeps."""
         return await self._act("extend", {"for_s": for_s})
 
+    async def take_snapshot(
+        self, name: str = "", *, expires_in_s: float | None = None, idempotency_key: str | None = None
+    ) -> models.SnapshotInfo:
+        """Take a snapshot of its files as they are now. Its processes stand still meanwhile and go on.
+
+        Raises:
+            WrongState: it neither runs nor is it paused or stopped.
+            LimitReached: there are too many, or there is no room.
+        """
+        payload = {"name": name} | ({} if expires_in_s is None else {"expires_in_s": expires_in_s})
+        reply = await ask(
+            self._transport,
+            "POST",
+            f"{self._path}/snapshots",
+            payload=payload,
+            headers={"Idempotency-Key": idempotency_key or make_key()},
+        )
+        return read_answer(models.SnapshotInfo, reply.body)
+
+    async def reset(
+        self, to: str, *, discard: bool = False, dry_run: bool = False, idempotency_key: str | None = None
+    ) -> models.SandboxReset:
+        """Take its files back to a snapshot, or to nothing with `empty`. If it runs it is stopped for that and started
+        again. What was before is kept for a day (`kept` of the answer) unless *discard*; with *dry_run* nothing is done, and
+        the answer says what would be lost and what would change.
+
+        Raises:
+            WrongState: it has ended, or another sandbox runs on its workspace.
+            SnapshotCorrupt: nothing has changed.
+        """
+        reply = await ask(
+            self._transport,
+            "POST",
+            f"{self._path}/reset",
+            payload={"to": to, "discard": discard, "dry_run": dry_run},
+            headers={"Idempotency-Key": idempotency_key or make_key()},
+        )
+        self.info = done = read_answer(models.SandboxReset, reply.body)
+        return done
+
+    async def fork(
+        self,
+        agent_id: str | None = None,
+        *,
+        background: bool = False,
+        spec: models.SandboxSpec | None = None,
+        idempotency_key: str | None = None,
+    ) -> Sandbox:
+        """Make another sandbox with the files of this one as they are now: for a new agent, on a temporary workspace with
+        *background*, or by a whole *spec*. Nothing but the files and their label goes along.
+
+        Raises:
+            Conflict: that agent is there already.
+        """
+        spec = spec or models.SandboxSpec(agent_id=agent_id, background=background)
+        reply = await ask(
+            self._transport,
+            "POST",
+            f"{self._path}/fork",
+            payload=spec.model_dump(mode="json", exclude_unset=True),
+            headers={"Idempotency-Key": idempotency_key or make_key()},
+        )
+        return Sandbox(self._transport, read_answer(models.SandboxInfo, reply.body))
+
     async def _act(self, act: str, payload: JsonObject | None = None) -> models.SandboxInfo:
         reply = await ask(self._transport, "POST", f"{self._path}/{act}", payload=payload, repeatable=True)
         self.info = read_answer(models.SandboxInfo, reply.body)
@@ -444,9 +588,11 @@ class Sandbox(Commands):
         reply = await ask(self._transport, "POST", f"{self._path}/stop", query=query, repeatable=True)
         return self._ended(reply.body)
 
-    async def terminate(self, *, dry_run: bool = False) -> models.SandboxEnd:
-        """End the sandbox and everything in it. Idempotent. The answer says what was lost, or with *dry_run* would be."""
-        query = {"dry_run": "true"} if dry_run else None
+    async def terminate(self, *, dry_run: bool = False, snapshot: bool = False) -> models.SandboxEnd:
+        """End the sandbox and everything in it. Idempotent. The answer says what was lost, or with *dry_run* would be. With
+        *snapshot* one is taken of its files before, which a temporary workspace would lose: `snapshot_id` of the answer.
+        """
+        query = {"dry_run": dry_run or None, "snapshot": snapshot or None}
         return self._ended((await ask(self._transport, "DELETE", self._path, query=query)).body)
 
     def _ended(self, body: bytes) -> models.SandboxEnd:

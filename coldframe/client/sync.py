@@ -12,6 +12,7 @@ import base64
 import json
 import math
 import os
+import secrets
 import struct
 import time
 from collections.abc import Generator, Iterable, Mapping, Sequence
@@ -637,12 +638,92 @@ def _event_of(line: bytes, body: bytes | None = None) -> models.CommandEvent | m
     raise unknown_answer("an event without a meaning here")
 
 
+class Pipelines:
+    """Those of one sandbox."""
+
+    _transport: Transport
+    _path: str
+
+    def pipeline(self, pipeline_id: str) -> Pipeline:
+        """The handle on one that was started, by whomever and whenever. Nothing is asked yet."""
+        return Pipeline(self._transport, self._path, pipeline_id)
+
+    def pipelines(self) -> list[models.PipelineInfo]:
+        """The newest hundred of this sandbox, oldest first."""
+        return read_answers(models.PipelineInfo, (ask(self._transport, "GET", f"{self._path}/pipelines")).body)
+
+    def start_pipeline(
+        self,
+        steps: Sequence[Mapping[str, Any] | models.PipelineStep],
+        *,
+        name: str = "",
+        on_failure: Literal["stop", "continue"] = "stop",
+        idempotency_key: str | None = None,
+    ) -> Pipeline:
+        """Run *steps* one after the other and return at once; each is a command of its own. Whoever leaves ends nothing.
+
+        A step is `{"name": "build", "command": "make", "needs": [], "inputs": ["Makefile"], "timeout_s": 600}`, of which
+        all but the first two may be left out.
+        """
+        spec = models.PipelineSpec.model_validate({"name": name, "steps": list(steps), "on_failure": on_failure})
+        headers = {"Idempotency-Key": idempotency_key or secrets.token_hex(16)}  # asked again, it is the same one
+        reply = ask(
+            self._transport,
+            "POST",
+            f"{self._path}/pipelines",
+            payload=spec.model_dump(mode="json"),
+            headers=headers,
+            repeatable=True,
+        )
+        return self.pipeline(read_answer(models.PipelineInfo, reply.body).pipeline_id)
+
+
+class Pipeline:
+    """One pipeline; it is looked up anew by each question."""
+
+    def __init__(self, transport: Transport, path: str, pipeline_id: str) -> None:
+        self.id = pipeline_id
+        self._transport = transport
+        self._path = f"{path}/pipelines/{encode_path(pipeline_id)}"
+
+    def info(self) -> models.PipelineInfo:
+        return read_answer(models.PipelineInfo, (ask(self._transport, "GET", self._path)).body)
+
+    def wait(self, timeout_s: float | None = None) -> models.PipelineInfo:
+        """Return when it is over, or how it stands after *timeout_s*."""
+        left = math.inf if timeout_s is None else timeout_s
+        while True:
+            wait_s = max(0.0, min(left, WAIT_S))
+            reply = ask(self._transport, "GET", self._path, query={"wait_s": wait_s})
+            info = read_answer(models.PipelineInfo, reply.body)
+            left -= wait_s
+            if info.state != "running" or left <= 0:
+                return info
+
+    def rerun(self, *steps: str, changed: Literal["refuse", "rerun", "keep"] = "refuse") -> models.PipelineInfo:
+        """Run again what did not succeed, or *steps*. What succeeded stays, unless *changed* says otherwise.
+
+        Raises:
+            Conflict: inputs of steps that succeeded are others now; `changed` of its facts names these.
+            WrongState: it runs, or everything succeeded.
+        """
+        payload = {"steps": steps, "changed": changed}
+        reply = ask(self._transport, "POST", f"{self._path}/rerun", payload=payload)
+        return read_answer(models.PipelineInfo, reply.body)
+
+    def cancel(self) -> models.PipelineInfo:
+        """Start no further step, and end the one that runs."""
+        return read_answer(models.PipelineInfo, (ask(self._transport, "POST", f"{self._path}/cancel")).body)
+
+
 Content = str | bytes | Iterable[bytes]
+LONGEST_LOOK_S = 30
+"""A request that waits is asked again after so long."""
 READING = frozenset({"list_directory", "read_file", "search_files"})
 """Tools that change nothing: a call repeated over a broken connection needs no key."""
 
 
-class SyncSandbox(Commands):
+class SyncSandbox(Commands, Pipelines):
     """One sandbox. As a context manager it is terminated at the end of the block; the agent's workspace stays."""
 
     def __init__(self, transport: Transport, info: models.SandboxInfo) -> None:
@@ -665,8 +746,10 @@ class SyncSandbox(Commands):
         *,
         session_id: str | None = None,
         idempotency_key: str | None = None,
+        snapshot: str | None = None,
     ) -> models.ToolResult:
-        """Call any tool by name. Returns its result also where that is an error of the tool (`result.error`).
+        """Call any tool by name. Returns its result also where that is an error of the tool (`result.error`). With
+        *snapshot* it reads the files of that in place of those of the sandbox.
 
         Raises:
             ColdframeError: the call did not come as far as a result.
@@ -674,14 +757,16 @@ class SyncSandbox(Commands):
         reply = self._transport.request(
             "POST",
             f"{self._path}/tools/{encode_path(tool)}",
+            query={"snapshot": snapshot} if snapshot is not None else None,
             payload=arguments,
             headers=_call_headers(session_id, idempotency_key or (None if tool in READING else make_key())),
             repeatable=tool in READING,
         )
         return _result_of(reply)
 
-    def _value(self, tool: str, **arguments: object) -> models.ToolResult:
-        result = self.call(tool, {name: value for name, value in arguments.items() if value is not None})
+    def _value(self, tool: str, snapshot: str | None = None, **arguments: object) -> models.ToolResult:
+        given = {name: value for name, value in arguments.items() if value is not None}
+        result = self.call(tool, given, snapshot=snapshot)
         if result.error is not None:
             raise from_wire(result.error)
         return result
@@ -714,9 +799,12 @@ class SyncSandbox(Commands):
         offset: int = 0,
         length: int | None = None,
         encoding: Literal["auto", "utf-8", "base64"] = "auto",
+        snapshot: str | None = None,
     ) -> models.FileContent:
-        """Read a file, or *length* bytes of it from *offset*. `data` of the answer gives bytes in any case."""
-        result = self._value("read_file", path=path, offset=offset, length=length, encoding=encoding)
+        """Read a file, or *length* bytes of it from *offset*; with *snapshot* as it is in that. `data` of the answer gives
+        bytes in any case. So can be read where nothing runs any more.
+        """
+        result = self._value("read_file", snapshot, path=path, offset=offset, length=length, encoding=encoding)
         return answer_from(result, models.FileContent)
 
     def edit_file(
@@ -736,10 +824,16 @@ class SyncSandbox(Commands):
         return answer_from(result, models.Edited)
 
     def list_directory(
-        self, path: str = "", *, recursive: bool = False, max_depth: int | None = None, max_entries: int | None = None
+        self,
+        path: str = "",
+        *,
+        recursive: bool = False,
+        max_depth: int | None = None,
+        max_entries: int | None = None,
+        snapshot: str | None = None,
     ) -> models.Listing:
         result = self._value(
-            "list_directory", path=path, recursive=recursive, max_depth=max_depth, max_entries=max_entries
+            "list_directory", snapshot, path=path, recursive=recursive, max_depth=max_depth, max_entries=max_entries
         )
         return answer_from(result, models.Listing)
 
@@ -753,9 +847,11 @@ class SyncSandbox(Commands):
         glob: str | None = None,
         include_hidden_stores: bool = False,
         max_matches: int | None = None,
+        snapshot: str | None = None,
     ) -> models.Found:
         result = self._value(
             "search_files",
+            snapshot,
             pattern=pattern,
             path=path,
             regex=regex,
@@ -777,7 +873,9 @@ class SyncSandbox(Commands):
         stdin: str | bytes | None = None,
         env: Mapping[str, str] | None = None,
         runtime: str | None = None,
+        user: str | None = None,
         shell_session: str | None = None,
+        outputs: Sequence[str] = (),
         pty: bool = False,
         background: bool = False,
         encoding: Literal["utf-8", "base64"] = "utf-8",
@@ -786,8 +884,9 @@ class SyncSandbox(Commands):
     ) -> models.CommandAnswer:
         """Run a shell line (text) or a program with arguments (list) and return how it went, output complete.
 
-        A failing program is an answer, not an error. Commands of one *shell_session* go on with the directory, variables
-        and functions that the one before left; `shell_session` of the answer says whether this one left its own. *view_bytes* asks for only so much of each stream.
+        A failing program is an answer, not an error. *user* `root` is there in a sandbox with a system of its own. Commands of one *shell_session* go on with the directory, variables
+        and functions that the one before left; `shell_session` of the answer says whether this one left its own. *outputs* are
+        files that it shall make, as `report/*.html`: `outputs` of the answer tells each, and what is missing. *view_bytes* asks for only so much of each stream.
         """
         arguments = _command_arguments(
             command,
@@ -798,7 +897,9 @@ class SyncSandbox(Commands):
             stdin=stdin,
             env=env,
             runtime=runtime,
+            user=user,
             shell_session=shell_session,
+            outputs=list(outputs) or None,
             pty=pty,
             background=background,
             encoding=encoding,
@@ -821,7 +922,9 @@ class SyncSandbox(Commands):
         stdin_open: bool = False,
         env: Mapping[str, str] | None = None,
         runtime: str | None = None,
+        user: str | None = None,
         shell_session: str | None = None,
+        outputs: Sequence[str] = (),
         pty: bool = False,
         columns: int | None = None,
         rows: int | None = None,
@@ -841,7 +944,9 @@ class SyncSandbox(Commands):
             stdin_open=stdin_open or None,
             env=env,
             runtime=runtime,
+            user=user,
             shell_session=shell_session,
+            outputs=list(outputs) or None,
             pty=pty,
             columns=columns,
             rows=rows,
@@ -888,26 +993,33 @@ class SyncSandbox(Commands):
 
     # Files as bytes of any size.
 
-    def upload(self, path: str, content: Content, *, if_version: str | None = None) -> models.Written:
-        """Replace a file by *content*, streamed. A broken upload changes nothing."""
+    def upload(
+        self, path: str, content: Content, *, if_version: str | None = None, source: str | None = None
+    ) -> models.Written:
+        """Replace a file by *content*, streamed. A broken upload changes nothing. *source* says where it is from."""
+        headers = {"If-Match": f'"{if_version}"'} if if_version else {}
+        if source is not None:
+            headers["Coldframe-Source"] = quote(source)
         reply = self._transport.request(
             "PUT",
             f"{self._path}/files/{encode_path(path)}",
             body=content.encode() if isinstance(content, str) else content,
-            headers={"If-Match": f'"{if_version}"'} if if_version else {},
+            headers=headers,
         )
         result = _result_of(reply)
         if result.error is not None:
             raise from_wire(result.error)
         return answer_from(result, models.Written)
 
-    def download(self, path: str, *, offset: int = 0, length: int | None = None) -> Generator[bytes, None, None]:
-        """Yield the bytes of a file, or of a range.
+    def download(
+        self, path: str, *, offset: int = 0, length: int | None = None, snapshot: str | None = None
+    ) -> Generator[bytes, None, None]:
+        """Yield the bytes of a file, or of a range; with *snapshot* as they are in that.
 
         Raises:
             HostUnreachable: the file changed meanwhile or the connection broke; what came so far is not the whole.
         """
-        query = {"offset": offset or None, "length": length}
+        query = {"offset": offset or None, "length": length, "snapshot": snapshot}
         stream = ask_stream(self._transport, "GET", f"{self._path}/files/{encode_path(path)}", query=query)
         with closing(stream.parts()) as parts:
             for part in parts:
@@ -975,13 +1087,58 @@ class SyncSandbox(Commands):
 
     # The sandbox itself.
 
+    def wait_for_turn(self) -> models.SandboxInfo:
+        """Return once it is not `queued` any more: it runs, it `failed` because its time was over, or it was terminated."""
+        while True:
+            reply = ask(self._transport, "GET", self._path, query={"wait_s": LONGEST_LOOK_S})
+            self.info = read_answer(models.SandboxInfo, reply.body)
+            if self.info.state.state != "queued":
+                return self.info
+
     def refresh(self) -> models.SandboxInfo:
         """Ask for the state now, and keep it as `info`."""
         self.info = read_answer(models.SandboxInfo, (ask(self._transport, "GET", self._path)).body)
         return self.info
 
-    def contract(self) -> JsonObject:
-        return ask_json(self._transport, "GET", f"{self._path}/contract")
+    def contract(self, *, version: int | None = None) -> JsonObject:
+        """The newest, for which the walls are measured now, or an earlier *version* as it was issued."""
+        return ask_json(self._transport, "GET", f"{self._path}/contract", query={"version": version})
+
+    def persistence(self) -> list[models.ItemNow]:
+        """What remains when, whose it is, and how much of it there is now."""
+        return read_answers(models.ItemNow, (ask(self._transport, "GET", f"{self._path}/persistence")).body)
+
+    def outputs(self) -> models.DeclaredOutputs:
+        """What there is of the `outputs` of the spec, each with digest, size and type, and what was made beside them."""
+        return read_answer(models.DeclaredOutputs, (ask(self._transport, "GET", f"{self._path}/outputs")).body)
+
+    def result(self) -> models.SandboxResult:
+        """How it stands with the result of a sandbox made with `on_result: delete`."""
+        return read_answer(models.SandboxResult, (ask(self._transport, "GET", f"{self._path}/result")).body)
+
+    def offer_result(self) -> models.SandboxResult:
+        """Take down what the result is: the declared outputs as they are now. Fetch its `files`, then confirm."""
+        return read_answer(models.SandboxResult, (ask(self._transport, "POST", f"{self._path}/result")).body)
+
+    def confirm_result(self, sha256: str) -> models.SandboxResult:
+        """Have all that is left of the sandbox deleted. *sha256*: what `contract.result.result_digest` makes of the files that
+        were fetched.
+
+        Raises:
+            Conflict: that is another digest, or the files are others now; nothing is deleted.
+        """
+        payload = {"sha256": sha256}
+        reply = ask(self._transport, "POST", f"{self._path}/result/confirm", payload=payload)
+        return read_answer(models.SandboxResult, reply.body)
+
+    def inputs(self) -> models.InputsPage:
+        """What went in: each version with its source, digest, label, and the time it held."""
+        return read_answer(models.InputsPage, (ask(self._transport, "GET", f"{self._path}/inputs")).body)
+
+    def where(self, path: str) -> models.Whereabouts:
+        """What a place inside belongs to. A relative one is of the workspace."""
+        reply = ask(self._transport, "GET", f"{self._path}/where", query={"path": path})
+        return read_answer(models.Whereabouts, reply.body)
 
     def report(self) -> models.IsolationReport:
         """Measure the walls now."""
@@ -1043,6 +1200,70 @@ class SyncSandbox(Commands):
         """Have no timer act on it for *for_s* seconds from now. What time it has already it keeps."""
         return self._act("extend", {"for_s": for_s})
 
+    def take_snapshot(
+        self, name: str = "", *, expires_in_s: float | None = None, idempotency_key: str | None = None
+    ) -> models.SnapshotInfo:
+        """Take a snapshot of its files as they are now. Its processes stand still meanwhile and go on.
+
+        Raises:
+            WrongState: it neither runs nor is it paused or stopped.
+            LimitReached: there are too many, or there is no room.
+        """
+        payload = {"name": name} | ({} if expires_in_s is None else {"expires_in_s": expires_in_s})
+        reply = ask(
+            self._transport,
+            "POST",
+            f"{self._path}/snapshots",
+            payload=payload,
+            headers={"Idempotency-Key": idempotency_key or make_key()},
+        )
+        return read_answer(models.SnapshotInfo, reply.body)
+
+    def reset(
+        self, to: str, *, discard: bool = False, dry_run: bool = False, idempotency_key: str | None = None
+    ) -> models.SandboxReset:
+        """Take its files back to a snapshot, or to nothing with `empty`. If it runs it is stopped for that and started
+        again. What was before is kept for a day (`kept` of the answer) unless *discard*; with *dry_run* nothing is done, and
+        the answer says what would be lost and what would change.
+
+        Raises:
+            WrongState: it has ended, or another sandbox runs on its workspace.
+            SnapshotCorrupt: nothing has changed.
+        """
+        reply = ask(
+            self._transport,
+            "POST",
+            f"{self._path}/reset",
+            payload={"to": to, "discard": discard, "dry_run": dry_run},
+            headers={"Idempotency-Key": idempotency_key or make_key()},
+        )
+        self.info = done = read_answer(models.SandboxReset, reply.body)
+        return done
+
+    def fork(
+        self,
+        agent_id: str | None = None,
+        *,
+        background: bool = False,
+        spec: models.SandboxSpec | None = None,
+        idempotency_key: str | None = None,
+    ) -> SyncSandbox:
+        """Make another sandbox with the files of this one as they are now: for a new agent, on a temporary workspace with
+        *background*, or by a whole *spec*. Nothing but the files and their label goes along.
+
+        Raises:
+            Conflict: that agent is there already.
+        """
+        spec = spec or models.SandboxSpec(agent_id=agent_id, background=background)
+        reply = ask(
+            self._transport,
+            "POST",
+            f"{self._path}/fork",
+            payload=spec.model_dump(mode="json", exclude_unset=True),
+            headers={"Idempotency-Key": idempotency_key or make_key()},
+        )
+        return SyncSandbox(self._transport, read_answer(models.SandboxInfo, reply.body))
+
     def _act(self, act: str, payload: JsonObject | None = None) -> models.SandboxInfo:
         reply = ask(self._transport, "POST", f"{self._path}/{act}", payload=payload, repeatable=True)
         self.info = read_answer(models.SandboxInfo, reply.body)
@@ -1054,9 +1275,11 @@ class SyncSandbox(Commands):
         reply = ask(self._transport, "POST", f"{self._path}/stop", query=query, repeatable=True)
         return self._ended(reply.body)
 
-    def terminate(self, *, dry_run: bool = False) -> models.SandboxEnd:
-        """End the sandbox and everything in it. Idempotent. The answer says what was lost, or with *dry_run* would be."""
-        query = {"dry_run": "true"} if dry_run else None
+    def terminate(self, *, dry_run: bool = False, snapshot: bool = False) -> models.SandboxEnd:
+        """End the sandbox and everything in it. Idempotent. The answer says what was lost, or with *dry_run* would be. With
+        *snapshot* one is taken of its files before, which a temporary workspace would lose: `snapshot_id` of the answer.
+        """
+        query = {"dry_run": dry_run or None, "snapshot": snapshot or None}
         return self._ended((ask(self._transport, "DELETE", self._path, query=query)).body)
 
     def _ended(self, body: bytes) -> models.SandboxEnd:
@@ -1111,6 +1334,7 @@ def _command_arguments(
 SandboxItems = list[SyncSandbox]
 AgentItems: TypeAlias = "list[models.AgentInfo]"
 CredentialItems: TypeAlias = "list[models.CredentialInfo]"
+SnapshotItems: TypeAlias = "list[models.SnapshotInfo]"
 TokenItems: TypeAlias = "list[models.TokenInfo]"
 
 
@@ -1129,6 +1353,7 @@ class SyncColdframe:
         self._transport = Transport(location.url, location.token, timeout_s=timeout_s)
         self.url = location.url
         self.sandboxes = Sandboxes(self._transport)
+        self.snapshots = Snapshots(self._transport)
         self.agents = Agents(self._transport)
         self.ledger = LedgerView(self._transport)
         self.lineage = LineageView(self._transport)
@@ -1157,6 +1382,10 @@ class SyncColdframe:
         """What one call really did, with digests to check it by."""
         return ask_json(self._transport, "GET", f"/v1/receipts/{encode_path(receipt_id)}")
 
+    def errors(self) -> list[models.CodeInfo]:
+        """The catalogue of codes. `coldframe.client.codes.Code` has those that this version knows."""
+        return read_answers(models.CodeInfo, (ask(self._transport, "GET", "/v1/errors")).body)
+
     def doctor(self) -> models.IsolationReport:
         """Build a throw-away box on the server's machine and report what holds."""
         return read_answer(models.IsolationReport, (ask(self._transport, "GET", "/v1/doctor")).body)
@@ -1173,29 +1402,51 @@ class Sandboxes:
         background: bool = False,
         limits: models.Limits | None = None,
         network: str | None = None,
+        template: str | None = None,
+        snapshot: str | None = None,
         spec: models.SandboxSpec | None = None,
         idempotency_key: str | None = None,
+        queue_s: float | None = None,
     ) -> SyncSandbox:
         """Create a sandbox on the workspace of *agent_id*, on a temporary one with *background*, or by a whole *spec*.
 
         *network* asks for a profile of the rules, which have to give it one; without it the sandbox has what they give.
+        *template* `debian` gives it a system of its own, with a root who may change it.
+        With *snapshot* its files begin as that, and the agent has to be new.
         With the *idempotency_key* of an earlier call the sandbox of that call is returned; without one, only a call
         that is repeated over a broken connection is known again.
 
+        Where as many sandboxes run as the operator lets, *queue_s* has it wait for its turn for so many seconds at most:
+        the answer is in state `queued`, and `wait_for_turn` returns when it is not any more.
+
         Raises:
-            Conflict: the key was used for another call.
+            TooManySandboxes: as many run as may.
+            Conflict: the key was used for another call, or the agent that is to begin as a snapshot is there.
             InvalidArgument: there is no such network profile.
             DeniedByRule: the rules give it no network.
             IsolationUnavailable: a wall cannot be raised on that machine; nothing was started.
         """
         if spec is None:
+            system = {} if template is None else {"template": template}
             spec = models.SandboxSpec(
-                agent_id=agent_id, background=background, limits=limits or models.Limits(), network=network
+                **system,  # type: ignore[arg-type]  # checked there
+                agent_id=agent_id,
+                background=background,
+                limits=limits or models.Limits(),
+                network=network,
+                snapshot=snapshot,
             )
         payload = spec.model_dump(mode="json", exclude_unset=True)
         headers = {"Idempotency-Key": idempotency_key or make_key()}
-        reply = ask(self._transport, "POST", "/v1/sandboxes", payload=payload, headers=headers)
+        query = {"queue_s": queue_s}
+        reply = ask(self._transport, "POST", "/v1/sandboxes", payload=payload, headers=headers, query=query)
         return SyncSandbox(self._transport, read_answer(models.SandboxInfo, reply.body))
+
+    def plan(self, spec: models.SandboxSpec) -> JsonObject:
+        """The contract that a sandbox of that *spec* would have now. Nothing is started. Given as `contract_sha256` of the
+        spec, the `sha256` of the plan makes `create` refuse any other."""
+        payload = spec.model_dump(mode="json", exclude_unset=True)
+        return ask_json(self._transport, "POST", "/v1/contracts/plan", payload=payload)
 
     def get(self, sandbox_id: str) -> SyncSandbox:
         reply = ask(self._transport, "GET", f"/v1/sandboxes/{encode_path(sandbox_id)}")
@@ -1207,14 +1458,135 @@ class Sandboxes:
         state: Sequence[str] = (),
         agent_id: str | None = None,
         label: str | None = None,
+        created_by: str | None = None,
+        min_age_s: float | None = None,
+        min_idle_s: float | None = None,
         after: str | None = None,
         limit: int | None = None,
     ) -> SandboxItems:
-        """Newest first; of these states, this agent, this label of the workspace. *after* the id that the page before
-        ended with, at most *limit*."""
-        query = {"state": list(state), "agent_id": agent_id, "label": label, "after": after, "limit": limit}
+        """Newest first; of these states, this agent, this label of the workspace, made with the token *created_by*, so old,
+        idle for so long. *after* the id that the page before ended with, at most *limit*."""
+        query = {
+            "state": list(state),
+            "agent_id": agent_id,
+            "label": label,
+            "created_by": created_by,
+            "min_age_s": min_age_s,
+            "min_idle_s": min_idle_s,
+            "after": after,
+            "limit": limit,
+        }
         reply = ask(self._transport, "GET", "/v1/sandboxes", query=query)
         return [SyncSandbox(self._transport, info) for info in read_answers(models.SandboxInfo, reply.body)]
+
+    def terminate_all(self, which: models.EndMany) -> models.ManyEnds:
+        """End all that fit, in one call. One that cannot be ended holds up no other, and is told."""
+        payload = which.model_dump(mode="json", exclude_unset=True)
+        reply = ask(self._transport, "POST", "/v1/sandboxes/terminate", payload=payload)
+        return read_answer(models.ManyEnds, reply.body)
+
+
+class Snapshots:
+    """What was taken of the files of sandboxes. Taking one, going back and forking are acts of a sandbox."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def list(
+        self,
+        *,
+        sandbox_id: str | None = None,
+        agent_id: str | None = None,
+        reason: str | None = None,
+        label: str | None = None,
+        after: str | None = None,
+        limit: int | None = None,
+    ) -> SnapshotItems:
+        """Newest first; taken through this sandbox, of this agent, for this reason, with this label. *after* the id that the
+        page before ended with, at most *limit*."""
+        query = {
+            "sandbox_id": sandbox_id,
+            "agent_id": agent_id,
+            "reason": reason,
+            "label": label,
+            "after": after,
+            "limit": limit,
+        }
+        return read_answers(models.SnapshotInfo, (ask(self._transport, "GET", "/v1/snapshots", query=query)).body)
+
+    def get(self, snapshot_id: str) -> models.SnapshotInfo:
+        reply = ask(self._transport, "GET", f"/v1/snapshots/{encode_path(snapshot_id)}")
+        return read_answer(models.SnapshotInfo, reply.body)
+
+    def rename(self, snapshot_id: str, name: str) -> models.SnapshotInfo:
+        path = f"/v1/snapshots/{encode_path(snapshot_id)}/name"
+        reply = ask(self._transport, "PUT", path, payload={"name": name}, repeatable=True)
+        return read_answer(models.SnapshotInfo, reply.body)
+
+    def remove(self, snapshot_id: str) -> None:
+        """Forget one. What was forked from it goes on."""
+        ask(self._transport, "DELETE", f"/v1/snapshots/{encode_path(snapshot_id)}", repeatable=True)
+
+    def compare(
+        self,
+        before: str,
+        after: str,
+        *,
+        sandbox_id: str | None = None,
+        next_after: str | None = None,
+        limit: int | None = None,
+    ) -> models.Comparison:
+        """A page of the paths that differ between two points: ids of snapshots, or of sandboxes for what they have now.
+
+        The look belongs to the session of *sandbox_id*, by default of one of both points; go on with `next_after`.
+        """
+        path = f"/v1/compare/{encode_path(before)}/{encode_path(after)}"
+        query = {"sandbox_id": sandbox_id, "next_after": next_after, "limit": limit}
+        return read_answer(models.Comparison, (ask(self._transport, "GET", path, query=query)).body)
+
+    def compare_file(self, before: str, after: str, path: str, *, sandbox_id: str | None = None) -> models.TextChange:
+        """One file at two points, line by line. Raises FileMissing if it is at neither."""
+        where = f"/v1/compare/{encode_path(before)}/{encode_path(after)}/files/{encode_path(path)}"
+        reply = ask(self._transport, "GET", where, query={"sandbox_id": sandbox_id})
+        return read_answer(models.TextChange, reply.body)
+
+    def export(self, snapshot_id: str) -> Generator[bytes, None, None]:
+        """One tar of it, in parts. Afterwards `sha256` of the snapshot is the digest of what is in it.
+
+        Raises:
+            HostUnreachable: the connection broke; what came so far is not the whole.
+        """
+        stream = ask_stream(self._transport, "GET", f"/v1/snapshots/{encode_path(snapshot_id)}/archive")
+        with closing(stream.parts()) as parts:
+            for part in parts:
+                yield part
+
+    def import_archive(
+        self,
+        content: Content,
+        *,
+        name: str = "",
+        label: str | None = None,
+        expires_in_s: float | None = None,
+        expected: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> models.SnapshotInfo:
+        """A snapshot of an archive, or nothing at all. *expected* is the digest that the export told.
+
+        Raises:
+            SnapshotCorrupt: it is cut off, was altered, or is another one than expected.
+        """
+        query = {"name": name, "label": label, "expires_in_s": expires_in_s, "expected": expected}
+        reply = raise_for(
+            self._transport.request(
+                "POST",
+                "/v1/snapshots",
+                query=query,
+                body=content.encode() if isinstance(content, str) else content,
+                headers={"Idempotency-Key": idempotency_key or make_key()},
+            )
+        )
+        return read_answer(models.SnapshotInfo, reply.body)
 
 
 class Agents:

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from coldframe.contract.model import Model
+from coldframe.contract.outputs import DeclaredOutputs
 from coldframe.contract.state import StateObject
 
 MAX_COMMAND_BYTES = 8 * 1024 * 1024
@@ -21,6 +22,9 @@ class TerminalSize(Model):
 ShellName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$", max_length=64)]
 
 
+BoxUserName = Literal["user", "root"]
+
+
 class CommandSpec(Model):
     """One command as the gate hands it to a box. Exactly one of `shell` and `argv` is given."""
 
@@ -32,6 +36,8 @@ class CommandSpec(Model):
     """Program and arguments, started without a shell."""
     cwd: str = ""
     """Relative to the workspace; empty for its root."""
+    user: BoxUserName = "user"
+    """Whom it runs as. There is a root in a sandbox of the profile `computer` alone, and it is root of that alone."""
     env: dict[str, str] = Field(default_factory=dict)
     """Added to the box's clean environment."""
     stdin: bytes = b""
@@ -72,6 +78,8 @@ class FileChange(Model):
     kind: Literal["file", "directory", "symlink", "other"]
     sha256_before: str | None = None
     sha256_after: str | None = None
+    bytes: int | None = Field(default=None, exclude_if=lambda size: size is None)
+    """Size afterwards of a file that a call wrote; of one that a command changed it is not told."""
 
 
 class FileChanges(Model):
@@ -126,6 +134,14 @@ class ShellSession(Model):
     """Why not."""
 
 
+class EndedWith(Model):
+    """What became of the sandbox of a command, and of the command with it."""
+
+    act: Literal["stop", "terminate"]
+    timer: Literal["idle", "age"] | None = None
+    """Which timer of the sandbox it was; None if somebody asked."""
+
+
 class CommandResult(Model):
     """How a command ended. Never says "ok": that is the caller's to judge."""
 
@@ -136,6 +152,8 @@ class CommandResult(Model):
     signal: int | None = None
     timed_out: bool = False
     cancelled: bool = False
+    ended_with: EndedWith | None = None
+    """Its sandbox ended: `terminate` counts as cancelled, after `stop` its process is lost."""
     out_of_memory: bool = False
     """Only if the memory controller counted a kill."""
     limit: LimitHit | None = None
@@ -231,5 +249,7 @@ class CommandInfo(Model):
     result: CommandResult | None = None
     activity: Activity | None = None
     """Of a command that runs, if it is the only one that was asked for."""
+    outputs: DeclaredOutputs | None = None
+    """None without declared ones, and until it has ended."""
     status: StateObject | None = None
     """How it stands, with a code if something is the matter and what can be done. Filled in by control."""

@@ -18,6 +18,7 @@
     │   └── ReadOnly               READ_ONLY
     ├── Missing                    family input
     │   ├── NotFound               NOT_FOUND            sandbox, agent, command, token …
+    │   ├── ResultExpired          EXPIRED              it was kept for its time
     │   ├── UnknownTool            UNKNOWN_TOOL
     │   └── FileMissing            FILE_NOT_FOUND
     ├── Unfit                      family conflict or input: the thing is there but not fit for this
@@ -30,10 +31,13 @@
     │   ├── NotRegular             NOT_A_REGULAR_FILE
     │   ├── EditNotFound           EDIT_NOT_FOUND
     │   ├── EditNotUnique          EDIT_NOT_UNIQUE
+    │   ├── ContractChanged        CONTRACT_CHANGED     what was agreed to is not what would be made
+    │   ├── ContractDrift          CONTRACT_DRIFT       what was made is not what was agreed to
     │   ├── SnapshotCorrupt        SNAPSHOT_CORRUPT     a snapshot or an archive of one is not what it was
     │   ├── TooLarge               TOO_LARGE
     │   └── PatternTooSlow         PATTERN_TOO_SLOW
     ├── LimitReached               LIMIT_DISK, LIMIT_…  with kind, limit, used
+    │   └── TooManySandboxes       LIMIT_SANDBOXES      as many run as the operator lets
     └── Unavailable                family infrastructure or isolation
         ├── IsolationUnavailable   ISOLATION_UNAVAILABLE
         ├── PolicyUnavailable      POLICY_UNAVAILABLE   the gate cannot judge, so it refuses
@@ -283,6 +287,17 @@ class NotFound(Missing):
     hint = "list what exists and correct the id"
 
 
+class ResultExpired(Missing):
+    """What the command left behind was kept for its time, and is gone. Its receipt stays, with the digests."""
+
+    code = "EXPIRED"
+    status = 410
+    retry: ClassVar[Retry] = "never"
+    family: ClassVar[Family] = "state"
+    hint = "look at its receipt; run it again for new output"
+    offer = ("receipt.get", "has the digests of what there was", {})
+
+
 class UnknownTool(Missing):
     """There is no tool of that name."""
 
@@ -425,6 +440,28 @@ class TooLarge(Unfit):
     offer = ("read_file", "reads a range", {"offset": 0, "length": 1048576})
 
 
+class ContractChanged(Unfit):
+    """The contract that was agreed to is not the one that the sandbox would have now. Nothing was made."""
+
+    code = "CONTRACT_CHANGED"
+    status = 409
+    retry: ClassVar[Retry] = "after_change"
+    family: ClassVar[Family] = "conflict"
+    hint = "look at `changes`; to accept them, create it with the digest that is told"
+    offer = ("contract.plan", "shows the contract that it would have now", {})
+
+
+class ContractDrift(Unfit):
+    """The sandbox that was made differs from the contract that was agreed to. It was taken down again."""
+
+    code = "CONTRACT_DRIFT"
+    status = 409
+    retry: ClassVar[Retry] = "after_change"
+    family: ClassVar[Family] = "conflict"
+    hint = "look at `changes`, plan it again, and agree to that"
+    offer = ("contract.plan", "shows the contract that it would have now", {})
+
+
 class SnapshotCorrupt(Unfit):
     """A snapshot, or an archive of one, is cut off or was altered. Nothing was started from it, and nothing of it stays."""
 
@@ -455,6 +492,17 @@ class LimitReached(ColdframeError):
     family: ClassVar[Family] = "limit"
     hint = "free some of the resource named, or have an admin raise the limit"
     offer = ("sandbox.contract", "shows the limits", {})
+
+
+class TooManySandboxes(LimitReached):
+    """As many sandboxes run as the operator lets. Nothing was made or started."""
+
+    code = "LIMIT_SANDBOXES"
+    status = 409
+    retry: ClassVar[Retry] = "later"
+    family: ClassVar[Family] = "limit"
+    hint = "stop or end one, or wait for a turn: create it with `queue_s`"
+    offer = ("sandbox.list", "lists those that run", {"state": ["running", "paused"]})
 
 
 class DiskFull(LimitReached):

@@ -8,8 +8,9 @@ from typing import Generic, Literal, TypeVar
 
 from pydantic import Field
 
-from coldframe.contract.command import CommandInfo, InputState
+from coldframe.contract.command import CommandInfo, EndedWith, InputState
 from coldframe.contract.model import Model
+from coldframe.contract.outputs import MOST_FOUND, OutputsAnswer
 from coldframe.contract.sandbox import Limits
 
 A = TypeVar("A", bound=Model)
@@ -166,6 +167,14 @@ class SearchFiles(Request[SearchAnswer]):
     budget_s: float = Field(default=10.0, gt=0, le=120)
 
 
+class FindOutputs(Request[OutputsAnswer]):
+    """The files that a few patterns mean, as they are now."""
+
+    verb: str = "find_outputs"
+    patterns: tuple[str, ...]
+    most: int = Field(default=MOST_FOUND, ge=1, le=MOST_FOUND)
+
+
 class Done(Model):
     ok: bool = True
 
@@ -207,6 +216,10 @@ class LookAtStake(Request[AtStake]):
     """What the end of the box would take away."""
 
     verb: str = "look_at_stake"
+    ending: EndedWith | None = None
+    """How the box is about to end: commands that end with it will tell so."""
+    ends: bool = False
+    """Have its processes ended as soon as they are counted; the rest of its end is for whoever asks."""
 
 
 class TightenLimits(Request[Done]):

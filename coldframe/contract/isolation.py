@@ -22,6 +22,14 @@ class Property(Model):
     """What the user can do if it is not enforced."""
 
 
+WALLS: tuple[str, ...] = (
+    *(f"{kind}_namespace" for kind in ("user", "ipc", "uts", "net", "cgroup", "pid", "mount")),
+    *("host_uid", "capabilities", "no_new_privileges", "seccomp", "keeper"),
+    *("network", "system_read_only", "kernel_settings"),
+)
+"""Properties without which no sandbox is made, whatever it asks for."""
+
+
 class LimitReport(Model):
     kind: str
     limit: float
@@ -37,7 +45,7 @@ class LimitReport(Model):
 
 
 MountSource = Literal[
-    "system", "settings", "workspace", "history", "tool", "memory", "kernel", "device", "mask", "other"
+    "system", "layer", "settings", "workspace", "history", "tool", "memory", "kernel", "device", "mask", "other"
 ]
 
 
@@ -45,7 +53,8 @@ class MountInfo(Model):
     target: str
     filesystem: str
     source: MountSource = "other"
-    """What stands behind it; `other` is nothing that this level mounts, and weakens the boundary."""
+    """What stands behind it; `layer` is a system of the box's own, and `other` is nothing that this level mounts, and weakens
+    the boundary."""
     writable: bool
     nosuid: bool
     nodev: bool
@@ -108,6 +117,8 @@ class IsolationReport(Model):
     sentences: tuple[str, ...]
     """What this level cannot promise, in words."""
     first_process: FirstProcess | None = None
+    template_sha256: str | None = None
+    """Of the template on which a system of the box's own stands; None where it has that of the host."""
     landlock_abi: int | None = None
     """What the kernel offers; None for nothing. This level does not use it."""
     devices: tuple[DeviceInfo, ...] = ()

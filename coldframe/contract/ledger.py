@@ -11,6 +11,7 @@ from pydantic import Field
 
 from coldframe.contract.command import FileChanges
 from coldframe.contract.model import Model
+from coldframe.contract.outputs import DeclaredOutputs
 from coldframe.contract.policy import CallContext, Decision, InputContext, Label, ResultContext
 
 
@@ -111,6 +112,12 @@ class CallStarted(CallRecord):
     context: CallContext
     decision: Decision
     inputs: ExecutionInputs | None = None
+    snapshot_ids: tuple[str, ...] = Field(default=(), exclude_if=lambda ids: not ids)
+    """What was read in place of the files of the sandbox."""
+    source: str | None = Field(default=None, exclude_if=lambda source: source is None)
+    """Where the file that it writes is from, as the caller says."""
+    outputs: tuple[str, ...] = Field(default=(), exclude_if=lambda patterns: not patterns)
+    """Patterns of the outputs that it declares."""
 
 
 class CallEnded(CallRecord):
@@ -142,6 +149,10 @@ class CallEnded(CallRecord):
     endpoints: tuple[str, ...] = ()
     """Contacts, as `tcp:203.0.113.9:443:refused`."""
     files: FileChanges | None = None
+    source: str | None = Field(default=None, exclude_if=lambda source: source is None)
+    """As in the record of the start."""
+    outputs: DeclaredOutputs | None = Field(default=None, exclude_if=lambda outputs: outputs is None)
+    """None for a call that declared none."""
     shown: Shown | None = None
     """None for commands, which have `stdout` and `stderr`, and where nothing but what was done is told."""
     label: Label

@@ -114,6 +114,8 @@ class CallContext(Model):
     reading: CommandReading | None = None
     cwd: str | None = None
     runtime: str | None = None
+    user: str | None = Field(default=None, exclude_if=lambda user: user is None)
+    """Whom a command is to run as, `user` or `root`; None for tools that run nothing, and where no other user was offered yet."""
     box_runtimes: tuple[str, ...] | None = None
     """The only runtimes that the sandbox was built with; None if it has all programs of the machine."""
     box_denies_shell: bool = False
@@ -219,6 +221,8 @@ class RuleVerdict(Model):
     code: str = "DENIED_BY_RULE"
     label: Label | None = None
     """Label that the result gets at least, if this rule classifies."""
+    snapshot: bool = Field(default=False, exclude_if=lambda wanted: not wanted)
+    """It asks for a snapshot before what it matches begins."""
 
 
 class Decision(Model):
@@ -236,6 +240,11 @@ class Decision(Model):
     verdicts: tuple[RuleVerdict, ...] = ()
     rules_sha256: str
     context_sha256: str
+
+    @property
+    def snapshot_by(self) -> str | None:
+        """The rule that asks for a snapshot before it begins; None if none does."""
+        return next((one.rule_id for one in self.verdicts if one.snapshot), None)
 
 
 class PolicyChange(Model):

@@ -5,17 +5,25 @@
 tests all stand in the same place.
 """
 
-from collections.abc import AsyncIterable, AsyncIterator
+from collections.abc import AsyncIterable, AsyncIterator, Sequence
 from datetime import datetime
 from typing import Literal, Protocol, TypeVar
 
-from coldframe.contract.command import CommandEvent, CommandSpec, Contact
+from coldframe.contract.command import CommandEvent, CommandSpec, Contact, EndedWith
 from coldframe.contract.files import AtStake, Request, WriteAnswer, WriteFile
 from coldframe.contract.isolation import IsolationReport
 from coldframe.contract.model import Model
 from coldframe.contract.network import NetworkAccess, NetworkAnswer, NetworkNews, NetworkPage, NetworkQuestion
 from coldframe.contract.policy import Label
 from coldframe.contract.sandbox import SandboxSpec
+from coldframe.contract.snapshot import (
+    ChangesPage,
+    Point,
+    SnapshotContents,
+    SnapshotFacts,
+    SnapshotWish,
+    WorkspacePoint,
+)
 
 A = TypeVar("A", bound=Model)
 
@@ -84,8 +92,11 @@ class BoxLife(Protocol):
         """Let it go on. Idempotent."""
         ...
 
-    async def at_stake(self) -> AtStake:
-        """What its end would take away."""
+    async def at_stake(self, ending: EndedWith | None = None, *, ends: bool = False) -> AtStake:
+        """What its end would take away. With *ending*, commands that end with the box will tell that it ended so.
+
+        *ends*: its processes are ended once they are counted, so that `end`, which has to follow, need not wait for it.
+        """
         ...
 
     async def end(self, *, keep_workspace: bool = False) -> None:
@@ -94,8 +105,73 @@ class BoxLife(Protocol):
         ...
 
 
+class Snapshots(Protocol):
+    """Points of time of the workspaces of one machine. What may be done with them is judged elsewhere."""
+
+    async def take(self, workspace: WorkspacePoint, wish: SnapshotWish) -> SnapshotFacts:
+        """Of a workspace, in use or not. Boxes on it stand still meanwhile, paused ones stay so.
+
+        Raises:
+            NotFound: there is no such workspace.
+            WrongState: something is done to the workspace, or a process could not be held.
+            LimitReached: no room; nothing is left of it.
+        """
+        ...
+
+    async def reset(
+        self, workspace: WorkspacePoint, snapshot_id: str | None, *, discard: bool = False
+    ) -> SnapshotFacts | None:
+        """Take a workspace back to a snapshot, or to how it was made without one. Boxes on it must have ended.
+
+        Returns what it was like before, kept for a day; None if *discard*. Killed anywhere, it was done or it was not.
+
+        Raises:
+            NotFound, WrongState: a box is on it. SnapshotCorrupt: before anything has changed.
+        """
+        ...
+
+    async def all(self) -> list[SnapshotFacts]:
+        """Those that are there and whole."""
+        ...
+
+    async def remove(self, snapshot_id: str) -> None:
+        """Forget one; workspaces that go on from it keep what they need. Nothing happens if there is none."""
+        ...
+
+    async def changes(self, before: Point, after: Point, *, after_path: str | None = None, limit: int) -> ChangesPage:
+        """What differs, a page at a time. Nothing is started for it. Raises NotFound, SnapshotCorrupt."""
+        ...
+
+    async def ask(self, point: Point, request: Request[A]) -> A:
+        """Answer ListDirectory, ReadFile and SearchFiles as the box would, without one: nothing is started, and
+        links never lead out of the tree. Raises what the box raises for these; InvalidArgument for other requests."""
+        ...
+
+    def export(self, point: Point) -> AsyncIterator[bytes | SnapshotContents]:
+        """One tar in parts, and last what it holds."""
+        ...
+
+    async def take_in(
+        self,
+        content: AsyncIterable[bytes],
+        wish: SnapshotWish,
+        *,
+        most_bytes: int,
+        most_files: int,
+        expected: str | None = None,
+    ) -> tuple[SnapshotFacts, SnapshotContents]:
+        """A snapshot of an archive, or nothing at all. Its label is the higher one of the archive's and the wish's.
+
+        *expected* is the digest that the export told. Raises SnapshotCorrupt, LimitReached.
+        """
+        ...
+
+
 class Host(Protocol):
     """One machine with its boxes and workspaces."""
+
+    @property
+    def snapshots(self) -> Snapshots: ...
 
     async def create(
         self,
@@ -109,7 +185,8 @@ class Host(Protocol):
         """Build a box and measure it; nothing is left behind if a required wall is missing.
 
         Without *network* the box has no way out, whatever the rules say later. *anew*: there was one of that id, whose
-        records and temporary workspace were kept, and are in any case.
+        records and temporary workspace were kept, and are in any case. A workspace that is not there is made: of the
+        snapshot that the spec names, or empty.
 
         Raises:
             IsolationUnavailable: with property, reason and remedy.
@@ -128,6 +205,13 @@ class Host(Protocol):
 
     async def stored(self, sandbox_id: str, command_id: str, *, after_seq: int = -1) -> AsyncIterator[CommandEvent]:
         """Events of a command from disk alone, for a box that no longer runs. Ends without Ended if it was lost."""
+        ...
+
+    async def forget_stored(self, sandbox_id: str, command_ids: Sequence[str] | None = None) -> None:
+        """Remove what is kept of these commands, which have ended; or all of a sandbox that has no box. Idempotent.
+
+        Raises WrongState: it has one.
+        """
         ...
 
     async def create_workspace(self, agent_id: str) -> None:

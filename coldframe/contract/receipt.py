@@ -7,6 +7,7 @@ from pydantic import Field
 from coldframe.contract.command import FileChanges
 from coldframe.contract.ledger import ExecutionInputs, StreamDigest
 from coldframe.contract.model import Model
+from coldframe.contract.outputs import DeclaredOutputs
 from coldframe.contract.policy import Label, Outcome
 
 
@@ -75,6 +76,8 @@ class Receipt(Model):
     stderr: StreamDigest | None
     files: FileChanges | None
     outputs: tuple[ReceiptOutput, ...]
+    declared_outputs: DeclaredOutputs | None = Field(default=None, exclude_if=lambda outputs: outputs is None)
+    """What was found of the outputs that the call declared; not there if it declared none."""
     endpoints: tuple[str, ...]
     """Attempts to reach out, as `tcp:203.0.113.9:443:refused`."""
     tree_sha256_before: str | None

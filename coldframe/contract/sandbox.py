@@ -4,12 +4,13 @@ import re
 from collections.abc import Mapping
 from datetime import datetime
 from types import MappingProxyType
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from coldframe.contract.errors import InvalidArgument
 from coldframe.contract.model import Model
+from coldframe.contract.outputs import Patterns
 from coldframe.contract.policy import Label
 from coldframe.contract.state import StateObject
 
@@ -87,8 +88,13 @@ class SandboxSpec(Model):
     """Owner of the workspace; None with `background` for a temporary one."""
     background: bool = False
     """Temporary workspace `background/<session-id>/`, gone with the session."""
-    template: Literal["host"] = "host"
-    profile: Literal["exec"] = "exec"
+    ephemeral: bool = False
+    """Of a background sandbox: a stop is its end, so that no file outlives its processes. What is on record stays."""
+    template: Literal["host", "debian"] = "host"
+    """What the system is: this machine's own, read-only, or one of its own that was built by `coldframe setup`."""
+    profile: Literal["exec", "computer"] = "exec"
+    """`exec`: the system cannot be changed. `computer`: it can, and there is a root, who is root of the sandbox alone; what
+    was changed stays with the workspace. A template has its profile: `host` is for `exec`, `debian` for `computer`."""
     isolation: Literal["namespaces", "gvisor", "microvm"] = "namespaces"
     """The level. One that the host does not offer is refused, and never replaced by another."""
     requires: tuple[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*(:[a-z0-9_]+)?$", max_length=64)], ...] = Field(
@@ -96,6 +102,9 @@ class SandboxSpec(Model):
     )
     """Properties without which the sandbox is refused: names of the isolation report (`seccomp`), `limit:KIND` for a
     hard limit, `level:NAME`, `kernel:NAME`."""
+    snapshot: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")] | None = None
+    """A snapshot that the files begin as; None for an empty workspace. For a workspace that does not exist yet: one that
+    does is taken back to a snapshot by `reset`."""
     network: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,63}$")] | None = None
     """Network profile: `none`, `packages`, `open`, or one of the rule file; None for what the rule file gives to the
     sandbox, its agent or role, which is nothing unless it says so. All profiles that apply have to agree."""
@@ -116,11 +125,39 @@ class SandboxSpec(Model):
     what the operator has set."""
     max_age_s: float | None = Field(default=None, gt=0, le=LONGEST_TIMER_S)
     """How long after its creation `on_timeout` comes, whatever it does then. None for never, or the operator's."""
+    command_idle_s: float | None = Field(default=None, gt=0, le=86_400)
+    """How long a command may be silent that does not say so itself: no output, and no input that is taken. None for ever."""
     on_timeout: Literal["stop", "pause", "terminate"] = "stop"
     """What happens then. `pause` is refused on a host that cannot."""
+    outputs: Patterns = ()
+    """Files that it shall have made when its work is done; `outputs` of the sandbox tells what there is of them. A command can
+    declare its own."""
+    on_result: Literal["keep", "delete"] = "keep"
+    """`delete`: when somebody has confirmed to have the outputs, by their digest, everything of it is deleted but what is on
+    record. For a temporary workspace, with `outputs` and `max_age_s`: so long it is kept if nobody does."""
+    contract_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
+    """Digest of a plan: make it only if it has that contract. None for whatever contract it has."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_profile(cls, given: object) -> object:
+        if isinstance(given, dict) and given.get("profile") is None and given.get("template") not in (None, "host"):
+            return {**given, "profile": "computer"}
+        return given
+
+    @model_validator(mode="after")
+    def _is_one_that_there_is(self) -> "SandboxSpec":
+        if (self.profile == "computer") != (self.template != "host"):
+            raise ValueError(f"there is no profile `{self.profile}` of the template `{self.template}`")
+        if self.ephemeral and not self.background:
+            raise ValueError("only a `background` sandbox is `ephemeral`: the workspace of an agent is durable")
+        if self.profile == "computer" and self.runtimes is not None:
+            raise ValueError("`runtimes` cannot be the only programs of a system that its root may change")
+        return self
 
 
 SandboxState = Literal[
+    "queued",
     "starting",
     "running",
     "pausing",
@@ -134,6 +171,7 @@ SandboxState = Literal[
 ]
 TRANSITIONS: Mapping[str, frozenset[str]] = MappingProxyType(
     {
+        "queued": frozenset({"starting", "terminated", "failed"}),
         "starting": frozenset({"running", "stopped", "stopping", "failed"}),
         "running": frozenset({"pausing", "stopping", "lost"}),
         "pausing": frozenset({"paused", "running", "stopping", "lost"}),
@@ -146,7 +184,7 @@ TRANSITIONS: Mapping[str, frozenset[str]] = MappingProxyType(
         "terminated": frozenset(),
     }
 )
-"""From each state to which others; there is no other way. It begins in `starting`."""
+"""From each state to which others; there is no other way. It begins in `starting`, or in `queued`."""
 ENDED: tuple[SandboxState, ...] = ("terminated", "lost", "failed")
 """Nothing leads back to `running` from there."""
 WITH_BOX: tuple[SandboxState, ...] = ("running", "pausing", "paused", "resuming")
@@ -168,6 +206,10 @@ class SandboxInfo(Model):
     """Properties that hold by best effort only."""
     expires_at: datetime | None = None
     """When a timer acts, as it stands now and if nothing happens until then; None without one."""
+    created_by: str | None = None
+    """Whoever asked for it, by the name of the token."""
+    active_at: datetime | None = None
+    """When something was done in it last, as timers count; since when it stands as it does, of one without a box."""
 
 
 class Loss(Model):
@@ -190,6 +232,34 @@ class SandboxEnd(SandboxInfo):
     lost: tuple[Loss, ...] = ()
     dry_run: bool = False
     """Nothing was done."""
+    snapshot_id: str | None = None
+    """Of its files at the end, if one was asked for."""
+
+
+class EndMany(Model):
+    """Which sandboxes to terminate: those that fit all that is said, of which there has to be something."""
+
+    state: tuple[SandboxState, ...] = ()
+    agent_id: str | None = None
+    created_by: str | None = None
+    min_age_s: float | None = Field(default=None, ge=0)
+    min_idle_s: float | None = Field(default=None, ge=0)
+    dry_run: bool = False
+    """Do nothing, and say what would be lost."""
+
+    @model_validator(mode="after")
+    def _says_which(self) -> "EndMany":
+        if not self.model_fields_set - {"dry_run"}:
+            raise ValueError("say which ones: by state, agent, maker, age or idle time")
+        return self
+
+
+class ManyEnds(Model):
+    """What became of them."""
+
+    ended: tuple[SandboxEnd, ...]
+    failed: tuple[dict[str, Any], ...] = ()
+    """`sandbox_id` and `error` of each that could not be ended."""
 
 
 class PauseRequest(Model):

@@ -15,5 +15,7 @@ class StateObject(Model):
     message: str = ""
     retryable: bool = False
     next_actions: tuple[dict[str, Any], ...] = ()
+    reached: dict[str, datetime] = {}
+    """When it came to each state that it has been in, the last time. Of sandboxes."""
     evidence: tuple[str, ...] = ()
     """Ids to look at: the command's raw streams, for one."""

@@ -6,6 +6,7 @@ earlier call under the same key is no refusal, and is given again as it was.
 """
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -14,17 +15,22 @@ from coldframe.contract.caller import Caller
 from coldframe.contract.errors import (
     ColdframeError,
     HostUnreachable,
+    InvalidArgument,
     NotFound,
     PolicyUnavailable,
+    ResultExpired,
     WrongState,
     from_wire,
+    next_action,
 )
 from coldframe.contract.files import ListRuntimes, Runtime
 from coldframe.contract.ledger import CallEnded, CallStarted, InputSent
+from coldframe.contract.outputs import DeclaredOutputs
 from coldframe.contract.policy import CallContext, Decision, InputContext, Label, Outcome
 from coldframe.contract.ports import Box
 from coldframe.contract.sandbox import ENDED, SandboxInfo, SessionInfo
 from coldframe.contract.tool import ToolResult
+from coldframe.control.at_rest import View
 from coldframe.control.call_records import (
     CallIds,
     Subject,
@@ -79,6 +85,7 @@ class Draft:
     context: CallContext | None = None
     decision: Decision | None = None
     input: InputContext | None = None
+    snapshot_ids: tuple[str, ...] = ()
 
     def about(self, info: SandboxInfo, session: SessionInfo) -> None:
         self.subject = Subject(info.sandbox_id, info.agent_id, session.session_id, session.taint)
@@ -120,8 +127,11 @@ class Admission:
         key: str | None,
         *,
         keep_output: bool,
+        view: Callable[[], View] | None = None,
     ) -> Flight | ToolResult:
-        """Let a call in and launch it, or return the one that was made under the same key."""
+        """Let a call in and launch it, or return the one that was made under the same key. *view* finds what it reads in
+        place of the files of its sandbox.
+        """
         ids = new_ids()
         draft = Draft(
             ids, caller, tool, Subject(sandbox_id[:80], caller.agent_id, (session_id or "")[:80], Label.PUBLIC)
@@ -132,25 +142,34 @@ class Admission:
             session = self._session(info, session_id)
             draft.about(info, session)
             require(caller, "tool.call")
-            spec = find_tool(tool)
+            seen = None if view is None else view()
+            spec = find_tool(tool) if seen is None or seen.spec is None else seen.spec
+            if seen is not None and spec.writes:
+                raise InvalidArgument(
+                    f"`{tool}` may change files, and snapshots never change",
+                    hint="fork the snapshot, or reset the sandbox to it",
+                    argument="snapshot",
+                )
             self._rulebook.current  # noqa: B018  # without rules nothing is even looked at
             checked = spec.check(arguments)
             checked.fit(info.spec)
-            draft.arguments_sha256 = digest_of(arguments)
+            told = arguments if seen is None else {**arguments, "snapshot_ids": list(seen.snapshot_ids)}
+            draft.arguments_sha256 = digest_of(told)
             draft.facts = checked.facts()
             asked = {"sandbox": sandbox_id, "tool": tool, "session": session_id, "arguments": draft.arguments_sha256}
             request = "" if key is None else digest_of(asked)
             known = await self._same_call(caller, info, spec, checked, key, request)
             if known is None:
                 looked = self._store.changes
-                box = await self._sandboxes.box(info, reads_only=not spec.writes)
-                await self._find_runtime(draft, info, session, box)
-                await self._sandboxes.hold_to_limits(info.sandbox_id, box)
+                box = await self._find_box(info, spec, seen)
+                if spec.writes:
+                    await self._find_runtime(draft, info, session, box)
+                    await self._sandboxes.hold_to_limits(info.sandbox_id, box)
                 # Nothing is waited for from here until `call.started` is written.
                 if self._store.changes != looked:
                     known = await self._same_call(caller, info, spec, checked, key, request)
             if known is None:
-                flight = self._judge_and_start(draft, spec, checked, box, session_id, key, request)
+                flight = self._judge_and_start(draft, spec, checked, box, session_id, key, request, seen)
         except ColdframeError as error:
             await self._refuse(draft, error)
             raise
@@ -256,10 +275,15 @@ class Admission:
             raise NotFound(f"no command `{command_id[:80]}`", command_id=command_id[:80])
         return started
 
+    async def _find_box(self, info: SandboxInfo, spec: ToolSpec, seen: View | None) -> Box:
+        if seen is not None:
+            return seen.box
+        return await (self._sandboxes.box(info) if spec.writes else self._sandboxes.files(info))
+
     async def _find_runtime(self, draft: Draft, info: SandboxInfo, session: SessionInfo, box: Box) -> None:
         """Look up the program of a runtime that the call names, for the record; of one that is allowed at all.
 
-        Kept as long as it runs: its system files do not change meanwhile.
+        Kept as long as it runs, where its system files do not change meanwhile.
         """
         name = draft.facts.runtime
         if name is None or judge_call(self._context(draft, info, session), self._rulebook.current).outcome is not (
@@ -267,7 +291,7 @@ class Admission:
         ):
             return
         since, runtimes = self._runtimes.get(info.sandbox_id, (None, {}))
-        if since != info.state.since:
+        if since != info.state.since or info.spec.profile == "computer":
             answer = await box.ask(ListRuntimes())
             runtimes = {one.name: one for one in answer.runtimes if one.present}
             self._runtimes[info.sandbox_id] = info.state.since, runtimes
@@ -284,11 +308,18 @@ class Admission:
         session_id: str | None,
         key: str | None,
         request: str,
+        seen: View | None,
     ) -> Flight:
         info = self._sandboxes.get(draft.caller, draft.subject.sandbox_id)
         session = self._session(info, session_id)
         draft.about(info, session)
-        self._sandboxes.require_running(info, reads_only=not spec.writes)
+        if spec.writes:
+            self._sandboxes.require_running(info)
+        elif seen is None:
+            self._sandboxes.require_readable(info)
+        else:
+            info = info.model_copy(update={"workspace_label": join(info.workspace_label, seen.label)})
+            draft.snapshot_ids = seen.snapshot_ids
         rules = self._rulebook.current
         draft.context = self._context(draft, info, session)
         draft.decision = judge_call(draft.context, rules)
@@ -338,6 +369,8 @@ class Admission:
         request: str,
     ) -> Flight:
         body = started_record(draft.ids, draft.caller, context, decision, draft.subject, draft.facts, info.spec, key)
+        if draft.snapshot_ids:
+            body = body.model_copy(update={"snapshot_ids": draft.snapshot_ids})
         with self._store.transaction() as connection:
             taint = self._sessions.raise_taint(
                 draft.subject.session_id, join(info.workspace_label, decision.label), connection=connection
@@ -416,20 +449,38 @@ class Admission:
             result = ToolResult.model_validate(known.result)
             if result.error is not None or result.value.get("state") != "ended":
                 return result
-        ran = await spec.run(
-            ToolCall(
-                arguments=checked,
-                box=PastBox(self._sandboxes, info),
-                spec=info.spec,
-                command_id=ids_of(known.call_id).command_id,
-                attach=True,
-                keep_output=True,
-                emit=_ignore,
-                content=None,
-                answer_early=_ignore,
+        try:
+            ran = await spec.run(
+                ToolCall(
+                    arguments=checked,
+                    box=PastBox(self._sandboxes, info),
+                    spec=info.spec,
+                    command_id=ids_of(known.call_id).command_id,
+                    attach=True,
+                    keep_output=True,
+                    emit=_ignore,
+                    content=None,
+                    answer_early=_ignore,
+                    outputs=self._outputs_of(known.call_id),
+                )
             )
-        )
+        except NotFound:
+            call_id, receipt_id = known.call_id, ids_of(known.call_id).receipt_id
+            look = next_action("receipt.get", "has the digests of what there was", receipt_id=receipt_id)
+            return Known(
+                ResultExpired(
+                    f"what call `{call_id}` came to was kept for its time",
+                    next_actions=[look],
+                    call_id=call_id,
+                    receipt_id=receipt_id,
+                )
+            )
         return result.model_copy(update={"value": ran.answer.model_dump(mode="json")})
+
+    def _outputs_of(self, call_id: str) -> DeclaredOutputs | None:
+        """As they were found at its end."""
+        end = self._ledger.course(call_id).get("call.ended")
+        return None if end is None else CallEnded.model_validate(end.body).outputs
 
     def _recorded(self, info: SandboxInfo, spec: ToolSpec, call_id: str) -> ToolResult | None:
         """The result of a command as the ledger has it, but for its value, which the box keeps; None if it has not ended."""

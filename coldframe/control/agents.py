@@ -19,7 +19,7 @@ import sqlalchemy
 from sqlalchemy import Column, Index, Integer, Table, Text
 
 from coldframe.contract.caller import Caller
-from coldframe.contract.errors import InvalidArgument, NotFound, WrongState, next_action
+from coldframe.contract.errors import Conflict, InvalidArgument, NotFound, WrongState, next_action
 from coldframe.contract.policy import Label
 from coldframe.contract.ports import Host
 from coldframe.contract.sandbox import AgentInfo, checked_agent_id
@@ -82,10 +82,12 @@ class Agents:
         self.deleting: Deleting = lambda agent_id, caller, connection: None
         """Takes from the next agent of that id what this one was given by its name, on record; twice at least."""
 
-    async def ensure(self, agent_id: str, *, caller: Caller) -> AgentInfo:
-        """Return the agent, made with its workspace if it is not there yet.
+    async def ensure(self, agent_id: str, *, caller: Caller, begins: Label | None = None) -> AgentInfo:
+        """Return the agent, made with its workspace if it is not there yet. With *begins* it has to be a new one, whose
+        workspace is made by whoever asks, of files with that label.
 
         Raises:
+            Conflict: it is there, and has a workspace.
             InvalidArgument: no agent id.
             GrantMissing: it is not there, and the caller may not make one.
             WrongState: it is being deleted.
@@ -96,13 +98,22 @@ class Agents:
             if row is not None:
                 if row.state == "deleting":
                     raise _deleting(agent_id)
+                if begins is not None:
+                    raise Conflict(
+                        f"agent `{agent_id}` has a workspace already",
+                        hint="fork to an agent that is new, or take the workspace back with `coldframe sandbox reset`",
+                        next_actions=[next_action("sandbox.reset", "takes a workspace back to a snapshot")],
+                        agent_id=agent_id,
+                    )
                 return row.info
             require(caller, "agent.create")
             generation = self._generations(agent_id) + 1
             if generation > 1:
                 # Nothing of the agent before may come back, whatever happened to its deletion.
                 await self._host.delete_workspace(agent_id)
-            await self._host.create_workspace(agent_id)
+            if begins is None:
+                await self._host.create_workspace(agent_id)
+            label = begins or Label.PUBLIC
             now = self._clock()
             with self._store.transaction() as connection:
                 self._kept.forget(agent_id)
@@ -111,17 +122,29 @@ class Agents:
                         agent_id=agent_id,
                         generation=generation,
                         state="living",
-                        workspace_label=Label.PUBLIC.value,
+                        workspace_label=label.value,
                         created_at=format_time(now),
                     )
                 )
                 body = {"agent_id": agent_id, "generation": generation, "caller": caller.name}
+                if begins is not None:
+                    body["label"] = label.value
                 self._ledger.append("agent.created", agent_id, body, connection=connection)
-            return AgentInfo(agent_id=agent_id, created_at=now)
+            return AgentInfo(agent_id=agent_id, created_at=now, workspace_label=label)
 
     def get(self, agent_id: str) -> AgentInfo:
         """The living agent of that id. Raises NotFound."""
         return self._known(agent_id).info
+
+    async def unmake(self, agent_id: str, *, caller: Caller) -> None:
+        """Take back one that was made just now, whose workspace could not be."""
+        async with self._lock(agent_id):
+            row = self._known(agent_id)
+            await self._host.delete_workspace(agent_id)
+            with self._store.transaction() as connection:
+                self._update(connection, row, state="deleted", deleted_at=format_time(self._clock()))
+                body = {"agent_id": agent_id, "generation": row.generation, "caller": caller.name}
+                self._ledger.append("agent.deleted", agent_id, body, connection=connection)
 
     async def delete(self, agent_id: str, *, caller: Caller) -> None:
         """Remove the agent, its workspace, its tokens and its part in credentials; the ledger keeps all it has.

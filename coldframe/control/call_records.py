@@ -85,7 +85,7 @@ def _inputs(facts: CallFacts, spec: SandboxSpec) -> ExecutionInputs:
     if facts.cpu_s is not None:
         limits["cpu_ms"] = round(facts.cpu_s * 1000)
     return ExecutionInputs(
-        user=USER,
+        user=facts.user or USER,
         environment={name: hashlib.sha256(value.encode()).hexdigest() for name, value in facts.environment},
         stdin_bytes=len(facts.stdin),
         stdin_sha256=hashlib.sha256(facts.stdin).hexdigest(),
@@ -128,6 +128,8 @@ def started_record(
         context=context,
         decision=decision,
         inputs=_inputs(facts, spec) if runs else None,
+        source=facts.source,
+        outputs=facts.outputs,
     )
 
 
@@ -206,11 +208,13 @@ def ended_record(
             "leftovers": len(command.leftovers),
             "endpoints": tuple(f"{endpoint(contact)}:{contact.verdict}" for contact in command.contacts),
             "files": _plain_files(command.files),
+            "outputs": None if ran is None or ran.outputs is None else ran.outputs.renamed(plain_path),
             "disk_change_bytes": command.files.size_change_bytes,
         }
     return CallEnded(
         **_repeated(started, started_seq),
         error_code=None if error is None else error.wire_code or error.code,
+        source=started.source,
         shown=shown,
         label=label,
         label_reason=label_reason,
@@ -252,11 +256,13 @@ def _digest(info: StreamInfo) -> StreamDigest:
     return StreamDigest(bytes=info.bytes, sha256=info.sha256, invalid_utf8=info.invalid_utf8)
 
 
+def plain_path(path: str) -> str:
+    """As it stands on record, whatever bytes it has."""
+    return path.encode("utf-8", "backslashreplace").decode()
+
+
 def _plain_files(files: FileChanges) -> FileChanges:
     if not files.changes:
         return files
-    changes = tuple(
-        change.model_copy(update={"path": change.path.encode("utf-8", "backslashreplace").decode()})
-        for change in files.changes
-    )
+    changes = tuple(change.model_copy(update={"path": plain_path(change.path)}) for change in files.changes)
     return files.model_copy(update={"changes": changes})

@@ -3,8 +3,9 @@
 from datetime import UTC, datetime
 from typing import Literal
 
-from coldframe.contract.command import Activity, CommandInfo, CommandResult
-from coldframe.contract.errors import NextAction, next_action
+from coldframe.contract.command import Activity, CommandInfo, CommandResult, EndedWith
+from coldframe.contract.errors import NextAction, ResultExpired, next_action
+from coldframe.contract.outputs import DeclaredOutputs
 from coldframe.contract.state import StateObject
 
 _LIMIT_CODES = {
@@ -21,6 +22,8 @@ COMMAND_CODES = {
     "CANCELLED": "state",
     "NOT_STARTED": "input",
     "PROCESS_LOST": "infrastructure",
+    "EXPIRED": "state",
+    "OUTPUT_MISSING": "input",
 }
 """Code to family of everything that may be the matter with a command."""
 
@@ -30,6 +33,7 @@ def command_status(
     state: Literal["running", "ended", "lost"],
     result: CommandResult | None,
     activity: Activity | None = None,
+    outputs: DeclaredOutputs | None = None,
 ) -> StateObject:
     """Say how a command stands. A program that failed by itself is no fault: exited, without a code."""
     output = next_action("command.output", "gives what it wrote until then", command_id=command_id)
@@ -50,6 +54,8 @@ def command_status(
         return _state("ended", None, None, "", [look, output], command_id)
     if result is None or result.ended == "lost":
         message = "the process below it ended without telling how"
+        if result is not None and result.ended_with is not None:
+            message = _with_sandbox(result.ended_with)
         return _state("lost", result, "PROCESS_LOST", message, [output, again], command_id)
     limit = result.limit
     if limit is not None:
@@ -59,11 +65,27 @@ def command_status(
         ended = "timed_out" if limit.kind in ("wall", "idle") else "limit"
         return _state(ended, result, _LIMIT_CODES[limit.kind], message, [output, raised], command_id)
     if result.cancelled:
-        return _state("cancelled", result, "CANCELLED", "ended because a caller asked", [output, again], command_id)
+        message = "ended because a caller asked" if result.ended_with is None else _with_sandbox(result.ended_with)
+        return _state("cancelled", result, "CANCELLED", message, [output, again], command_id)
     if result.ended == "not_started":
         look = next_action("sandbox.runtimes", "lists the programs there are")
         return _state("not_started", result, "NOT_STARTED", result.start_error or "", [look], command_id)
+    if outputs is not None and outputs.code is not None:
+        names = [*outputs.missing, *(one.path for one in outputs.refused)]
+        message = f"it was to make {', '.join(names[:5])}{' and more' if len(names) > 5 else ''}"
+        return _state(result.ended, result, outputs.code, message, [output, again], command_id)
     return _state(result.ended, result, None, "", [output], command_id)
+
+
+_TIMERS = {
+    "idle": "by its timer, since nothing was done in it for `idle_timeout_s`",
+    "age": "by its timer, since it had reached `max_age_s`",
+}
+
+
+def _with_sandbox(end: EndedWith) -> str:
+    how = "stopped" if end.act == "stop" else "terminated"
+    return f"its sandbox was {how}, {'as was asked' if end.timer is None else _TIMERS[end.timer]}"
 
 
 _WAITS = {
@@ -101,10 +123,24 @@ def _state(
     )
 
 
+def with_expiry(info: CommandInfo, error: ResultExpired, since: datetime) -> CommandInfo:
+    """*info* of one whose result and output were kept for their time."""
+    status = StateObject(
+        state="expired",
+        since=since,
+        code=error.code,
+        family=COMMAND_CODES[error.code],
+        message=error.message,
+        next_actions=tuple(error.next_actions),
+        evidence=(info.command_id, str(error.facts["receipt_id"])),
+    )
+    return info.model_copy(update={"status": status})
+
+
 def with_status(info: CommandInfo, *, began: bool = True) -> CommandInfo:
     """*info* with how it stands; *began* is False for one that was recorded and then never begun."""
     if began:
-        status = command_status(info.command_id, info.state, info.result, info.activity)
+        status = command_status(info.command_id, info.state, info.result, info.activity, info.outputs)
     else:
         again = next_action("run_command", "runs it, under the same idempotency key if it had one")
         message = "it had not begun when server or sandbox ended"

@@ -5,25 +5,49 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
+from sqlalchemy import Connection
+
+from coldframe.contract.caller import Caller
 from coldframe.contract.ports import Host
 from coldframe.control.agents import Agents
 from coldframe.control.attribution import Attribution
+from coldframe.control.comparisons import Comparisons
 from coldframe.control.contacts import Contacts
+from coldframe.control.contract_plans import ContractPlans
+from coldframe.control.contract_renewal import ContractRenewal
 from coldframe.control.contracts import Contracts
+from coldframe.control.creation import Creation
 from coldframe.control.credentials import Credentials
+from coldframe.control.declared_outputs import DeclaredFiles
+from coldframe.control.forks import Forks
 from coldframe.control.gate import Gate
 from coldframe.control.history import History
+from coldframe.control.inputs import Inputs
+from coldframe.control.judged_acts import JudgedActs
+from coldframe.control.judged_outputs import JudgedOutputs
+from coldframe.control.keyed_calls import KeyedCalls
 from coldframe.control.ledger import Ledger
 from coldframe.control.lifecycle import Lifecycle
 from coldframe.control.lineage import Lineage
 from coldframe.control.network import Network
 from coldframe.control.outputs import Outputs
+from coldframe.control.persistence import Persistence
+from coldframe.control.pipelines import Pipelines
 from coldframe.control.probe import Probe
 from coldframe.control.receipts import Receipts
+from coldframe.control.reconciliation import Reconciliation
+from coldframe.control.resets import Resets
+from coldframe.control.results import Results
+from coldframe.control.retention import FOR_EVER, ResultRetention, Retention
+from coldframe.control.roster import Roster
 from coldframe.control.rulebook import Rulebook
 from coldframe.control.sandbox_specs import ANY_LENGTH, Longest
 from coldframe.control.sandboxes import Sandboxes
 from coldframe.control.sessions import Sessions
+from coldframe.control.slots import Slots
+from coldframe.control.snapshot_archives import SnapshotArchives
+from coldframe.control.snapshot_upkeep import SnapshotUpkeep
+from coldframe.control.snapshots import DEFAULT_LIMITS, SnapshotLimits, Snapshots
 from coldframe.control.store import Store
 from coldframe.control.taints import Taints
 from coldframe.control.timers import Timers
@@ -42,12 +66,28 @@ class Control:
     tokens: Tokens
     rulebook: Rulebook
     sandboxes: Sandboxes
+    creation: Creation
+    reconciliation: Reconciliation
     lifecycle: Lifecycle
     timers: Timers
     contracts: Contracts
+    plans: ContractPlans
+    inputs: Inputs
+    declared: DeclaredFiles
+    results: Results
+    persistence: Persistence
     gate: Gate
     receipts: Receipts
     outputs: Outputs
+    kept_results: ResultRetention
+    roster: Roster
+    pipelines: Pipelines
+    snapshots: Snapshots
+    snapshot_upkeep: SnapshotUpkeep
+    resets: Resets
+    forks: Forks
+    archives: SnapshotArchives
+    comparisons: Comparisons
     history: History
     lineage: Lineage
     taints: Taints
@@ -65,17 +105,27 @@ class Control:
             LedgerUnavailable: nothing can be recorded, so nothing may run.
         """
         self.rulebook.start()
-        await self.sandboxes.reconcile()
+        await self.reconciliation.run()
+        await self.rulebook.changed()
+        await self.snapshot_upkeep.start()
         await self.network.start()
         await self.gate.recover()
         await self.history.catch_up()
         self.timers.start()
+        self.kept_results.start()
+        self.results.take_up()
+        self.pipelines.take_up()
         self.probe.start()
 
     async def close(self) -> None:
         """Let go of calls under way, which run on, and close the records. The host is its owner's to close."""
         await self.probe.close()
+        await self.pipelines.close()
+        await self.kept_results.close()
         await self.timers.close()
+        await self.results.close()
+        await self.creation.close()
+        await self.snapshot_upkeep.close()
         await self.lifecycle.close()
         await self.gate.close()
         await self.network.close()
@@ -92,6 +142,9 @@ def build_control(
     clock: Callable[[], datetime],
     rules_path: str | None,
     longest: Longest = ANY_LENGTH,
+    snapshot_limits: SnapshotLimits = DEFAULT_LIMITS,
+    most_running: int | None = None,
+    retention: Retention = FOR_EVER,
 ) -> Control:
     """Put control together over `<data_dir>/control/`, which is made private to this user. *longest* timers are the
     operator's.
@@ -113,8 +166,16 @@ def build_control(
     sessions = Sessions(store, ledger, clock)
     rulebook = Rulebook(store, ledger, host, clock, rules_path)
     contracts, contacts = Contracts(store, ledger, rulebook, clock), Contacts(store)
-    sandboxes = Sandboxes(
-        store, ledger, agents, sessions, rulebook, contacts, host, clock, contracts.issue, longest=longest
+    keyed = KeyedCalls(store)
+    sandboxes = Sandboxes(store, ledger, agents, sessions, rulebook, Slots(most_running), host, clock, contracts.issue)
+    plans = ContractPlans(store, agents, rulebook, contracts, clock, longest=longest)
+    judged = JudgedActs(ledger, rulebook, sandboxes)
+    snapshots = Snapshots(store, ledger, agents, sandboxes, keyed, judged, host, clock, snapshot_limits)
+    creation = Creation(
+        *(store, ledger, agents, sessions, rulebook, contacts, sandboxes, keyed, host, plans, snapshots),
+        contracts.issue,
+        longest=longest,
+        is_valid=tokens.is_valid,
     )
     taints = Taints(store, sandboxes, sessions, host)
     attribution = Attribution(ledger, contacts)
@@ -131,17 +192,28 @@ def build_control(
         withdraw=host.withdraw_credential,
     )
     contracts.usable_credentials = credentials.usable_in
-    agents.deleting = credentials.forget_agent
+    rulebook.changed = ContractRenewal(contracts, sandboxes).renew
+
+    def forget_agent(agent_id: str, caller: Caller, connection: Connection) -> None:
+        credentials.forget_agent(agent_id, caller, connection)
+        snapshots.forget_agent(agent_id, caller, connection)
+
+    agents.deleting = forget_agent
     network = Network(
         *(store, ledger, sandboxes, sessions, rulebook, taints, contacts, attribution, host, clock),
         decide_secret=credentials.answer,
     )
     history = History(store, ledger, host)
-    gate = Gate(store, ledger, rulebook, sandboxes, sessions, taints, network, credentials, history, clock)
-    timers = Timers(ledger, sandboxes, clock, longest, gate.is_busy)
+    gate = Gate(store, ledger, rulebook, sandboxes, sessions, taints, network, credentials, snapshots, history, clock)
+    timers = Timers(ledger, sandboxes, clock, longest, retention.stopped_s, gate.is_busy)
     lifecycle = Lifecycle(
-        *(store, ledger, agents, rulebook, contacts, sandboxes, taints, timers, host, clock), contracts.issue
+        *(store, ledger, rulebook, contacts, sandboxes, creation, taints, timers, host, clock), contracts.issue
     )
+    kept_results = ResultRetention(ledger, JudgedOutputs(store), host, clock, retention.results_s)
+    outputs = Outputs(ledger, rulebook, sandboxes, sessions, taints, kept_results, host)
+    comparisons = Comparisons(snapshots, sandboxes, gate, host)
+    resets = Resets(*(store, ledger, sandboxes, sessions, keyed, snapshots, lifecycle, judged, gate, comparisons), host)
+    declared = DeclaredFiles(store, ledger, sandboxes)
     return Control(
         store=store,
         ledger=ledger,
@@ -150,12 +222,28 @@ def build_control(
         tokens=tokens,
         rulebook=rulebook,
         sandboxes=sandboxes,
+        creation=creation,
+        reconciliation=Reconciliation(store, ledger, sandboxes, keyed, host),
         lifecycle=lifecycle,
         timers=timers,
         contracts=contracts,
+        plans=plans,
+        inputs=Inputs(store, ledger, agents, rulebook, sandboxes, credentials),
+        declared=declared,
+        results=Results(ledger, sandboxes, declared, lifecycle, timers, JudgedOutputs(store), host),
+        persistence=Persistence(store, ledger, sandboxes, credentials, host),
+        snapshots=snapshots,
+        snapshot_upkeep=SnapshotUpkeep(store, ledger, agents, sandboxes, keyed, snapshots, host, clock),
+        resets=resets,
+        forks=Forks(snapshots, creation),
+        archives=SnapshotArchives(store, ledger, rulebook, snapshots, judged, host, clock),
+        comparisons=comparisons,
         gate=gate,
         receipts=Receipts(ledger, sandboxes),
-        outputs=Outputs(ledger, rulebook, sandboxes, sessions, taints, host),
+        outputs=outputs,
+        kept_results=kept_results,
+        roster=Roster(ledger, sandboxes, timers, lifecycle, clock),
+        pipelines=Pipelines(ledger, sandboxes, gate, outputs, tokens, clock),
         history=history,
         lineage=Lineage(store, ledger),
         taints=taints,

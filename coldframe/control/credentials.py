@@ -271,10 +271,10 @@ class Credentials:
             self._living = tuple(self._info(_Row._make(row)) for row in rows)
         return self._living
 
-    def usable_in(self, info: SandboxInfo) -> builtins.list[CredentialInfo]:
-        """Those that are given to a sandbox."""
+    def usable_in(self, info: SandboxInfo, role: Role | None = None) -> builtins.list[CredentialInfo]:
+        """Those that are given to a sandbox, or would be to one that somebody of that *role* makes."""
         living = self.living()
-        return [one for one in living if self._is_for(one.terms, info)] if living else []
+        return [one for one in living if self._is_for(one.terms, info, role)] if living else []
 
     def handles(self, info: SandboxInfo) -> builtins.list[HandleInfo]:
         """What the commands of a sandbox get in place of secrets; made when they are asked for first."""
@@ -448,10 +448,10 @@ class Credentials:
                 confirm=terms.access,
             )
 
-    def _is_for(self, terms: CredentialTerms, info: SandboxInfo) -> bool:
+    def _is_for(self, terms: CredentialTerms, info: SandboxInfo, role: Role | None = None) -> bool:
         if info.agent_id is not None and (EVERYBODY in terms.agents or info.agent_id in terms.agents):
             return True
-        return bool(terms.roles) and self._role_of(info.sandbox_id) in terms.roles
+        return bool(terms.roles) and (role or self._role_of(info.sandbox_id)) in terms.roles
 
     def _has_sealed(self) -> bool:
         return bool(self._store.read("SELECT 1 FROM credentials WHERE revoked_at IS NULL LIMIT 1"))

@@ -288,6 +288,9 @@ class Derivation:
         if body.get("error_code") is not None:
             return step
         if body["tool"] == "read_file" and shown is not None and call.get("path"):
+            began = self._ledger.entry(step.number)
+            if began is not None and began.body.get("snapshot_ids"):
+                return step  # it is no file of this place, whatever lies there under that name
             path, sha256, size = call["path"], shown["sha256"] if shown["whole"] else None, shown["bytes"]
         elif body["tool"] == "edit_file" and len(changes) == 1:
             path, sha256, size = changes[0]["path"], changes[0]["sha256_before"], None

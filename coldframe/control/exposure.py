@@ -8,6 +8,7 @@ files is what was measured as mounted; covered places and single devices stand i
 from datetime import datetime
 from typing import Any
 
+from coldframe.contract.document import NOT_VERIFIED, OBSERVED
 from coldframe.contract.isolation import IsolationReport, MountInfo
 from coldframe.contract.sandbox import SandboxInfo
 from coldframe.control.contract_lines import Line, Lines, line
@@ -21,6 +22,7 @@ _INSIDE: dict[str, tuple[str, str]] = {
     "workspace": (_CREATION, "files that the agent works on"),
     "history": (_CREATION, "what ran in the workspace before, for the agent to read"),
     "system": (_LEVEL, "programs and libraries of the host, for commands to run"),
+    "layer": (_LEVEL, "the system of the workspace: a template, and what was changed in it"),
     "settings": (_LEVEL, "settings of the system that everybody of the host may read"),
     "memory": (_LEVEL, "temporary files and shared memory of this sandbox alone"),
     "kernel": (_LEVEL, "what the kernel shows of the processes of this sandbox"),
@@ -37,20 +39,26 @@ _OUTSIDE = {
 
 
 def exposure(
-    info: SandboxInfo, report: IsolationReport, terms: NetworkTerms | None, rules_since: datetime | None
+    info: SandboxInfo, report: IsolationReport | None, terms: NetworkTerms | None, rules_since: datetime | None
 ) -> Lines:
-    """*terms*: what it can reach, None without a network; *rules_since*: when the rules that say so came into force."""
+    """*terms*: what it can reach, None without a network; *rules_since*: when the rules that say so came into force.
+    Without a measurement, for a plan."""
     since = None if rules_since is None else rules_since.isoformat()
-    files = _files(info, report)
+    files = (
+        [line("exposure.file", "Inside: what is mounted.", None, OBSERVED)] if report is None else _files(info, report)
+    )
     own = {"exposure": "inside", **_grant(_LEVEL, "programs of the sandbox talk to each other", info.created_at)}
     text = "Inside: its own loopback, which is not that of the host."
     loopback = line("exposure.network.loopback", text, own, "probe:net_namespace")
     brokered = [] if terms is None else [*_network(info, terms, since), *map(_credential_line, terms.credentials)]
-    inside = [_item(one) for one in (*files, loopback)]
+    inside = None if report is None else [_item(one) for one in (*files, loopback)]
     what = "what stands in the lines of the network, by the egress broker" if brokered else "nothing"
     return [
         line(
-            "exposure.inside", "Inside: the files of the lines below, and the loopback. No credential ever is.", inside
+            "exposure.inside",
+            "Inside: the files of the lines below, and the loopback. No credential ever is.",
+            inside,
+            NOT_VERIFIED if report is not None else OBSERVED,
         ),
         line("exposure.brokered", f"Brokered: {what}.", [_item(one) for one in brokered]),
         line("exposure.outside", "Outside: everything else of files, network and credentials.", _OUTSIDE),

@@ -39,6 +39,7 @@ from coldframe.contract.ledger import CallStarted, LedgerEntry
 from coldframe.contract.policy import CallContext, Decision, InputContext, ResultContext, SecretContext
 from coldframe.contract.tool import AllowedOperation, ToolResult
 from coldframe.control.admission import Admission
+from coldframe.control.at_rest import View
 from coldframe.control.call_records import (
     ids_of,
 )
@@ -61,6 +62,7 @@ from coldframe.control.past_box import PastBox
 from coldframe.control.rulebook import Rulebook
 from coldframe.control.sandboxes import Sandboxes
 from coldframe.control.sessions import Sessions
+from coldframe.control.snapshots import Snapshots
 from coldframe.control.store import Store
 from coldframe.control.taints import Taints
 from coldframe.policy.hooks import decide_secret
@@ -85,6 +87,7 @@ class Gate:
         taints: Taints,
         network: Network,
         credentials: Credentials,
+        snapshots: Snapshots,
         history: History,
         clock: Callable[[], datetime],
     ) -> None:
@@ -95,6 +98,7 @@ class Gate:
         self._taints = taints
         self._network = network
         self._credentials = credentials
+        self._snapshots = snapshots
         self._history = history
         keyed = KeyedCalls(store)
         self._judged = JudgedOutputs(store)
@@ -113,9 +117,11 @@ class Gate:
         *,
         session_id: str | None = None,
         idempotency_key: str | None = None,
+        snapshot_id: str | None = None,
         deliver: Callable[[bytes], None] | None = None,
     ) -> ToolResult:
-        """Run one tool call to its end, or to its start if it asks for the background.
+        """Run one tool call to its end, or to its start if it asks for the background. With *snapshot_id* it reads the
+        files of that in place of those of the sandbox.
 
         *deliver* is handed the content that a file read gives, beside a result without it. It is the caller's
         only with that result: after an error it is not to be used.
@@ -126,11 +132,21 @@ class Gate:
             PolicyUnavailable, LedgerUnavailable: nothing was done, since it could not be judged or recorded.
             HostUnreachable: it may run; ask again with the same idempotency key.
         """
-        flight = await self._admit(caller, sandbox_id, tool, arguments, session_id, idempotency_key, keep_output=True)
+        view = None if snapshot_id is None else partial(self._snapshots.view, caller, sandbox_id, snapshot_id)
+        flight = await self._admit(
+            caller, sandbox_id, tool, arguments, session_id, idempotency_key, keep_output=True, view=view
+        )
         if isinstance(flight, ToolResult):
             return flight
         flight.deliver = deliver  # its task has not begun
         return await flight.landed()
+
+    async def look(
+        self, caller: Caller, sandbox_id: str, tool: str, arguments: dict[str, Any], view: Callable[[], View]
+    ) -> ToolResult:
+        """Judge and record as a call of *tool* what the *view* does in place of it. Raises what `call` does."""
+        flight = await self._admit(caller, sandbox_id, tool, arguments, None, None, keep_output=True, view=view)
+        return flight if isinstance(flight, ToolResult) else await flight.landed()
 
     async def stream(
         self,
@@ -163,7 +179,7 @@ class Gate:
             result = await flight.landed()
         else:
             result = await flight.landed()
-            if flight.started.command_id is not None:
+            if flight.started.command_id is not None and result.error is None:
                 async with aclosing(self._replayed(result)) as past:
                     async for event in past:
                         yield event
@@ -183,11 +199,14 @@ class Gate:
         *,
         session_id: str | None = None,
         if_version: str | None = None,
+        source: str | None = None,
     ) -> ToolResult:
-        """Write a file of any size from a stream. A stream that breaks off, or a caller that leaves, changes nothing."""
+        """Write a file of any size from a stream; *source* says where it is from. A stream that breaks off, or a caller that leaves, changes nothing."""
         arguments: dict[str, Any] = {"path": path, "content": ""}
         if if_version is not None:
             arguments["if_version"] = if_version
+        if source is not None:
+            arguments["source"] = source
         flight = await self._admit(
             caller, sandbox_id, "write_file", arguments, session_id, None, keep_output=True, content=content
         )
@@ -331,11 +350,12 @@ class Gate:
         *,
         keep_output: bool,
         content: AsyncIterable[bytes] | None = None,
+        view: Callable[[], View] | None = None,
     ) -> Flight | ToolResult:
         if self._closing:
             raise HostUnreachable("the server is stopping", hint="try again in a moment")
         let_in = await self._admission.admit(
-            caller, sandbox_id, tool, arguments, session_id, key, keep_output=keep_output
+            caller, sandbox_id, tool, arguments, session_id, key, keep_output=keep_output, view=view
         )
         if isinstance(let_in, Flight) and let_in.ids.call_id not in self._flights:
             self._launch(let_in, content)
@@ -352,6 +372,9 @@ class Gate:
             await show(self._history)  # What ended before is committed now, and is seen by what runs next.
             if not flight.recovered and (untold := await self._settle_taint(flight)) is not None:
                 flight.settle(untold)
+                return
+            if not flight.recovered and (unkept := await self._keep_before(flight)) is not None:
+                flight.settle(await self._landing.finish(flight, None, unkept))
                 return
             ran, error = await self._run(flight, content)
             unknown = isinstance(error, HostUnreachable)
@@ -385,6 +408,17 @@ class Gate:
             await self._taints.settle(flight.info)
         except HostUnreachable as error:
             return await self._interrupt(flight, error.message, began=False)
+        return None
+
+    async def _keep_before(self, flight: Flight) -> ColdframeError | None:
+        """Take the snapshot that a rule asks for before what it matches begins. If it cannot be taken, that does not."""
+        rule_id = flight.decision.snapshot_by
+        if rule_id is None or not flight.spec.writes:
+            return None
+        try:
+            await self._snapshots.take_automatic(flight.info.sandbox_id, rule_id=rule_id, call_id=flight.ids.call_id)
+        except ColdframeError as error:
+            return error
         return None
 
     async def _interrupt(self, flight: Flight, reason: str, *, began: bool) -> ColdframeError:
@@ -467,7 +501,8 @@ class Gate:
             return None
         info = self._sandboxes.find(started.sandbox_id)
         spec = find_tool(started.tool)
-        checked = spec.check({"command": started.command if started.command is not None else list(started.argv or ())})
+        program = started.command if started.command is not None else list(started.argv or ())
+        checked = spec.check({"command": program, "outputs": started.outputs})
         rules = self._rules_of(started)
         return Flight(
             ids=ids_of(started.call_id),

@@ -2,6 +2,7 @@
 
 import hashlib
 import zlib
+from collections.abc import Sequence
 
 import sqlalchemy as sa
 
@@ -17,6 +18,10 @@ judged_outputs = sa.Table(
 )
 
 
+_FORGET_ONE = "DELETE FROM judged_outputs WHERE call_id = ?"
+_FORGET = "DELETE FROM judged_outputs WHERE call_id IN (SELECT call_id FROM ledger WHERE sandbox_id = ?)"
+
+
 class JudgedOutputs:
     """The table, and nothing else. One row holds at most the 64 MiB that can be judged, compressed."""
 
@@ -29,6 +34,17 @@ class JudgedOutputs:
                 call_id=call_id, sha256=hashlib.sha256(output).hexdigest(), output=zlib.compress(output, 1)
             )
         )
+
+    def forget(self, sandbox_id: str) -> None:
+        """Remove what calls of a sandbox have shown. Their decisions cannot be replayed any more."""
+        with self._store.transaction():
+            self._store.raw.execute(_FORGET, (sandbox_id,))
+
+    def forget_calls(self, call_ids: Sequence[str]) -> None:
+        """The same for single calls."""
+        with self._store.transaction():
+            for call_id in call_ids:
+                self._store.raw.execute(_FORGET_ONE, (call_id,))
 
     def find(self, call_id: str) -> bytes:
         """Return what was judged. Raises NotFound."""

@@ -23,7 +23,7 @@ from coldframe.contract.errors import (
     next_action,
 )
 from coldframe.contract.policy import CallContext, Decision, Hook, Label, Outcome, ResultContext
-from coldframe.contract.sandbox import WITH_BOX, SandboxInfo
+from coldframe.contract.sandbox import ENDED, WITH_BOX, SandboxInfo
 from coldframe.contract.tool import AllowedOperation
 from coldframe.control.rights import PERMISSIONS, require
 from coldframe.policy.hooks import decide_call, decide_result, reads_output
@@ -76,6 +76,7 @@ def build_context(
         reading=reading,
         cwd=facts.cwd,
         runtime=facts.runtime,
+        user=facts.user,
         box_runtimes=info.spec.runtimes,
         box_denies_shell=denies_shell(info.spec.denied_programs),
         path=facts.path,
@@ -155,6 +156,14 @@ def _judged(hook: Hook, ask: Callable[[], Decision]) -> Decision:
     return decision
 
 
+JUDGED_ACTS = {
+    "sandbox.reset": "reset_sandbox",
+    "snapshot.export": "export_snapshot",
+    "snapshot.take": "take_snapshot",
+}
+"""Rights whose acts rules are asked about, and what they are called there. `fork_sandbox` is one more, whose right is that of
+creation."""
+
 _SAMPLES: dict[str, tuple[tuple[str, dict[str, Any], str], ...]] = {
     "write_file": (("", {"path": "scratch/a.txt", "content": ""}, "below the workspace"),),
     "read_file": (("", {"path": "scratch/a.txt"}, "below the workspace"),),
@@ -187,7 +196,9 @@ def allowed_operations(caller: Caller, info: SandboxInfo, taint: Label, rules: R
     """
     found = []
     for operation in sorted(PERMISSIONS):
-        found.append(_by_right(caller, operation))
+        right = _by_right(caller, operation)
+        asks_rules = operation in JUDGED_ACTS and right.answer == "allow"
+        found.append(_of_act(caller, info, taint, rules, right) if asks_rules else right)
     for name, spec in all_tools().items():
         for suffix, raw, condition in _SAMPLES.get(name, ()):
             found.append(_by_rule(caller, info, taint, rules, name, spec.check(raw), raw, suffix, condition))
@@ -215,6 +226,29 @@ def _by_right(caller: Caller, operation: str) -> AllowedOperation:
     return AllowedOperation(operation=operation, answer="allow", rule_id="role")
 
 
+def _of_act(
+    caller: Caller, info: SandboxInfo, taint: Label, rules: RuleSet, right: AllowedOperation
+) -> AllowedOperation:
+    act = JUDGED_ACTS[right.operation]
+    try:
+        decision = judge_call(
+            build_context(caller, info, info.session_id, taint, act, CallFacts(), digest_of({})), rules
+        )
+    except ColdframeError as error:
+        return right.model_copy(update={"answer": "deny", "condition": error.message, "rule_id": error.code})
+    if decision.rule_id == "default":
+        return right
+    return right.model_copy(update={"answer": decision.outcome.value, "rule_id": decision.rule_id})
+
+
+def _can_answer(info: SandboxInfo, spec: ToolSpec) -> bool:
+    """Files are read also where nothing runs, of a temporary workspace as long as there is one."""
+    state = info.state.state
+    if state == "running" or spec.writes:
+        return state == "running"
+    return state in (*WITH_BOX, "stopped") or (state in ENDED and info.agent_id is not None)
+
+
 def _by_rule(
     caller: Caller,
     info: SandboxInfo,
@@ -227,7 +261,7 @@ def _by_rule(
     condition: str,
 ) -> AllowedOperation:
     operation = f"tool.{name}{suffix}"
-    if info.state.state != "running" and (info.state.state not in WITH_BOX or all_tools()[name].writes):
+    if not _can_answer(info, all_tools()[name]):
         stopped = f"the sandbox is {info.state.state}"
         return AllowedOperation(operation=operation, answer="deny", condition=stopped, rule_id="state")
     try:

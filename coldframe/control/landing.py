@@ -102,7 +102,9 @@ class Landing:
         found_again = ran is not None and ran.command is not None and error is None and refusal is None
         # A box that could not keep its record says so there.
         is_kept = found_again and ran is not None and ran.command is not None and ran.command.start_error is None
-        with self._store.transaction(may_wait=is_kept and not reads) as connection:
+        # What was found of declared outputs the box does not keep.
+        may_wait = is_kept and not reads and not flight.started.outputs
+        with self._store.transaction(may_wait=may_wait) as connection:
             info = self._sandboxes.find(flight.info.sandbox_id)
             rules_say = join(flight.decision.label, decision.label if decision is not None else Label.PUBLIC)
             taint = self._sessions.raise_taint(

@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any, Literal, TypeVar
 
 from coldframe.contract.caller import Caller
+from coldframe.contract.command import EndedWith
 from coldframe.contract.errors import (
     ColdframeError,
     GuestLost,
@@ -24,8 +25,8 @@ from coldframe.contract.errors import (
 from coldframe.contract.network import NetworkAccess
 from coldframe.contract.ports import Host
 from coldframe.contract.sandbox import ENDED, WITH_BOX, Loss, SandboxEnd, SandboxInfo
-from coldframe.control.agents import Agents
 from coldframe.control.contacts import Contacts
+from coldframe.control.creation import Creation
 from coldframe.control.ledger import Ledger
 from coldframe.control.rights import require
 from coldframe.control.rulebook import Rulebook
@@ -53,10 +54,10 @@ class Lifecycle:
         self,
         store: Store,
         ledger: Ledger,
-        agents: Agents,
         rulebook: Rulebook,
         contacts: Contacts,
         sandboxes: Sandboxes,
+        creation: Creation,
         taints: Taints,
         timers: Timers,
         host: Host,
@@ -65,10 +66,10 @@ class Lifecycle:
     ) -> None:
         self._store = store
         self._ledger = ledger
-        self._agents = agents
         self._rulebook = rulebook
         self._contacts = contacts
         self._sandboxes = sandboxes
+        self._creation = creation
         self._taints = taints
         self._timers = timers
         self._host = host
@@ -107,7 +108,7 @@ class Lifecycle:
     async def _pause(self, sandbox_id: str, by: str, *, if_due: bool = False, **more: Any) -> SandboxInfo:
         async with self._sandboxes.turn(sandbox_id):
             info = self._sandboxes.find(sandbox_id)
-            if info.state.state == "paused" or (if_due and not self._timers.is_due(info)):
+            if info.state.state == "paused" or (if_due and not self._timers.is_due(info, more.get("reason"))):
                 return info
             self._sandboxes.require_running(info, reads_only=True)
             if info.state.state == "running":
@@ -202,6 +203,7 @@ class Lifecycle:
     async def _ask_end(self, caller: Caller, sandbox_id: str, end: End, *, dry_run: bool) -> SandboxEnd:
         info = self._sandboxes.get(caller, sandbox_id)
         if dry_run:
+            end = "terminated" if info.spec.ephemeral else end
             self._check_end(info, end)
             return _ended(info, await self._losses(info, end), dry_run=True)
         return await self._whole(self._end(sandbox_id, end, caller.name))
@@ -209,23 +211,35 @@ class Lifecycle:
     async def _end(self, sandbox_id: str, end: End, by: str, *, if_due: bool = False, **more: Any) -> SandboxEnd:
         async with self._sandboxes.turn(sandbox_id):
             info = self._sandboxes.find(sandbox_id)
+            end = "terminated" if info.spec.ephemeral else end
             if info.state.state == end or (end == "terminated" and info.state.state == "failed"):
                 return _ended(info, ())
-            if if_due and not self._timers.is_due(info):
+            if if_due and not self._timers.is_due(info, more.get("reason")):
                 return _ended(info, ())
+            if info.state.state == "queued" and end == "terminated":
+                self._sandboxes.end_in(sandbox_id, end, by, **more)
+                return _ended(self._sandboxes.find(sandbox_id), ())
             self._check_end(info, end)
-            lost = await self._losses(info, end)
-            info = self._sandboxes.find(sandbox_id)
-            if if_due and not self._timers.is_due(info):  # something was begun while that was counted
-                return _ended(info, ())
-            self._check_end(info, end)
+            told = _told(end, by, **more) if info.state.state in WITH_BOX else None
+            lost: tuple[Loss, ...] = ()
+            if if_due:
+                lost = await self._losses(info, end, told)
+                info = self._sandboxes.find(sandbox_id)
+                if not self._timers.is_due(info, more.get("reason")):  # something was begun while that was counted
+                    await self._losses(info, end)  # and its commands are told that it goes on
+                    return _ended(info, ())
+                self._check_end(info, end)
             finish = "sandbox.stop" if end == "stopped" else "sandbox.terminate"
             self._sandboxes.move(sandbox_id, "stopping", finish=finish)
+            if not if_due:  # nothing begins any more, so it can end as soon as that is counted
+                lost = await self._losses(info, end, told, ends=True)
             with contextlib.suppress(NotFound, GuestLost):
                 await (await self._host.life(sandbox_id)).end(keep_workspace=end == "stopped")
             if lost:
                 more["lost"] = [one.model_dump(mode="json", exclude={"what"}) for one in lost]
             self._sandboxes.end_in(sandbox_id, end, by, **more)
+            if end == "stopped":
+                self._timers.watch(self._sandboxes.find(sandbox_id))
         if info.spec.background and end == "terminated":
             await self._sandboxes.sweep()
         return _ended(self._sandboxes.find(sandbox_id), lost)
@@ -237,19 +251,21 @@ class Lifecycle:
         ):
             self._sandboxes.require_running(info)
 
-    async def _losses(self, info: SandboxInfo, end: End) -> tuple[Loss, ...]:
+    async def _losses(
+        self, info: SandboxInfo, end: End, ending: EndedWith | None = None, *, ends: bool = False
+    ) -> tuple[Loss, ...]:
         """What goes, as far as it can be asked: nothing is left undone because it cannot be counted."""
         found: list[Loss] = []
         if info.state.state in WITH_BOX:
-            found += await self._in_box(info.sandbox_id)
-        if end == "terminated" and info.spec.background and info.state.state not in ENDED:
+            found += await self._in_box(info.sandbox_id, ending, ends=ends)
+        if end == "terminated" and info.spec.background and info.state.state not in (*ENDED, "queued"):
             found.append(Loss(item="tree", what="The temporary workspace with all its files."))
         return tuple(found)
 
-    async def _in_box(self, sandbox_id: str) -> list[Loss]:
+    async def _in_box(self, sandbox_id: str, ending: EndedWith | None, *, ends: bool) -> list[Loss]:
         try:
             async with asyncio.timeout(LOOK_S):
-                found = await (await self._host.life(sandbox_id)).at_stake()
+                found = await (await self._host.life(sandbox_id)).at_stake(ending, ends=ends)
         except (ColdframeError, TimeoutError) as error:
             reason = str(error) or "its keeper does not answer"
             return [Loss(item=item, what=f"Not known: {reason}.") for item in ("processes", "temporary")]
@@ -272,6 +288,7 @@ class Lifecycle:
             GrantMissing, NotFound: not the caller's.
             WrongState: it is not stopped, or its workspace is gone.
             SandboxExpired: it has reached its maximum age.
+            TooManySandboxes: as many run as may; it stays stopped.
             IsolationUnavailable: a wall is missing now; it stays stopped.
         """
         require(caller, "sandbox.start")
@@ -286,7 +303,8 @@ class Lifecycle:
             if info.state.state != "stopped":
                 self._sandboxes.require_running(info)
             self._check_age(info)
-            self._check_workspace(info)
+            self._sandboxes.require_its_agent(info)
+            self._sandboxes.slots.take(sandbox_id)
             try:
                 self._sandboxes.move(sandbox_id, "starting")
                 info = await self._build_again(info, by)
@@ -309,7 +327,7 @@ class Lifecycle:
         with contextlib.suppress(GuestLost, NotFound):  # one that came to be when nobody heard of it any more
             await (await self._host.life(sandbox_id)).end(keep_workspace=True)
         home = self._sandboxes.first_session(sandbox_id)
-        report = await self._sandboxes.build(sandbox_id, spec, home, network, anew=True)
+        report = await self._creation.build(sandbox_id, spec, home, network, anew=True)
         with self._store.transaction() as connection:
             if spec != asked:
                 self._store.raw.execute(SET_SPEC, (spec.model_dump_json(), sandbox_id))
@@ -333,6 +351,7 @@ class Lifecycle:
         sandbox_id = info.sandbox_id
         with contextlib.suppress(ColdframeError):
             await (await self._host.life(sandbox_id)).end(keep_workspace=True)
+        self._sandboxes.slots.release(sandbox_id)
         now = self._sandboxes.find(sandbox_id).state.state
         with self._store.transaction() as connection:
             if now == "running":
@@ -347,20 +366,6 @@ class Lifecycle:
                 "message": str(error),
             }
             self._ledger.append("sandbox.start_failed", sandbox_id, body, connection=connection)
-
-    def _check_workspace(self, info: SandboxInfo) -> None:
-        """An agent that was made later under the same id has another workspace."""
-        if info.agent_id is None:
-            return
-        with contextlib.suppress(NotFound):
-            if self._agents.get(info.agent_id).created_at <= info.created_at:
-                return
-        raise WrongState(
-            f"agent `{info.agent_id}` was deleted, and the workspace of sandbox `{info.sandbox_id}` with it",
-            hint="terminate it and create another",
-            next_actions=[next_action("sandbox.terminate", "ends it", sandbox_id=info.sandbox_id)],
-            sandbox_id=info.sandbox_id,
-        )
 
     # -- timers --------------------------------------------------------------------------------------------------------
 
@@ -402,7 +407,9 @@ class Lifecycle:
 
     async def _act_on(self, info: SandboxInfo, due: Due) -> None:
         sandbox_id, action = info.sandbox_id, info.spec.on_timeout
-        if info.state.state == "stopping":  # that was broken off
+        if due.reason == "kept":
+            action = "terminate"
+        elif info.state.state == "stopping":  # that was broken off
             action = "stop" if finishing(info.state) == "sandbox.stop" else "terminate"
         if action == "pause":
             try:
@@ -427,6 +434,11 @@ class Lifecycle:
         self._acts.discard(task)
         if not task.cancelled():
             task.exception()
+
+
+def _told(end: End, by: str, *, reason: Any = None, **_: Any) -> EndedWith:
+    """What commands will say that end with their sandbox."""
+    return EndedWith(act="stop" if end == "stopped" else "terminate", timer=reason if by == TIMER else None)
 
 
 def _ended(info: SandboxInfo, lost: tuple[Loss, ...], *, dry_run: bool = False) -> SandboxEnd:

@@ -9,11 +9,20 @@ import contextlib
 import shlex
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing
-from typing import Literal, NamedTuple, cast
+from datetime import datetime
+from typing import Any, Literal, NamedTuple, cast
 
 from coldframe.contract.caller import Caller
 from coldframe.contract.command import CommandEvent, CommandInfo, CommandResult, Ended, FileChanges, OutputChunk
-from coldframe.contract.errors import DeniedByRule, GuestLost, InvalidArgument, NotFound, WrongState
+from coldframe.contract.errors import (
+    DeniedByRule,
+    GuestLost,
+    InvalidArgument,
+    NotFound,
+    ResultExpired,
+    WrongState,
+    next_action,
+)
 from coldframe.contract.files import (
     ChangeLimits,
     EndShell,
@@ -30,9 +39,10 @@ from coldframe.contract.ports import Host
 from coldframe.contract.sandbox import WITH_BOX, SandboxInfo
 from coldframe.contract.tool import OutputWindow
 from coldframe.control.call_records import ids_of
-from coldframe.control.command_states import with_status
+from coldframe.control.command_states import with_expiry, with_status
 from coldframe.control.judgement import holds_back
 from coldframe.control.ledger import Ledger
+from coldframe.control.retention import ResultRetention
 from coldframe.control.rights import require
 from coldframe.control.rulebook import Rulebook
 from coldframe.control.sandboxes import Sandboxes
@@ -55,12 +65,20 @@ class _Mark(NamedTuple):
 
 
 class _Call(NamedTuple):
+    seq: int
+    """Of the entry that it started with."""
     started: CallStarted
     ended: CallEnded | None
     over: bool
     """Ended or interrupted: nothing more comes."""
     began: bool = True
     """False if it was interrupted before it could do anything."""
+    end: LedgerEntry | None = None
+    """The entry that it ended with, or with which it was given up; None for one that did not begin."""
+
+    @property
+    def end_seq(self) -> int | None:
+        return None if self.end is None else self.end.seq
 
 
 class Outputs:
@@ -73,6 +91,7 @@ class Outputs:
         sandboxes: Sandboxes,
         sessions: Sessions,
         taints: Taints,
+        retention: ResultRetention,
         host: Host,
     ) -> None:
         self._ledger = ledger
@@ -80,6 +99,7 @@ class Outputs:
         self._sandboxes = sandboxes
         self._sessions = sessions
         self._taints = taints
+        self._retention = retention
         self._host = host
         self._marks: dict[tuple[str, str], _Mark] = {}
 
@@ -93,17 +113,19 @@ class Outputs:
         info = self._sandboxes.get(caller, sandbox_id)
         live = await self._live(info, None)
         ended = {entry.subject: entry for entry in self._entries(info, "call.ended")}
-        cut = self._entries(info, "call.interrupted")
-        idle = {entry.subject for entry in cut if not entry.body.get("began", True)}
+        cut = {entry.subject: entry for entry in self._entries(info, "call.interrupted")}
         found = []
         for entry in self._entries(info, "call.started"):
             started = CallStarted.model_validate(entry.body)
             if started.command_id is not None:
-                end = ended.get(started.call_id)
-                call = _Call(started, None if end is None else CallEnded.model_validate(end.body), over=end is not None)
+                call = _call_of(entry, started, ended.get(started.call_id), cut.get(started.call_id))
+                if (gone_at := self._retention.gone_at(info, call.end_seq)) is not None:
+                    found.append(_expired_info(call, gone_at))
+                    continue
                 known = live.get(started.command_id)
-                known = known or _info_of(started, "lost" if end is None else "ended", None)
-                found.append(with_status(self._shown(caller, call, known), began=started.call_id not in idle))
+                known = known or _info_of(started, _state_of(call, None), None)
+                shown = with_status(self._shown(caller, call, known), began=call.began)
+                found.append(self._with_receipt(shown, call))
         return found
 
     async def command(self, caller: Caller, sandbox_id: str, command_id: str) -> CommandInfo:
@@ -111,15 +133,35 @@ class Outputs:
         require(caller, "command.read")
         info = self._sandboxes.get(caller, sandbox_id)
         call = self._call(info, command_id)
+        if (gone_at := self._retention.gone_at(info, call.end_seq)) is not None:
+            return _expired_info(call, gone_at)
         known = (await self._live(info, command_id)).get(command_id)
         if known is None:
             result = await self._stored_result(info, command_id)
-            known = _info_of(call.started, "lost" if result is None else "ended", result)
+            known = _info_of(call.started, _state_of(call, result), result)
         shown = with_status(self._shown(caller, call, known), began=call.began)
+        shown = self._with_receipt(shown, call)
         if shown.status is None or shown.status.code != "CANCELLED":
+            return shown
+        if known.result is not None and known.result.ended_with is not None:
             return shown
         by = f"ended because `{self._canceller(command_id)}` asked"
         return shown.model_copy(update={"status": shown.status.model_copy(update={"message": by})})
+
+    def _with_receipt(self, shown: CommandInfo, call: _Call) -> CommandInfo:
+        """Of a command whose process is gone: its receipt, or where it has none the last one of its sandbox before it."""
+        status = shown.status
+        if status is None or status.code != "PROCESS_LOST":
+            return shown
+        last = ids_of(call.started.call_id).receipt_id
+        if call.ended is None:
+            before = self._ledger.last(call.started.sandbox_id, "call.ended", before=call.seq)
+            if before is None:
+                return shown
+            last = ids_of(before.subject).receipt_id
+        look = next_action("receipt.get", "shows what is on record", receipt_id=last)
+        more = {"evidence": (*status.evidence, last), "next_actions": (*status.next_actions, look)}
+        return shown.model_copy(update={"status": status.model_copy(update=more)})
 
     def _canceller(self, command_id: str) -> str:
         """Who asked first."""
@@ -296,11 +338,15 @@ class Outputs:
         call = self._call(info, command_id)
         if caller.role not in (Role.OWNER, Role.ADMIN):
             _check_judged(call, self._rulebook)
+        if (gone_at := self._retention.gone_at(info, call.end_seq)) is not None:
+            raise _expired(call, gone_at)
         own = call.started.decision.label if call.ended is None else call.ended.label
         return info, call, join(own, call.started.taint_before, info.workspace_label)
 
     def _shown(self, caller: Caller, call: _Call, info: CommandInfo) -> CommandInfo:
         """*info* as the caller may see it: names that programs chose are judged with the output, and withheld with it."""
+        if call.ended is not None and call.ended.outputs is not None:
+            info = info.model_copy(update={"outputs": call.ended.outputs})
         if info.result is None or caller.role in (Role.OWNER, Role.ADMIN):
             return info
         try:
@@ -308,7 +354,7 @@ class Outputs:
         except (DeniedByRule, WrongState) as error:
             files = FileChanges(recorded=False, reason=error.message)
             result = info.result.model_copy(update={"files": files, "leftovers": ()})
-            return info.model_copy(update={"result": result})
+            return info.model_copy(update={"result": result, "outputs": None})
         return info
 
     async def _join(self, caller: Caller, info: SandboxInfo, label: Label) -> None:
@@ -324,12 +370,7 @@ class Outputs:
         if started.body["sandbox_id"] != info.sandbox_id:
             raise NotFound(f"no command `{command_id[:80]}`", command_id=command_id[:80])
         ended, cut = entries.get("call.ended"), entries.get("call.interrupted")
-        return _Call(
-            CallStarted.model_validate(started.body),
-            None if ended is None else CallEnded.model_validate(ended.body),
-            over=ended is not None or cut is not None,
-            began=cut is None or bool(cut.body.get("began", True)),
-        )
+        return _call_of(started, CallStarted.model_validate(started.body), ended, cut)
 
     def _entries(self, info: SandboxInfo, kind: str) -> Iterator[LedgerEntry]:
         after = 0
@@ -368,6 +409,47 @@ def _check_judged(call: _Call, rulebook: Rulebook) -> None:
             command_id=started.command_id,
             rule=None if ended.decision is None else ended.decision.rule_id,
         )
+
+
+def _call_of(entry: LedgerEntry, started: CallStarted, end: LedgerEntry | None, cut: LedgerEntry | None) -> _Call:
+    began = cut is None or bool(cut.body.get("began", True))
+    return _Call(
+        entry.seq,
+        started,
+        None if end is None else CallEnded.model_validate(end.body),
+        over=end is not None or cut is not None,
+        began=began,
+        end=end or (cut if began else None),
+    )
+
+
+def _expired(call: _Call, gone_at: datetime) -> ResultExpired:
+    assert call.end is not None
+    ended, receipt_id = call.ended, ids_of(call.started.call_id).receipt_id
+    streams = {"stdout": ended and ended.stdout, "stderr": ended and ended.stderr}
+    digests: dict[str, Any] = {name: None if one is None else one.model_dump() for name, one in streams.items()}
+    return ResultExpired(
+        f"what command `{call.started.command_id}` left behind was kept until {gone_at.isoformat(timespec='seconds')}",
+        next_actions=[next_action("receipt.get", "has the digests of what there was", receipt_id=receipt_id)],
+        command_id=call.started.command_id,
+        receipt_id=receipt_id,
+        ended_at=(call.end.at if ended is None else ended.ended_at).isoformat(),
+        gone_at=gone_at.isoformat(),
+        **digests,
+    )
+
+
+def _expired_info(call: _Call, gone_at: datetime) -> CommandInfo:
+    return with_expiry(_info_of(call.started, _state_of(call, None), None), _expired(call, gone_at), gone_at)
+
+
+def _state_of(call: _Call, result: CommandResult | None) -> Literal["running", "ended", "lost"]:
+    """Without its box: until its end is on record, that it has none is not certain."""
+    if call.ended is not None:
+        return "lost" if call.ended.ended == "lost" else "ended"
+    if result is not None:
+        return "ended"
+    return "lost" if call.over else "running"
 
 
 def _info_of(

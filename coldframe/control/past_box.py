@@ -4,7 +4,7 @@ from collections.abc import AsyncIterable, AsyncIterator
 
 from coldframe.contract.command import CommandEvent, CommandSpec
 from coldframe.contract.errors import WrongState
-from coldframe.contract.files import Request, WriteAnswer, WriteFile
+from coldframe.contract.files import FindOutputs, Request, WriteAnswer, WriteFile
 from coldframe.contract.ports import A
 from coldframe.contract.sandbox import SandboxInfo
 from coldframe.control.sandboxes import Sandboxes
@@ -25,7 +25,11 @@ class PastBox:
         return self._sandboxes.events(self._info, command_id, after_seq=after_seq)
 
     async def ask(self, request: Request[A]) -> A:
-        raise WrongState("what is past cannot be asked")
+        """What a command that was under way has left, of a box that is there still. Raises WrongState for all else."""
+        if request.verb != FindOutputs.model_fields["verb"].default:
+            raise WrongState("what is past cannot be asked")
+        info = self._sandboxes.find(self._info.sandbox_id)
+        return await (await self._sandboxes.box(info, reads_only=True)).ask(request)
 
     async def write(self, request: WriteFile, content: AsyncIterable[bytes]) -> WriteAnswer:
         raise WrongState("what is past cannot be written to")

@@ -85,6 +85,7 @@ class Receipts:
             stderr=ended.stderr,
             files=ended.files,
             outputs=_outputs(ended),
+            declared_outputs=ended.outputs,
             endpoints=ended.endpoints,
             tree_sha256_before=None if ended.files is None else ended.files.tree_sha256_before,
             tree_sha256_after=None if ended.files is None else ended.files.tree_sha256_after,

@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import hashlib
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import datetime
 
 import sqlalchemy as sa
@@ -63,6 +63,8 @@ class Rulebook:
         self._current: RuleSet | None = None
         self.since: datetime | None = None
         """When the set in force came into force, however often it was loaded again since; None without one."""
+        self.changed: Callable[[], Awaitable[None]] = _nobody
+        """Waited for when another set has come into force here."""
         self._loading = asyncio.Lock()
         self._work: set[asyncio.Task[None]] = set()
         self._past: dict[str, RuleSet] = {}
@@ -155,6 +157,7 @@ class Rulebook:
                 self._tell_later()
                 raise
             self.problem = None
+            await self.changed()
 
     async def tell_host(self) -> None:
         """Tell the host the set in force; without one, that nothing is allowed. Raises HostUnreachable."""
@@ -274,6 +277,9 @@ class Rulebook:
         except RulesInvalid as error:
             self.problem = f"the rule set last in force no longer validates: {error}"
             return None
+
+
+async def _nobody() -> None: ...
 
 
 def _loaded(text: str) -> RuleSet:

@@ -74,13 +74,23 @@ def finishing(state: StateObject) -> str:
 
 
 def state_object(
-    sandbox_id: str, state: SandboxState, since: datetime, *, message: str = "", finish: str = "sandbox.terminate"
+    sandbox_id: str,
+    state: SandboxState,
+    since: datetime,
+    *,
+    message: str = "",
+    finish: str = "sandbox.terminate",
+    before: StateObject | None = None,
 ) -> StateObject:
     """Return the state with what can be done in it. *finish* is what finishes a stopping one, if nothing else does."""
     create = next_action("sandbox.create", "makes a new sandbox on the same workspace")
     terminate = next_action("sandbox.terminate", "ends it; the files of an agent are kept", sandbox_id=sandbox_id)
     resume = next_action("sandbox.resume", "lets it go on", sandbox_id=sandbox_id)
     actions: dict[str, list[NextAction]] = {
+        "queued": [
+            next_action("sandbox.get", "tells when it runs", sandbox_id=sandbox_id),
+            next_action("sandbox.terminate", "takes it out of the queue", sandbox_id=sandbox_id),
+        ],
         "starting": [next_action("sandbox.get", "tells when it runs", sandbox_id=sandbox_id)],
         "running": [next_action("tool.call", "runs a tool in it", sandbox_id=sandbox_id), terminate],
         "pausing": [next_action("sandbox.pause", "finishes what was begun", sandbox_id=sandbox_id), resume],
@@ -101,6 +111,7 @@ def state_object(
         code={"lost": "GUEST_LOST", "failed": "INTERNAL"}.get(state),
         family={"lost": "infrastructure", "failed": "infrastructure"}.get(state),
         message=message,
-        retryable=state in ("starting", "pausing", "resuming", "stopping"),
+        retryable=state in ("queued", "starting", "pausing", "resuming", "stopping"),
         next_actions=tuple(actions[state]),
+        reached={**({} if before is None else before.reached), state: since},
     )

@@ -1,12 +1,14 @@
 """What may be asked for when a sandbox is made, and what the rules leave of it."""
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from coldframe.contract.caller import Caller
-from coldframe.contract.errors import GrantMissing, InvalidArgument
+from coldframe.contract.errors import ColdframeError, GrantMissing, InvalidArgument, NotFound
 from coldframe.contract.policy import Role
 from coldframe.contract.sandbox import LARGEST, Limits, SandboxSpec
 from coldframe.control.judgement import digest_of
+from coldframe.control.rights import require
 from coldframe.policy.network_rules import NONE
 from coldframe.policy.rules import RuleSet
 
@@ -14,7 +16,13 @@ MOST_DENIED = 256
 """Programs that whoever makes a sandbox may deny in it beside the rules."""
 
 
-_LATER = ("denied_programs", "idle_timeout_s", "max_age_s", "on_timeout")
+_FIRST = frozenset(
+    {
+        *("agent_id", "background", "template", "profile", "isolation", "requires", "network", "limits", "runtimes"),
+        *("leftovers", "track_files", "on_missing"),
+    }
+)
+"""Fields that a spec had before any other was added."""
 
 
 class Longest(NamedTuple):
@@ -28,61 +36,78 @@ ANY_LENGTH = Longest()
 
 
 def timed(spec: SandboxSpec, longest: Longest) -> SandboxSpec:
-    """With the operator's timers where it has none.
+    """With the operator's timers where it has none."""
+    kept = {"idle_timeout_s": longest.idle_s, "max_age_s": longest.age_s}
+    changed = {name: most for name, most in kept.items() if most is not None and getattr(spec, name) is None}
+    return spec.model_copy(update=changed) if changed else spec
+
+
+def check_spec(caller: Caller, spec: SandboxSpec, longest: Longest = ANY_LENGTH) -> None:
+    """Return if *caller* may ask for that.
 
     Raises:
-        InvalidArgument: it asks for longer ones.
+        GrantMissing, InvalidArgument: not this, or not by this caller; all that is in the way is told as `faults`.
+        NotFound: an agent asks for what is not its own.
     """
-    changed = {}
+    require(caller, "sandbox.create")
+    if found := [*_limit_faults(caller, spec.limits), *_other_faults(spec, longest)]:
+        first = min(found, key=lambda one: isinstance(one, GrantMissing))
+        first.facts["faults"] = [{"argument": one.facts["argument"], "reason": one.message} for one in found]
+        raise first
+    if caller.role is Role.AGENT and (spec.background or spec.agent_id != caller.agent_id):
+        raise NotFound(f"no agent `{spec.agent_id or 'background'}`", hint="use the agent of your token")
+
+
+def _limit_faults(caller: Caller, limits: Limits) -> Iterator[ColdframeError]:
+    """Limits go down for anybody and up for owner and admin alone (A-36), and never over what a machine can hold."""
+    may_raise = caller.role in (Role.OWNER, Role.ADMIN)
+    largest, defaults = LARGEST.model_dump(), Limits().model_dump()
+    for name, wanted in limits.model_dump().items():
+        if wanted > largest[name]:
+            yield InvalidArgument(
+                f"`{name}` of {wanted:g} is over {largest[name]:g}, the largest", argument=f"limits.{name}"
+            )
+        # `cpus` 0 is no cap at all, so any value is a tightening of the default.
+        elif wanted > defaults[name] and name != "cpus" and not may_raise:
+            yield GrantMissing(
+                f"`{name}` of {wanted:g} is over the default of {defaults[name]:g}",
+                hint="ask for less, or have an owner or admin create the sandbox",
+                argument=f"limits.{name}",
+            )
+
+
+def _other_faults(spec: SandboxSpec, longest: Longest) -> Iterator[ColdframeError]:
+    if len(spec.denied_programs) > MOST_DENIED:  # bounds what looking for them by name can cost the host
+        yield InvalidArgument(
+            f"{len(spec.denied_programs)} denied programs are more than {MOST_DENIED}",
+            hint="deny them by patterns such as `python3*`, or in the rules",
+            argument="denied_programs",
+        )
+    if (spec.agent_id is None) != spec.background:
+        yield InvalidArgument(
+            "a sandbox has either an agent or a temporary background workspace",
+            hint="give `agent_id`, or `background: true`",
+            argument="agent_id",
+        )
+    if spec.on_result == "delete" and not _is_deletable(spec, longest):
+        yield InvalidArgument(
+            "a result that is deleted when it was fetched is that of a temporary workspace, and kept for a stated time",
+            hint="give `background: true`, `outputs`, `max_age_s`, and `on_timeout: terminate`",
+            argument="on_result",
+        )
     for name, most in (("idle_timeout_s", longest.idle_s), ("max_age_s", longest.age_s)):
         wanted = getattr(spec, name)
-        if most is not None and wanted is None:
-            changed[name] = most
-        elif most is not None and wanted > most:
-            raise InvalidArgument(
+        if most is not None and wanted is not None and wanted > most:
+            yield InvalidArgument(
                 f"`{name}` of {wanted:g} is over {most:g}, which the operator of this installation has set",
                 hint=f"ask for {most:g} or less",
                 argument=name,
             )
-    return spec.model_copy(update=changed) if changed else spec
 
 
-def check_denied(names: tuple[str, ...]) -> None:
-    """Bound what looking for programs by name can cost the host. What the rules deny comes on top.
-
-    Raises:
-        InvalidArgument: there are more.
-    """
-    if len(names) > MOST_DENIED:
-        raise InvalidArgument(
-            f"{len(names)} denied programs are more than {MOST_DENIED}",
-            hint="deny them by patterns such as `python3*`, or in the rules",
-            argument="denied_programs",
-        )
-
-
-def check_limits(caller: Caller, limits: Limits) -> None:
-    """Limits go down for anybody and up for owner and admin alone (A-36), and never over what a machine can hold.
-
-    Raises:
-        InvalidArgument: with the first limit that is over the largest, and the largest.
-        GrantMissing: with the first limit that is over the default, and the default.
-    """
-    for name, most in LARGEST.model_dump().items():
-        wanted = getattr(limits, name)
-        if wanted > most:
-            raise InvalidArgument(f"`{name}` of {wanted:g} is over {most:g}, the largest", argument=f"limits.{name}")
-    if caller.role in (Role.OWNER, Role.ADMIN):
-        return
-    for name, default in Limits().model_dump().items():
-        wanted = getattr(limits, name)
-        # `cpus` 0 is no cap at all, so any value is a tightening of the default.
-        if wanted > default and name != "cpus":
-            raise GrantMissing(
-                f"`{name}` of {wanted:g} is over the default of {default:g}",
-                hint="ask for less, or have an owner or admin create the sandbox",
-                argument=f"limits.{name}",
-            )
+def _is_deletable(spec: SandboxSpec, longest: Longest) -> bool:
+    is_kept_for_a_time = spec.on_timeout == "terminate" and (spec.max_age_s or longest.age_s) is not None
+    return spec.background and bool(spec.outputs) and is_kept_for_a_time
 
 
 def restricted(spec: SandboxSpec, rules: RuleSet) -> SandboxSpec:
@@ -110,11 +135,12 @@ def tightened(spec: SandboxSpec, rules: RuleSet | None) -> SandboxSpec:
 def digests_of(spec: SandboxSpec) -> list[str]:
     """What was asked for, as it is remembered with the key, and behind that as earlier versions have remembered the same.
 
-    None of them knew `denied_programs` and timers, so those are told only where there are some. Before there was a network, everybody
-    was told to have asked for `none`; so whoever asks for that now is told in other words, and is not taken for somebody
-    who asks for nothing.
+    None of them knew the fields that came later, so those are told only where something is asked for. Before there was a
+    network, everybody was told to have asked for `none`; so whoever asks for that now is told in other words, and is not
+    taken for somebody who asks for nothing.
     """
-    unsaid = {name for name in _LATER if getattr(spec, name) == SandboxSpec.model_fields[name].default}
+    fields = SandboxSpec.model_fields
+    unsaid = {name for name in fields if name not in _FIRST and getattr(spec, name) == fields[name].default}
     told = spec.model_dump(mode="json", exclude=unsaid)
     forms = [told]
     if spec.network is None or spec.network == NONE:

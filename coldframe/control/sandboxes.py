@@ -1,9 +1,8 @@
-"""Sandboxes: create, look at, and what becomes of them when a process of ours dies. What else becomes of them is asked for
-in `lifecycle.py`.
+"""Sandboxes: which there are, how each stands, and the live handle of its box.
 
-A row is written before anything is built, so that a crash leaves something to clean up by. Creation is all
-or nothing: what cannot be built leaves no row, no session, no box. The state is what the host says, checked at
-start and whenever a call finds the box gone; there is no poll. Whatever changes it goes through `move`.
+How they come to be is in `creation.py`, what becomes of them by request or timer in `lifecycle.py`, and by a crash of ours
+in `reconciliation.py`. The state is what the host says, checked at start and whenever a call finds the box gone; there is
+no poll. Whatever changes it goes through `move`.
 """
 
 import asyncio
@@ -11,7 +10,6 @@ import builtins
 import contextlib
 import itertools
 import json
-import secrets
 from collections.abc import AsyncIterator, Callable, Collection
 from datetime import datetime
 from typing import Any, Literal
@@ -26,17 +24,14 @@ from coldframe.contract.errors import (
     ColdframeError,
     GuestLost,
     HostUnreachable,
-    InvalidArgument,
     IsolationUnavailable,
     NextAction,
     NotFound,
-    PauseKindUnsupported,
     WrongState,
     next_action,
 )
 from coldframe.contract.files import ListProcesses, ListRuntimes, ProcessInfo, Runtime, TightenLimits
 from coldframe.contract.isolation import IsolationReport
-from coldframe.contract.network import NetworkAccess
 from coldframe.contract.policy import Label, Outcome, Role
 from coldframe.contract.ports import Box, Host
 from coldframe.contract.sandbox import (
@@ -49,12 +44,12 @@ from coldframe.contract.sandbox import (
     SandboxState,
     SessionInfo,
 )
+from coldframe.contract.snapshot import WorkspacePoint
 from coldframe.control.agents import Agents
-from coldframe.control.contacts import Contacts
+from coldframe.control.at_rest import AtRest
 from coldframe.control.judgement import build_context, digest_of, judge_call
-from coldframe.control.keyed_calls import KeyedCalls
 from coldframe.control.ledger import Ledger, format_time, parse_time
-from coldframe.control.networked import Networked, find_access, find_profiles
+from coldframe.control.networked import Networked, find_profiles
 from coldframe.control.rights import require
 from coldframe.control.rulebook import Rulebook
 from coldframe.control.sandbox_rows import (
@@ -65,23 +60,15 @@ from coldframe.control.sandbox_rows import (
     SET_STATE,
     degraded_of,
     fallen_walls,
-    finishing,
     sandboxes,
     state_object,
     stored_spec,
     stored_state,
     weak_points,
 )
-from coldframe.control.sandbox_specs import (
-    Longest,
-    check_denied,
-    check_limits,
-    digests_of,
-    restricted,
-    tightened,
-    timed,
-)
+from coldframe.control.sandbox_specs import tightened
 from coldframe.control.sessions import Sessions
+from coldframe.control.slots import Slots
 from coldframe.control.store import Kept, Store
 from coldframe.policy.labels import join, parse
 from coldframe.policy.rules import RuleSet
@@ -101,26 +88,23 @@ class Sandboxes:
         agents: Agents,
         sessions: Sessions,
         rulebook: Rulebook,
-        contacts: Contacts,
+        slots: Slots,
         host: Host,
         clock: Callable[[], datetime],
         issue_contract: IssueContract,
-        *,
-        longest: Longest,
     ) -> None:
         self._store = store
         self._ledger = ledger
         self._agents = agents
         self._sessions = sessions
         self._rulebook = rulebook
-        self._contacts = contacts
+        self.slots = slots
         self._host = host
         self._clock = clock
         self._issue_contract = issue_contract
-        self._longest = longest
         self._kept: Kept[SandboxInfo] = Kept(store, self._load)
         self._kept_under: RuleSet | None = None
-        self._told: dict[str, Limits] = {}
+        self.told: dict[str, Limits] = {}
         """The limits that each box holds its commands to, as far as it was told since this server began."""
         self._telling = asyncio.Lock()
         self.networked = Networked()
@@ -131,143 +115,32 @@ class Sandboxes:
         self.begun: Callable[[SandboxInfo], None] = lambda _: None
         """Told of each that runs from now on, by whichever way."""
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._keyed = KeyedCalls(store)
-        self._creating: dict[str, asyncio.Event] = {}
-        """Sandboxes that are being made under a key; set when they are there, or are not."""
 
-    async def create(self, caller: Caller, spec: SandboxSpec, *, idempotency_key: str | None = None) -> SandboxInfo:
-        """Build a box for *spec* and measure it; with a key that was used already, return what was made then.
-
-        A creation that failed gives its key back.
-
-        Raises:
-            GrantMissing: the caller may not.
-            Conflict: the key was used for something else.
-            InvalidArgument: neither or both of an agent and `background`, too many denied programs, or no such network
-                profile.
-            DeniedByRule: the rules give it no network although one was asked for.
-            IsolationUnavailable: a wall is missing on this host; nothing is left behind.
-        """
-        require(caller, "sandbox.create")
-        check_limits(caller, spec.limits)
-        check_denied(spec.denied_programs)
-        if (spec.agent_id is None) != spec.background:
-            raise InvalidArgument(
-                "a sandbox has either an agent or a temporary background workspace",
-                hint="give `agent_id`, or `background: true`",
-                argument="agent_id",
-            )
-        if caller.role is Role.AGENT and (spec.background or spec.agent_id != caller.agent_id):
-            raise NotFound(f"no agent `{spec.agent_id or 'background'}`", hint="use the agent of your token")
-        asked = digests_of(spec)
-        spec = timed(spec, self._longest)
-        if (made := await self._made_before(caller, idempotency_key, *asked)) is not None:
-            return made
-        spec = restricted(spec, self._rulebook.current)
-        if spec.agent_id is not None:
-            await self._agents.ensure(spec.agent_id, caller=caller)
-        # once more: from here to the row that holds the key nothing else runs
-        if (made := await self._made_before(caller, idempotency_key, *asked)) is not None:
-            return made
-        sandbox_id = f"sbx_{secrets.token_hex(10)}"
-        taint = Label.PUBLIC if spec.agent_id is None else self._agents.get(spec.agent_id).workspace_label
-        network = find_access(self._rulebook.current.network, caller, sandbox_id, spec, taint)
-        now, written = self._clock(), spec.model_dump_json()
-        with self._store.transaction() as connection:
-            session = self._sessions.open(sandbox_id, spec.agent_id)
-            self._kept.forget(sandbox_id)
-            starting = state_object(sandbox_id, "starting", now).model_dump_json()
-            row = (sandbox_id, spec.agent_id, session.session_id, written, starting, Label.PUBLIC.value)
-            self._store.raw.execute(INSERT, (*row, format_time(now)))
-            if network is not None:
-                self._contacts.open_network(sandbox_id, caller.role)
-            if idempotency_key is not None:
-                self._keyed.open(caller.token_id, idempotency_key, asked[0], sandbox_id, connection=connection)
-                self._creating[sandbox_id] = asyncio.Event()
-        try:
-            report = await self.build(sandbox_id, spec, session.session_id, network)
-            with self._store.transaction() as connection:
-                self.move(sandbox_id, "running", report=report)
-                self._ledger.append(
-                    "sandbox.created",
-                    sandbox_id,
-                    {
-                        "sandbox_id": sandbox_id,
-                        "agent_id": spec.agent_id,
-                        "session_id": session.session_id,
-                        "caller": caller.name,
-                        "spec": written,
-                        "degraded": list(degraded_of(report)),
-                        **({} if network is None else {"network": list(self._find(sandbox_id).network or ())}),
-                    },
-                    connection=connection,
-                )
-                info = self._find(sandbox_id)
-                self._issue_contract(info, report)
-            if network is not None:
-                self.networked.add(info)
-            self.begun(info)
-        except BaseException as error:
-            await asyncio.shield(self._undo(sandbox_id, session.session_id, spec, caller, error))
-            raise
-        finally:
-            if sandbox_id in self._creating:
-                self._creating.pop(sandbox_id).set()
-        return info
-
-    async def build(
+    def add(
         self,
         sandbox_id: str,
         spec: SandboxSpec,
         session_id: str,
-        network: NetworkAccess | None,
         *,
-        anew: bool = False,
-    ) -> IsolationReport:
-        """Have the box built, held to the limits in force now, and measured. Raises IsolationUnavailable."""
-        report = await self._host.create(sandbox_id, spec, session_id=session_id, network=network, anew=anew)
-        self._told[sandbox_id] = spec.limits
-        if spec.on_timeout == "pause" and "memory" not in report.pause_kinds:
-            raise PauseKindUnsupported(
-                "this machine cannot pause sandboxes, so none can be paused by a timer",
-                hint="ask for `on_timeout` `stop`, which keeps the files and not the processes",
-                argument="on_timeout",
-            )
-        if tightened(spec, self._rulebook.in_force) is not spec:
-            await self.hold_to_limits(sandbox_id, await self._host.box(sandbox_id))
-            report = await (await self._host.life(sandbox_id)).report()
-        return report
-
-    async def _made_before(self, caller: Caller, key: str | None, *asked: str) -> SandboxInfo | None:
-        """The sandbox that was made under *key*, or None, and then without having let anybody else run after the look."""
-        while key is not None and (known := self._keyed.find(caller.token_id, key, *asked)) is not None:
-            if known.call_id not in self._creating:
-                return self.get(caller, known.call_id)
-            await self._creating[known.call_id].wait()
-        return None
-
-    async def _undo(
-        self, sandbox_id: str, session_id: str, spec: SandboxSpec, caller: Caller, error: BaseException
+        state: Literal["starting", "queued"] = "starting",
+        message: str = "",
     ) -> None:
-        with contextlib.suppress(ColdframeError):
-            life = await self._host.life(sandbox_id)
-            await life.end()
-        with self._store.transaction() as connection:
-            self._kept.forget(sandbox_id)
-            connection.execute(sandboxes.delete().where(sandboxes.c.sandbox_id == sandbox_id))
-            self._contacts.forget_network(sandbox_id)
-            self._sessions.close(session_id)
-            self._keyed.forget(sandbox_id, connection=connection)
-            body = {
-                "sandbox_id": sandbox_id,
-                "agent_id": spec.agent_id,
-                "caller": caller.name,
-                "code": error.code if isinstance(error, ColdframeError) else type(error).__name__,
-                "message": str(error),
-            }
-            self._ledger.append("sandbox.failed", sandbox_id, body, connection=connection)
-        if spec.background:
-            await self.sweep()
+        """The row of one that is about to be built, in the transaction of whoever makes it."""
+        now, written = self._clock(), spec.model_dump_json()
+        self._kept.forget(sandbox_id)
+        begins = state_object(sandbox_id, state, now, message=message).model_dump_json()
+        row = (sandbox_id, spec.agent_id, session_id, written, begins, Label.PUBLIC.value)
+        self._store.raw.execute(INSERT, (*row, format_time(now)))
+
+    def remove(self, sandbox_id: str, *, connection: sa.Connection) -> None:
+        """As if it had never been there."""
+        self._kept.forget(sandbox_id)
+        connection.execute(sandboxes.delete().where(sandboxes.c.sandbox_id == sandbox_id))
+        self._free_slot(sandbox_id)
+
+    def _free_slot(self, sandbox_id: str) -> None:
+        """Once it is certain that it has no box: the next one that waits begins then."""
+        self._store.after(lambda _: self.slots.release(sandbox_id), lambda: None)
 
     def get(self, caller: Caller, sandbox_id: str) -> SandboxInfo:
         """Return one sandbox. An agent's token sees its own agent's only: another one is as good as not there.
@@ -287,11 +160,26 @@ class Sandboxes:
         """People see all. An agent sees its own, and not those of an earlier agent of the same id."""
         if caller.role is not Role.AGENT:
             return True
-        if info.agent_id is None or info.agent_id != caller.agent_id:
-            return False
+        return info.agent_id is not None and info.agent_id == caller.agent_id and self.has_its_agent(info)
+
+    def has_its_agent(self, info: SandboxInfo) -> bool:
+        """Whether its workspace is there: one that was made later under the id of an agent is another. True without."""
+        if info.agent_id is None:
+            return True
         with contextlib.suppress(NotFound):
             return info.created_at >= self._agents.get(info.agent_id).created_at
         return False
+
+    def require_its_agent(self, info: SandboxInfo) -> None:
+        """Raise WrongState where the workspace of its agent is another one by now, made later under the same id."""
+        if self.has_its_agent(info):
+            return
+        raise WrongState(
+            f"agent `{info.agent_id}` was deleted, and the workspace of sandbox `{info.sandbox_id}` with it",
+            hint="terminate it and create another",
+            next_actions=[next_action("sandbox.terminate", "ends it", sandbox_id=info.sandbox_id)],
+            sandbox_id=info.sandbox_id,
+        )
 
     def list(
         self,
@@ -450,14 +338,44 @@ class Sandboxes:
             await self.lose(info.sandbox_id, str(error))
             raise GuestLost(f"sandbox `{info.sandbox_id}` is lost: {error}", sandbox_id=info.sandbox_id) from error
 
+    async def files(self, info: SandboxInfo) -> Box:
+        """What reads its files, for the gate alone: its box, or where it has none the files by themselves. Nothing is
+        started.
+
+        Raises:
+            WrongState: there are none, or they are on their way.
+            And what `box` raises.
+        """
+        if info.state.state in WITH_BOX:
+            return await self.box(info, reads_only=True)
+        self.require_readable(info)
+        point = WorkspacePoint(agent_id=info.agent_id)
+        if info.agent_id is None:
+            point = WorkspacePoint(session_id=self.first_session(info.sandbox_id))
+        return AtRest(self._host.snapshots, info.sandbox_id, point)
+
+    def require_readable(self, info: SandboxInfo) -> None:
+        """Raise WrongState unless its files are there: of one that ended those of its agent are, while that lives."""
+        if info.state.state in WITH_BOX or (info.state.state == "stopped" and info.agent_id is None):
+            return
+        if info.agent_id is not None and info.state.state in ("stopped", *ENDED):
+            if self.has_its_agent(info):
+                return
+            raise WrongState(
+                f"agent `{info.agent_id}` was deleted, and the files of sandbox `{info.sandbox_id}` with it",
+                hint="look into its snapshots, or at the record",
+                sandbox_id=info.sandbox_id,
+            )
+        self.require_running(info, reads_only=True)
+
     async def hold_to_limits(self, sandbox_id: str, box: Box) -> None:
         """Return once the box holds what starts next to the limits that the rules put on its agent now."""
-        while self._find(sandbox_id).spec.limits != self._told.get(sandbox_id):
+        while self._find(sandbox_id).spec.limits != self.told.get(sandbox_id):
             async with self._telling:
                 limits = self._find(sandbox_id).spec.limits
-                if limits != self._told.get(sandbox_id):
+                if limits != self.told.get(sandbox_id):
                     await box.ask(TightenLimits(limits=limits))
-                    self._told[sandbox_id] = limits
+                    self.told[sandbox_id] = limits
 
     def require_running(self, info: SandboxInfo, *, reads_only: bool = False) -> None:
         """Raise WrongState, with what can be done, unless the sandbox runs, or is paused where that is enough."""
@@ -547,74 +465,20 @@ class Sandboxes:
 
     def with_box(self) -> builtins.list[SandboxInfo]:
         """All that have one now, whoever's."""
+        return [info for info in self.living() if info.state.state in WITH_BOX]
+
+    def living(self) -> builtins.list[SandboxInfo]:
+        """All that have not ended, whoever's."""
         rows = self._store.read(f"SELECT {FIELDS} FROM sandboxes")  # noqa: S608
-        return [info for info in map(self._info, rows) if info.state.state in WITH_BOX]
+        return [info for info in map(self._info, rows) if info.state.state not in ENDED]
 
     def note_activity(self, sandbox_id: str) -> None:
         """Something was begun or done in it that is more than a look."""
         self.active[sandbox_id] = self._clock()
 
-    async def reconcile(self) -> builtins.list[str]:
-        """After a start: the states are made what the host says; boxes that nobody knows are removed. Returns what was."""
-        boxes = {status.sandbox_id: status.state for status in await self._host.boxes()}
-        with self._store.transaction() as connection:
-            rows = connection.execute(sa.select(sandboxes)).all()
-        for row in rows:
-            state: SandboxState = json.loads(row.state)["state"]
-            if state == "starting":
-                self._settle_start(row.sandbox_id, was_running=row.report is not None)
-            elif state == "stopping":
-                self._settle_end(row.sandbox_id)
-            elif state in WITH_BOX and boxes.get(row.sandbox_id, "lost") != "lost":
-                self._settle_pause(row.sandbox_id, state, is_paused=boxes[row.sandbox_id] == "paused")
-                self.used.add(row.sandbox_id)  # nobody knows what was started in it before
-                info = self._find(row.sandbox_id)
-                if info.network is not None:
-                    self.networked.add(info)
-            elif state in WITH_BOX:
-                self.mark_lost(row.sandbox_id, "its box was not there when the server started")
-        return await self.sweep()
-
-    def _settle_start(self, sandbox_id: str, *, was_running: bool) -> None:
-        reason = "the server stopped meanwhile"
-        if was_running:
-            self.move(sandbox_id, "stopped", message=reason)
-            return
-        self.move(sandbox_id, "failed", message=reason)
-        self.close_sessions(sandbox_id)
-        with self._store.transaction() as connection:
-            self._keyed.forget(sandbox_id, connection=connection)  # it did not start: ask again
-
-    def _settle_end(self, sandbox_id: str) -> None:
-        """What is left of its box the sweep removes."""
-        is_stopped = finishing(self._find(sandbox_id).state) == "sandbox.stop"
-        self.end_in(
-            sandbox_id, "stopped" if is_stopped else "terminated", "server", reason="the server stopped meanwhile"
-        )
-
-    def _settle_pause(self, sandbox_id: str, state: SandboxState, *, is_paused: bool) -> None:
-        """The host has the last word; what it did that nobody has recorded is recorded now."""
-        if (state == "paused") is is_paused and state in ("running", "paused"):
-            return
-        with self._store.transaction() as connection:
-            if state == ("running" if is_paused else "paused"):
-                self.move(sandbox_id, "pausing" if is_paused else "resuming")
-            self.move(sandbox_id, "paused" if is_paused else "running")
-            if is_paused is (state in ("paused", "resuming")):
-                return  # so it stands in the ledger already
-            body = {
-                "sandbox_id": sandbox_id,
-                "agent_id": self._find(sandbox_id).agent_id,
-                "caller": "server",
-                "reason": "found so when the server started",
-            }
-            self._ledger.append(
-                "sandbox.paused" if is_paused else "sandbox.resumed", sandbox_id, body, connection=connection
-            )
-
     def end_in(self, sandbox_id: str, state: Literal["stopped", "terminated"], by: str, **more: Any) -> None:
         """Its box is gone: from `stopping` into that state, recorded."""
-        self._told.pop(sandbox_id, None)
+        self.told.pop(sandbox_id, None)
         with self._store.transaction() as connection:
             self.move(sandbox_id, state)
             if state == "terminated":
@@ -659,11 +523,15 @@ class Sandboxes:
             if state not in TRANSITIONS[now] and not state == now == "stopping":
                 raise WrongState(f"sandbox `{sandbox_id}` is {now}, and not {state} from there", state=now)
             self._kept.forget(sandbox_id)
-            text = state_object(sandbox_id, state, self._clock(), message=message, finish=finish).model_dump_json()
+            text = state_object(
+                sandbox_id, state, self._clock(), message=message, finish=finish, before=info.state
+            ).model_dump_json()
             if report is None:
                 self._store.raw.execute(SET_STATE, (text, sandbox_id))
             else:
                 self._store.raw.execute(SET_RUNNING, (report.model_dump_json(), text, sandbox_id))
+            if state in (*ENDED, "stopped"):
+                self._free_slot(sandbox_id)
         if state in (*ENDED, "stopped"):
             self.networked.end(sandbox_id)
             if now == "stopping" and info.network is not None:

@@ -22,8 +22,8 @@ from coldframe.control.sandbox_specs import Longest
 from coldframe.control.sandboxes import Sandboxes
 from coldframe.tools.registry import all_tools
 
-WARNING_S = 60.0
-"""How long before it acts a timer says so."""
+WARNING_S, EARLY_WARNING_S = 60.0, 600.0
+"""How long before it acts a timer says so; the early one where a command runs."""
 LONGEST_SLEEP_S = 60.0
 """The clock may be set, and nobody tells us."""
 AGAIN_S = 5.0
@@ -35,7 +35,8 @@ _log = logging.getLogger(__name__)
 
 class Due(NamedTuple):
     at: datetime
-    reason: Literal["idle", "age"]
+    reason: Literal["idle", "age", "kept"]
+    """`kept`: it has been stopped for so long."""
 
 
 Shown = TypeVar("Shown", bound=SandboxInfo)
@@ -50,17 +51,19 @@ class Timers:
         sandboxes: Sandboxes,
         clock: Callable[[], datetime],
         longest: Longest,
+        stopped_s: float | None,
         is_busy: Callable[[str], bool],
     ) -> None:
         self._ledger = ledger
         self._sandboxes = sandboxes
         self._clock = clock
         self._longest = longest
+        self._stopped_s = stopped_s
         self._is_busy = is_busy
         self.expire: Callable[[SandboxInfo, Due], Awaitable[None]] = _nothing
         self._watched: set[str] = set()
         self._extended: dict[str, datetime | None] = {}
-        self._warned: dict[str, datetime] = {}
+        self._warned: dict[str, tuple[datetime, float]] = {}
         self._broken_off: dict[str, Due] = {}
         """Acts that have failed."""
         self._wake = asyncio.Event()
@@ -68,8 +71,8 @@ class Timers:
         sandboxes.begun = self.watch
 
     def start(self) -> None:
-        """Take up those that have a box."""
-        for info in self._sandboxes.with_box():
+        """Take up those that have a box, or are kept for one."""
+        for info in self._sandboxes.living():
             self.watch(info)
         self._task = asyncio.ensure_future(self._run())
 
@@ -82,37 +85,45 @@ class Timers:
 
     def watch(self, info: SandboxInfo) -> None:
         """From now on, if it has a timer."""
-        if self._idle_s(info) is not None or self._age_s(info) is not None:
+        if self._stopped_s is not None or self._idle_s(info) is not None or self._age_s(info) is not None:
             self._watched.add(info.sandbox_id)
             self._wake.set()
 
     def due(self, info: SandboxInfo) -> Due | None:
         """When a timer acts on it next, if nothing happens until then. A paused one does nothing, which is no idleness."""
-        if info.state.state not in WITH_BOX:
-            return None
         found = []
+        if info.state.state == "stopped" and self._stopped_s is not None:
+            found.append(Due(info.state.since + timedelta(seconds=self._stopped_s), "kept"))
+        elif info.state.state not in WITH_BOX:
+            return None
         idle_s = self._idle_s(info)
         if idle_s is not None and info.state.state == "running":
             found.append(Due(self._active_at(info) + timedelta(seconds=idle_s), "idle"))
-        if (end := self._born_until(info)) is not None and not self._is_settled(info):
+        if info.state.state in WITH_BOX and (end := self._born_until(info)) and not self._is_settled(info):
             found.append(Due(end, "age"))
         if not found:
             return None
         first = min(found)
+        if first.reason == "idle" and self._is_busy(info.sandbox_id):
+            first = found[-1]  # it is not idle, so its age comes before
         extended = self._extended_until(info)
         return first if extended is None else first._replace(at=max(first.at, extended))
 
-    def is_due(self, info: SandboxInfo) -> bool:
-        """Whether a timer may act on it now: something may have happened since it was looked at."""
+    def is_due(self, info: SandboxInfo, reason: str | None) -> bool:
+        """Whether a timer may act on it now for *reason*: something may have happened since it was looked at."""
         if info.state.state in ("pausing", "stopping"):
             return True
         due = self.due(info)
-        return due is not None and due.at <= self._clock()
+        return due is not None and due.at <= self._clock() and (due.reason == "kept") is (reason == "kept")
 
     def shown(self, info: Shown) -> Shown:
         """With when a timer acts, for people."""
         due = self.due(info)
         return info if due is None else info.model_copy(update={"expires_at": due.at})
+
+    def active_at(self, info: SandboxInfo) -> datetime:
+        """When something was done in it last; of one without a box, since when it stands as it does."""
+        return self._active_at(info) if info.state.state in WITH_BOX else info.state.since
 
     def end_of_age(self, info: SandboxInfo) -> datetime | None:
         """After which it is neither started nor resumed."""
@@ -139,7 +150,7 @@ class Timers:
         self._extended[info.sandbox_id] = until
 
     async def turn(self) -> float:
-        """Warn of what is due within WARNING_S, act on what is due; how many seconds until there is something to do."""
+        """Warn of what is due soon, act on what is due; how many seconds until there is something to do."""
         wait_s = LONGEST_SLEEP_S
         for sandbox_id in tuple(self._watched):
             try:
@@ -159,10 +170,16 @@ class Timers:
             self._forget(info.sandbox_id)  # `begun` brings it back
             return LONGEST_SLEEP_S
         left_s = (due.at - self._clock()).total_seconds()
+        if due.reason == "idle" and self._is_busy(info.sandbox_id):
+            return max(left_s, AGAIN_S)
+        if left_s > EARLY_WARNING_S:
+            return left_s - EARLY_WARNING_S
         if left_s > WARNING_S:
+            if self._is_busy(info.sandbox_id):
+                self._warn(info, due, EARLY_WARNING_S)
             return left_s - WARNING_S
         if left_s > 0:
-            self._warn(info, due)
+            self._warn(info, due, WARNING_S)
             return left_s
         try:
             await self.expire(info, due)
@@ -174,20 +191,23 @@ class Timers:
             raise
         return AGAIN_S
 
-    def _warn(self, info: SandboxInfo, due: Due) -> None:
-        if self._warned.get(info.sandbox_id) == due.at:
+    def _warn(self, info: SandboxInfo, due: Due, within_s: float) -> None:
+        warning = due.at, within_s
+        if self._warned.get(info.sandbox_id) == warning:
             return
         before = self._ledger.last(info.sandbox_id, "sandbox.expiring", before=_ANY)
-        if before is None or before.body["at"] != format_time(due.at):
+        told = None if before is None else (before.body["at"], before.body.get("within_s", WARNING_S))
+        if told != (format_time(due.at), within_s):
             body = {
                 "sandbox_id": info.sandbox_id,
                 "agent_id": info.agent_id,
                 "at": format_time(due.at),
+                "within_s": round(within_s),
                 "reason": due.reason,
-                "action": info.spec.on_timeout,
+                "action": "terminate" if due.reason == "kept" else info.spec.on_timeout,
             }
             self._ledger.append("sandbox.expiring", info.sandbox_id, body)
-        self._warned[info.sandbox_id] = due.at
+        self._warned[info.sandbox_id] = warning
 
     def _forget(self, sandbox_id: str) -> None:
         self._watched.discard(sandbox_id)
@@ -199,8 +219,9 @@ class Timers:
         while True:
             self._wake.clear()
             wait_s = await self.turn()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), wait_s if self._watched else None)
+            with contextlib.suppress(TimeoutError):  # wait_for would lose a cancellation that comes with a wake
+                async with asyncio.timeout(wait_s if self._watched else None):
+                    await self._wake.wait()
 
     def _idle_s(self, info: SandboxInfo) -> float | None:
         return _least(info.spec.idle_timeout_s, self._longest.idle_s)

@@ -101,6 +101,14 @@ class Tokens:
             raise Unauthenticated("the token is not valid")
         return Caller(token_id=info.token_id, role=info.role, agent_id=info.agent_id, surface=surface)
 
+    def is_valid(self, caller: Caller) -> bool:
+        """Whether the token by which *caller* was known once would be let in now."""
+        row = self._row(f"{_SELECT} WHERE token_id = ?", caller.token_id)
+        if row is None:
+            return caller.surface == "embedded"  # has none
+        info = _info(row)
+        return info.revoked_at is None and (info.expires_at is None or info.expires_at > self._clock())
+
     def revoke(self, token_id: str, *, caller: Caller) -> TokenInfo:
         """Make a token worthless from the next request on. Idempotent.
 

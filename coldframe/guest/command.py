@@ -67,6 +67,7 @@ class Command:
         spec: dict[str, Any],
         *,
         tree: Tree,
+        become: spawn.Steps,
         nothing: int,
         transcript: Transcript,
         late: Transcript,
@@ -77,6 +78,7 @@ class Command:
         self.command_id: str = spec["command_id"]
         self.transcript = transcript
         self.tree = tree
+        self._become = become
         self.started: Started | None = None
         self.result: dict[str, Any] | None = None
         self.leftovers: list[dict[str, Any]] = []
@@ -155,6 +157,8 @@ class Command:
                     streams=streams,
                     script=script,
                     terminal=bool(terminal),
+                    become=self._become,
+                    birth=self.tree.birth,
                     fork=self.tree.fork,
                 )
             )
@@ -202,25 +206,21 @@ class Command:
         return [_bytes(word) for word in self.spec["argv"]], -1
 
     def _read_report(self) -> None:
-        """The child's words before exec: its pid inside, and why the start failed if it did. Called at their end."""
+        """What is known of the start: its pid inside, and why it failed if it did. Called at the end of its report."""
         assert self._child is not None
         if self._reported:
             return
         self._loop.forget(self._child.report)
-        try:
-            data = os.read(self._child.report, spawn.REPORT_BYTES)
-        except BlockingIOError:  # who holds it still was stopped before exec, and said nothing yet
-            data = b""
-        os.close(self._child.report)
+        report = spawn.read_report(self._child)
+        if report.ended:
+            self._child = self._child._replace(row=None)
         self._reported = True
-        for line in data.splitlines():
-            word, _, rest = line.partition(b" ")
-            if word == b"pid" and rest.isdigit():
-                self.started = Started(int(rest), now())
-            elif word == b"fail":
-                step, code, text = [*rest.decode("utf-8", "replace").split(" ", 2), "", "", ""][:3]
-                self._start_error = _start_message(self.spec, step, int(code or 0), text)
-                self._status_if_failed = 127 if int(code or 0) == errno.ENOENT else 126
+        if report.pid is not None:
+            self.started = Started(report.pid, now())
+        if report.failure is not None:
+            step, code, text = report.failure
+            self._start_error = _start_message(self.spec, step, code, text)
+            self._status_if_failed = 127 if code == errno.ENOENT else 126
         if self.started is not None:
             self.state = "running"
             self._news = self._loop.after(TOGETHER_S, self._tell)

@@ -13,7 +13,7 @@ import select
 import signal
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from coldframe.guest import manifest
@@ -28,6 +28,7 @@ from coldframe.guest.presence import Presence
 from coldframe.guest.records import Record, end_record, is_id, open_record, read_record
 from coldframe.guest.refusals import Refusals
 from coldframe.guest.shells import Entered, Shells
+from coldframe.guest.spawn import BoxUser
 from coldframe.guest.temporary import weigh_temporary
 from coldframe.guest.transcript import Transcript
 from coldframe.guest.usage import Tree
@@ -41,6 +42,8 @@ LOWERED_LIVE = ("wall_s", "cpu_s", "memory_mib", "disk_mib", "output_mib", "file
 """Limits that can be lowered for the next command of a box that runs."""
 PREPARED_ENTRIES, PREPARED_BYTES = 200, 4 << 20
 """A workspace of so much is scanned before anybody asks for a command: a few milliseconds at most."""
+END_WITHIN_S = 10.0
+"""Whoever says that the box ends has it ended by then, or it goes on."""
 KEPT_COMMANDS = 64
 """Ended commands held in memory; older ones are read back from their records."""
 
@@ -92,6 +95,8 @@ class Setting(NamedTuple):
     quota: Quota
     starts_any_program: bool
     """False for a box that has but a few: then no input of a command comes as a file that could be started."""
+    users: Mapping[str, BoxUser]
+    """By name; none for a box in which everything is the same user's."""
     refusals: Refusals | None
     """What the box was refused to reach; None for nobody who looks."""
     evidence: Callable[[], dict[str, Any]]
@@ -123,6 +128,9 @@ class Commands:
         self._entered: dict[str, Entered] = {}
         """By the command that runs in a session."""
         self._count = 0
+        self._ending: dict[str, Any] = {}
+        """How the box is about to end, if somebody has said so; taken for true until `_ends_by`."""
+        self._ends_by = 0.0
         self._nothing = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
         self._presence = Presence(setting.root)
         self._watch = TreeWatch()
@@ -208,7 +216,8 @@ class Commands:
             "pids": limits["pids"],
             "sealed_input": not self.setting.starts_any_program,
         }
-        environment = self._environment(request, command_id)
+        user = self._user(request.get("user") or "user")
+        environment = self._environment(request, command_id, user)
         root = self.setting.root
         try:
             directory = open_directory(root, request["cwd"]) if request.get("cwd") else root
@@ -250,6 +259,7 @@ class Commands:
                 self.loop,
                 spec,
                 tree=tree,
+                become=() if user is None else user.become,
                 nothing=self._nothing,
                 transcript=Transcript(self.setting.records, f"{command_id}.out"),
                 late=Transcript(self.setting.records, f"{command_id}.late"),
@@ -265,8 +275,15 @@ class Commands:
                 os.close(directory)
         return command, False
 
-    def _environment(self, request: dict[str, Any], command_id: str) -> dict[bytes, bytes]:
-        environment = dict(self.setting.environment)
+    def _user(self, name: str) -> BoxUser | None:
+        """None where there is but one. Raises Failure for one that is not in the box."""
+        users = self.setting.users
+        if name not in users and (users or name != "user"):
+            raise Failure("NOT_IN_PROFILE", f"this sandbox has no user `{name[:80]}` for commands", user=name)
+        return users.get(name)
+
+    def _environment(self, request: dict[str, Any], command_id: str, user: BoxUser | None) -> dict[bytes, bytes]:
+        environment = {**self.setting.environment, **(user.environment if user is not None else {})}
         if request.get("terminal"):
             environment[b"TERM"] = b"xterm-256color"
             environment.pop(b"NO_COLOR", None)
@@ -286,6 +303,12 @@ class Commands:
             "contacts": log.contacts(),
             "files": self._file_changes(command, before, tracked=tracked),
         }
+        if result["signal"] == signal.SIGKILL and result["ended"] == "signalled" and self.loop.time() < self._ends_by:
+            result["ended_with"] = self._ending
+            if self._ending["act"] == "terminate":
+                result.update(ended="cancelled", cancelled=True)
+            else:
+                result.update(ended="lost", exit_code=None, signal=None)
         if (entered := self._entered.pop(command.command_id, None)) is not None:
             result["shell_session"] = self.shells.leave(entered)
         try:
@@ -413,8 +436,13 @@ class Commands:
         ports = find_ports([process["pid"] for process in found])
         return [{**process, "ports": ports.get(process["pid"], [])} for process in found]
 
-    def look_at_stake(self) -> dict[str, Any]:
-        """Fields of AtStake. Whoever wants an end waits for it, so it looks at no more than it has to."""
+    def look_at_stake(self, ending: dict[str, Any] | None) -> dict[str, Any]:
+        """Fields of AtStake. Whoever wants an end waits for it, so it looks at no more than it has to.
+
+        *ending* is how the box is about to end, as EndedWith: what is killed in the next moments is killed by that. The
+        kernel does not say so: the first process of a box is there until the last other one was waited for.
+        """
+        self._ending, self._ends_by = ending or {}, self.loop.time() + END_WITHIN_S if ending else 0.0
         living = [command for command in self.held.values() if not command.settled]
         with Named(b""):
             return {

@@ -10,6 +10,7 @@ import socket
 import traceback
 from typing import Any
 
+import coldframe.guest.outputs  # noqa: F401  registers its verb
 from coldframe.guest.command import Command
 from coldframe.guest.commands import Commands, Setting, checked_id
 from coldframe.guest.files import FileWriter
@@ -154,7 +155,9 @@ class Connection:
             commands.shells.end(request["name"])
             self._send(encode({"answer": {"ok": True}}))
         elif name == "look_at_stake":
-            self._send(encode({"answer": commands.look_at_stake()}))
+            self._send(encode({"answer": commands.look_at_stake(request.get("ending"))}))
+            if request.get("ends"):
+                commands.end_box()
         elif name == "tighten_limits":
             commands.tighten_limits(request["limits"])
             self._send(encode({"answer": {"ok": True}}))

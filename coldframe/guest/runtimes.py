@@ -1,7 +1,7 @@
 """Which languages and tools a box has: looked for along PATH, asked for their version, never an error.
 
-A program is asked only where the system keeps programs. One that lies below the workspace or a
-temporary directory is reported without a version: it may be anything, and is started by commands alone.
+A program is asked only where the system keeps programs, and where nobody inside can change them. Any other one is
+reported without a version: it may be anything, and is started by commands alone.
 """
 
 import os
@@ -49,7 +49,16 @@ _VERSION = re.compile(rb"\d+(?:\.\d+)+")
 def list_runtimes(root: int, request: dict[str, Any], content: bytes) -> Answer:
     """Answer a ListRuntimes. The keeper may add `path_env`, the PATH that commands get."""
     path = request.get("path_env") or os.environ.get("PATH") or USUAL_PATH
-    return {"runtimes": find_runtimes(path, ask_version)}, b""
+    return {"runtimes": find_runtimes(path, _ask_sealed)}, b""
+
+
+def _ask_sealed(program: str, timeout_s: float) -> bytes:
+    return ask_version(program, timeout_s) if is_sealed(program) else b""
+
+
+def is_sealed(program: str) -> bool:
+    """Whether it lies where nobody inside can change it: a system of the box's own is its root's."""
+    return bool(os.statvfs(program).f_flag & os.ST_RDONLY)
 
 
 def find_runtimes(path: str, ask: AskVersion) -> list[dict[str, Any]]:

@@ -1,16 +1,17 @@
-"""Starts one command: from the keeper by fork, straight into the box.
+"""Starts one command: as a child of the keeper, straight into the box.
 
-The keeper has joined the box's namespaces, holds no right and is filtered, so a fork of it *is* a
+The keeper has joined the box's namespaces, holds no right and is filtered, so a child of it *is* a
 process of the box: there is nothing to enter and no helper inside that the payload could kill, stop or
-imitate. Between fork and exec the child is not dumpable, so no neighbour can trace it or read its memory.
+imitate. Until exec the child is not dumpable, so no neighbour can trace it or read its memory.
 
-The child reports over a pipe that closes on exec: its process id inside the box, and only if the start
-fails, which step failed and why. A start that fails is a result (126, 127), not an error.
+The child holds a pipe that closes on exec. How far it came, its process id inside the box and, if the start fails,
+which step failed and why, stands in its row then (`rows.py`); a forked one says it over the pipe. A start that fails is a
+result (126, 127), not an error.
 
-Between fork and exec each page that is touched is copied, in the keeper too: measured, 2 to 4 µs a page. So a child
-does nothing but a row of calls, made ready before the fork with all their arguments; what is the same for all
-commands is the keeper's own state (`settle_signals`); what would be looked up by the first call of a function is looked
-up before any child is there (`settle_calls`); and the keeper sleeps until the child has become the program
+A child does nothing but a row of calls, made ready before with all their arguments; what is the same for all
+commands is the keeper's own state (`settle_signals`). Where it has to be forked, each page that is touched until exec is
+copied, in the keeper too: measured, 2 to 4 µs a page. So what would be looked up by the first call of a function is
+looked up before any child is there (`settle_calls`), and the keeper sleeps until the child has become the program
 (`await_exec`): after that a page costs a quarter.
 """
 
@@ -23,7 +24,10 @@ import signal
 import struct
 import termios
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from coldframe.guest import rows
+from coldframe.guest.rows import Attempt, Call, Row
 
 PIPE_PACKET_BYTES = 4096
 """Smallest pipe: one write at a time and per stream, which makes the order of writes observable."""
@@ -36,17 +40,24 @@ SHELL = "/bin/bash"
 SHELL_ARGUMENT_BYTES = 100_000
 """Linux caps one argument at 128 KiB; longer text goes to the shell as a script on a descriptor."""
 
-_PAST_ALL_FILES = 1 << 20
+NOT_FOUND = "command not found"
+
+_LAST_FILE = 0xFFFF_FFFF
 _execve = os.execve  # a child that looks it up in its module touches five pages more
 _TIOCSPTLCK = 0x40045431
 _TIOCGPTPEER = 0x5441
 
 
-Step = tuple[Callable[..., object], tuple[Any, ...]]
-"""What a child calls before it is the program, and with what. It raises if that fails."""
-Steps = tuple[Step, ...]
-Attempt = tuple[bytes, list[bytes], dict[bytes, bytes]]
-"""What may be the program, its arguments, its environment."""
+Steps = tuple[Callable[[], object], ...]
+"""What a child calls before it is the program; each raises if that fails. Only what is a `Call` can be in a row."""
+
+
+class BoxUser(NamedTuple):
+    """Whom a command can be started as, in a box that has more than one user."""
+
+    become: Steps
+    environment: dict[bytes, bytes]
+    """What is another's than that of all commands."""
 
 
 class Output(NamedTuple):
@@ -64,6 +75,19 @@ class Child(NamedTuple):
     """Read end of the start report; never blocks. Its end means that exec succeeded or the child died."""
     told: bool
     """Whether that end was reached already."""
+    row: Row | None
+    """None for one that was forked."""
+
+
+class Report(NamedTuple):
+    """What is known of a start."""
+
+    pid: int | None
+    """Inside the box."""
+    failure: tuple[str, int, str] | None
+    """Which step failed, with the number of the error and its words."""
+    ended: bool
+    """Whether nothing more can be told: it is the program, or gone."""
 
 
 def settle_signals() -> None:
@@ -85,7 +109,7 @@ def _note_nothing(_: int, __: object) -> None:
 
 def settle_calls() -> None:
     """In the zygote, once: have the C library find what only children call. Each of them would search for it again."""
-    os.closerange(_PAST_ALL_FILES, _PAST_ALL_FILES + 1)
+    rows.can_start()
     with contextlib.suppress(FileNotFoundError):
         os.execve(b"", (b"-",), {})
 
@@ -161,8 +185,14 @@ class Start(NamedTuple):
     streams: tuple[int, int, int]
     script: int
     terminal: bool
+    become: Steps
+    """The last that it does, to be the user that it is to be."""
+    birth: Callable[[], tuple[int, Steps] | None]
+    """The group that the child can be born in, if it can, and what it has to do with no descriptor closed yet: filter,
+    groups, limits, mark.
+    """
     fork: Callable[[], tuple[int, Steps]]
-    """As os.fork, and what the child has to do with no descriptor closed yet: groups, limits, mark."""
+    """As os.fork, and the same for such a child."""
 
 
 def find_programs(program: bytes, environment: dict[bytes, bytes]) -> list[bytes]:
@@ -182,10 +212,11 @@ def find_programs(program: bytes, environment: dict[bytes, bytes]) -> list[bytes
 
 
 def start(order: Start) -> Child:
-    """Fork and exec.
+    """A child on its way to be the program.
 
     Raises:
         OSError: no process could be made (the box is at its process limit).
+        ValueError: there is a NUL in an argument.
     """
     sources = order.streams if order.script < 0 else (*order.streams, order.script)
     report, theirs = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -196,21 +227,46 @@ def start(order: Start) -> Child:
                 lifted[file] = fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, 16)
         lifted_end = lifted.get(theirs, theirs)
         steps = _steps(order, [lifted.get(file, file) for file in sources], lifted_end)
-        attempts = [(program, order.arguments, order.environment) for program in order.programs]
-        pid, joining = order.fork()
-        if pid == 0:
-            _become(joining, steps, attempts, lifted_end)
-    except OSError:
+        attempts = [Attempt(program, order.arguments, order.environment) for program in order.programs]
+        pid, pidfd, row = _give_birth(order, steps, attempts) or _fork(order, steps, attempts, lifted_end)
+    except BaseException:
         os.close(report)
         raise
     finally:
         for file in (theirs, *lifted.values()):
             os.close(file)
-    told = await_exec(report)
+    return Child(pid, pidfd, report, await_exec(report), row)
+
+
+def _give_birth(
+    order: Start, steps: tuple[tuple[str, Steps], ...], attempts: list[Attempt]
+) -> tuple[int, int, Row] | None:
+    """Its number, its descriptor, and what it is at; None if it has to be forked."""
+    place = order.birth() if rows.can_start() else None
+    if place is None:
+        return None
+    group, joining = place
+    whole = (("limits", joining), *steps)
+    if not all(isinstance(act, Call) for _, acts in whole for act in acts):
+        return None
+    row = Row([(name, [act for act in acts if isinstance(act, Call)]) for name, acts in whole], attempts)
     try:
-        return Child(pid, os.pidfd_open(pid), report, told)
+        return (*row.start(group), row)
+    except OSError as error:
+        if error.errno not in rows.UNAVAILABLE:
+            raise
+        return None
+
+
+def _fork(
+    order: Start, steps: tuple[tuple[str, Steps], ...], attempts: list[Attempt], report: int
+) -> tuple[int, int, None]:
+    pid, joining = order.fork()
+    if pid == 0:
+        _become(joining, steps, attempts, report)
+    try:
+        return pid, os.pidfd_open(pid), None
     except OSError:  # no descriptor left: what cannot be watched may not run
-        os.close(report)
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         raise
@@ -223,25 +279,58 @@ def await_exec(report: int) -> bool:
     return bool(end.poll(EXEC_WAIT_S * 1000))
 
 
+def read_report(child: Child) -> Report:
+    """What it has told; its report is closed."""
+    try:
+        said = os.read(child.report, REPORT_BYTES)
+        ended = True
+    except BlockingIOError:  # who holds it still was stopped before exec
+        said, ended = b"", False
+    os.close(child.report)
+    if child.row is None:
+        return _heard(said, ended=ended)
+    pid, failed, number = child.row.progress()
+    if failed is None:
+        return Report(pid, None, ended)
+    reason = NOT_FOUND if (failed, number) == ("exec", errno.ENOENT) else os.strerror(number)
+    return Report(pid, (failed, number, reason), ended)
+
+
+def _heard(said: bytes, *, ended: bool) -> Report:
+    """In the words of a child that was forked."""
+    pid, failure = None, None
+    for line in said.splitlines():
+        word, _, rest = line.partition(b" ")
+        if word == b"pid" and rest.isdigit():
+            pid = int(rest)
+        elif word == b"fail":
+            step, code, text = [*rest.decode("utf-8", "replace").split(" ", 2), "", "", ""][:3]
+            failure = step, int(code or 0), text
+    return Report(pid, failure, ended)
+
+
 def _steps(order: Start, sources: list[int], report: int) -> tuple[tuple[str, Steps], ...]:
     """What a child does once it has joined its tree, by what it is called if it fails. `sources` are its files in order."""
-    streams: list[Step] = [(os.dup2, (source, number)) for number, source in enumerate(sources)]
-    streams += [(os.closerange, (len(sources), report)), (os.closerange, (report + 1, _PAST_ALL_FILES))]
+    streams = [Call("dup3", source, number, 0) for number, source in enumerate(sources)]
+    if report > len(sources):
+        streams.append(Call("close_range", len(sources), report - 1, 0))
+    streams.append(Call("close_range", report + 1, _LAST_FILE, 0))
     if order.terminal:
-        streams.append((fcntl.ioctl, (0, termios.TIOCSCTTY, 0)))
-    return ("session", ((os.setsid, ()), (os.fchdir, (order.directory,)))), ("streams", tuple(streams))
+        streams.append(Call("ioctl", 0, termios.TIOCSCTTY, 0))
+    session = ("session", (Call("setsid"), Call("fchdir", order.directory)))
+    return session, ("streams", tuple(streams)), ("user", order.become)
 
 
 def _become(joining: Steps, steps: tuple[tuple[str, Steps], ...], attempts: list[Attempt], report: int) -> None:
-    """The child's side. Never returns."""
+    """The side of a child that was forked. Never returns."""
     name = "limits"
     try:
-        for act, given in joining:
-            act(*given)
+        for act in joining:
+            act()
         for step, row in steps:
             name = step
-            for act, given in row:
-                act(*given)
+            for act in row:
+                act()
         os.write(report, b"pid %d\n" % os.getpid())
         name = "exec"
         _exec(attempts)
@@ -270,4 +359,4 @@ def _exec(attempts: list[Attempt]) -> None:
         except OSError as error:
             if error.errno not in (errno.ENOENT, errno.ENOTDIR) and obstacle is None:
                 obstacle = error
-    raise obstacle or FileNotFoundError(errno.ENOENT, "command not found")
+    raise obstacle or FileNotFoundError(errno.ENOENT, NOT_FOUND)

@@ -28,6 +28,11 @@ class Usage(NamedTuple):
 class Tree(Protocol):
     """All processes of one command, however they were forked."""
 
+    def birth(self) -> tuple[int, Steps] | None:
+        """The group that a child can be born in, and what it does there before exec to be held to its limits; None if it has
+        to be forked.
+        """
+
     def fork(self) -> tuple[int, Steps]:
         """As os.fork: the child's id, and 0 in the child; with it what makes the child part of the tree and holds it to its
         limits. It takes these steps, and then execs or ends. Raises OSError.

@@ -11,26 +11,19 @@ the box's user namespace, which allows no other below it, that keeps the keeper 
 """
 
 import ctypes
-import errno
 import os
 import signal
-import struct
 
-UNAVAILABLE = frozenset({errno.ENOSYS, errno.EINVAL, errno.E2BIG, errno.EPERM, errno.EACCES, errno.EOPNOTSUPP})
-"""What clone3 answers where it cannot do this: kernels before 5.7, filters around us, a group that is not ours."""
+from coldframe.guest.rows import CLONE_ARGS, CLONE_INTO_CGROUP, UNAVAILABLE
+
 _SYS_CLONE3 = 435
 """On every architecture."""
-_CLONE_INTO_CGROUP = 0x2_0000_0000
-
-
 KEEPER_NAME = "cf-keeper"
 """What the kernel calls a keeper from when it has a session of its own, and its forks until they exec. `strays.py` asks."""
 MAX_ORDER_BYTES = 65536
 """Of the message with which the machine orders a keeper from the zygote."""
 
 
-_CLONE_ARGS = struct.Struct("=11Q")
-"""Flags, three addresses, exit signal, five that are of no use here, and the control group."""
 _python = ctypes.pythonapi
 _call = ctypes.PyDLL(None, use_errno=True).syscall  # not CDLL: nothing may let go of the interpreter's lock in between
 _call.restype = ctypes.c_long
@@ -44,10 +37,10 @@ def fork_into(group: int, *, goes_on: bool = False) -> int:
     `group` is the open directory of a version 2 group. Raises OSError; its errno is in `UNAVAILABLE` where there is
     no such fork.
     """
-    arguments = _CLONE_ARGS.pack(_CLONE_INTO_CGROUP, 0, 0, 0, signal.SIGCHLD, 0, 0, 0, 0, 0, group)
+    arguments = CLONE_ARGS.pack(CLONE_INTO_CGROUP, 0, 0, 0, signal.SIGCHLD, 0, 0, 0, 0, 0, group)
     if goes_on:
         _python.PyOS_BeforeFork()
-    pid: int = _call(_SYS_CLONE3, arguments, _CLONE_ARGS.size)
+    pid: int = _call(_SYS_CLONE3, arguments, CLONE_ARGS.size)
     if goes_on:
         (_python.PyOS_AfterFork_Parent if pid else _python.PyOS_AfterFork_Child)()
     if pid < 0:
@@ -60,18 +53,18 @@ class Births:
     """Forks for one box, into groups as long as that is found possible."""
 
     def __init__(self, *, possible: bool) -> None:
-        self._possible = possible
+        self.possible = possible
 
     def fork(self, birthplace: int, *, goes_on: bool = False) -> tuple[int, bool]:
         """As os.fork, and whether the child was born in the group behind `birthplace` (-1 for none). Raises OSError.
 
         A child that is not said to go on as Python must exec or end soon.
         """
-        if birthplace >= 0 and self._possible:
+        if birthplace >= 0 and self.possible:
             try:
                 return fork_into(birthplace, goes_on=goes_on), True
             except OSError as error:
                 if error.errno not in UNAVAILABLE:
                     raise
-                self._possible = False
+                self.possible = False
         return os.fork(), False

@@ -63,7 +63,7 @@ class KeeperBox:
                 hint="stop it and start it again",
                 sandbox_id=self.sandbox_id,
             ) from error
-        return _parsed(answer_model(type(request)), value, body)
+        return parse_answer(answer_model(type(request)), value, body)
 
     async def write(self, request: WriteFile, content: AsyncIterable[bytes]) -> WriteAnswer:
         fields = request.model_dump(mode="json", exclude={"content"})
@@ -72,7 +72,7 @@ class KeeperBox:
             await _send_chunks(connection, content)
             await connection.send({"op": "commit"})
             head, body = await connection.receive()
-        return _parsed(WriteAnswer, head.get("answer"), body)
+        return parse_answer(WriteAnswer, head.get("answer"), body)
 
     async def evidence(self) -> dict[str, Any]:
         """What the keeper reads inside, for the isolation report."""
@@ -80,12 +80,16 @@ class KeeperBox:
 
     async def contacts(self) -> list[Contact]:
         value, _ = await self._link.request({"op": "contacts"})
-        return [_parsed(Contact, item, b"") for item in value.get("contacts", [])]
+        return [parse_answer(Contact, item, b"") for item in value.get("contacts", [])]
 
     async def end(self) -> None:
         """Ask the keeper to kill its box; returns at once."""
         async with self._link.connection() as connection:
             await connection.send({"op": "end"})
+
+    async def connect(self) -> None:
+        """Ahead of the first command, which would wait for it."""
+        await self._link.open_ahead()
 
     def close(self) -> None:
         self._link.close()
@@ -109,7 +113,7 @@ def answer_model(request: type[Request[A]]) -> type[A]:
     raise TypeError(f"{request.__name__} names no answer")
 
 
-def _parsed(model: type[A], value: object, body: bytes) -> A:
+def parse_answer(model: type[A], value: object, body: bytes) -> A:
     """A keeper's word, checked field by field: it comes from the edge of a hostile place."""
     try:
         if isinstance(value, dict) and "content" in model.model_fields:
@@ -123,9 +127,9 @@ def parse_event(head: dict[str, Any], body: bytes) -> CommandEvent:
     """One frame of a command's life, checked."""
     kind = head.get("event")
     if kind == "output":
-        return _parsed(OutputChunk, {**head, "data": body}, b"")
+        return parse_answer(OutputChunk, {**head, "data": body}, b"")
     if kind == "started":
-        return _parsed(Started, head, b"")
+        return parse_answer(Started, head, b"")
     if kind == "ended":
-        return Ended(result=_parsed(CommandResult, head.get("result"), b""))
+        return Ended(result=parse_answer(CommandResult, head.get("result"), b""))
     raise GuestLost("the keeper of this sandbox gave a malformed answer")

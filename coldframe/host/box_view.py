@@ -61,7 +61,7 @@ def look(init: int, keeper: int, evidence: Mapping[str, Any]) -> View:
         # one descriptor for all, so that a pid used again cannot answer for the box
         proc = os.open(f"/proc/{init}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            first = (Seen("the first process", _fields(_read(proc, "status")), None, True),)
+            first = (Seen("the first process", fields_of(_read(proc, "status")), None, True),)
             with contextlib.suppress(OSError):
                 mountinfo = _read(proc, "mountinfo")
             tables = openings.network_tables(lambda name: _read(proc, f"net/{name}"))
@@ -77,7 +77,7 @@ def look(init: int, keeper: int, evidence: Mapping[str, Any]) -> View:
         source = "told by the keeper"
         statuses = evidence.get("processes")
         told = statuses if isinstance(statuses, Mapping) else {}
-        processes = (*first, *(Seen(str(pid), _fields(str(text)), None, False) for pid, text in told.items()))
+        processes = (*first, *(Seen(str(pid), fields_of(str(text)), None, False) for pid, text in told.items()))
         whole = bool(told)
         inodes = evidence.get("namespaces")
         if not namespaces and isinstance(inodes, Mapping):
@@ -125,7 +125,7 @@ def _processes_of(init_proc: int) -> Iterator[Seen]:
         for name in os.listdir(inside):
             if name.isdecimal():
                 with contextlib.suppress(OSError):
-                    status = _fields(_read(inside, f"{name}/status"))
+                    status = fields_of(_read(inside, f"{name}/status"))
                     if not status.get("State", "").startswith(("Z", "X")):
                         yield Seen(f"{name} of the box", status, _namespaces_of(inside, f"{name}/"), True)
     finally:
@@ -135,7 +135,7 @@ def _processes_of(init_proc: int) -> Iterator[Seen]:
 def _keeper(pid: int) -> Seen | None:
     try:
         with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
-            return Seen("the keeper", _fields(file.read()), None, True)
+            return Seen("the keeper", fields_of(file.read()), None, True)
     except OSError:
         return None
 
@@ -144,7 +144,7 @@ def _is_dumpable(pid: int) -> bool | None:
     """The kernel gives the files below /proc/PID to root if it is not dumpable (the directory itself never)."""
     with contextlib.suppress(OSError):
         with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
-            uid = _fields(file.read()).get("Uid", "").split()[1:2]
+            uid = fields_of(file.read()).get("Uid", "").split()[1:2]
         return bool(uid) and os.stat(f"/proc/{pid}/status").st_uid == int(uid[0])
     return None
 
@@ -163,5 +163,5 @@ def _read(directory: int, name: str) -> str:
         return file.read()
 
 
-def _fields(status: str) -> dict[str, str]:
+def fields_of(status: str) -> dict[str, str]:
     return {key: value.strip() for key, found, value in (line.partition(":") for line in status.splitlines()) if found}

@@ -14,6 +14,7 @@ import errno
 import fcntl
 import os
 import signal
+import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NoReturn
@@ -30,7 +31,7 @@ NAMESPACES = {
 """Name under /proc/PID/ns -> CLONE_NEW* flag, in the order in which a join takes them."""
 
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_BIND, MS_REC = 1, 2, 4, 8, 32, 4096, 16384
-MS_PRIVATE = 1 << 18
+MS_PRIVATE, MS_SLAVE = 1 << 18, 1 << 19
 _MNT_DETACH = 2
 
 MASKED_PROC_FILES = (
@@ -87,26 +88,16 @@ def _step(step: str) -> Iterator[None]:
         raise ConfineError(step, error.strerror or str(error)) from error
 
 
-def ready_prctl(step: str, option: int, second: int = 0, third: int = 0) -> Callable[[], int]:
-    """A call made ready, for who has no time to make it so: a child that is to be a program."""
+def prctl(step: str, option: int, second: int = 0, third: int = 0) -> int:
     given = (
         *(ctypes.c_int(option), ctypes.c_ulong(second), ctypes.c_ulong(third)),
         ctypes.c_ulong(0),
         ctypes.c_ulong(0),
     )
-    call = _libc.prctl
-
-    def do() -> int:
-        result = int(call(*given))
-        if result < 0:
-            _fail(step)
-        return result
-
-    return do
-
-
-def prctl(step: str, option: int, second: int = 0, third: int = 0) -> int:
-    return ready_prctl(step, option, second, third)()
+    result = int(_libc.prctl(*given))
+    if result < 0:
+        _fail(step)
+    return result
 
 
 def setns(descriptor: int, kind: str) -> None:
@@ -158,9 +149,11 @@ def drop_all_capabilities() -> None:
     drop_held_capabilities()
 
 
-def drop_bounding_set() -> None:
-    """No program that is started from here on gains a capability. Takes CAP_SETPCAP."""
+def drop_bounding_set(*, but: int = 0) -> None:
+    """No program that is started from here on gains a capability, `but` those of this mask. Takes CAP_SETPCAP."""
     for capability in range(64):
+        if but >> capability & 1:
+            continue
         try:
             prctl(f"drop capability {capability}", _PR_CAPBSET_DROP, capability)
         except ConfineError:
@@ -172,11 +165,30 @@ def drop_bounding_set() -> None:
 def drop_held_capabilities() -> None:
     """Empty the ambient, permitted, effective and inheritable sets."""
     prctl("clear the ambient capabilities", _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
-    header = ctypes.create_string_buffer(
-        _CAPABILITY_VERSION_3.to_bytes(4, "little") + bytes(4)
-    )  # pid 0: this thread; both machines with a filter table are little-endian
-    if _libc.capset(header, ctypes.create_string_buffer(24)) != 0:
+    set_held_capabilities(permitted=0, effective=0)
+
+
+def keep_capabilities(permitted: int, *, bounding: int, effective: int) -> None:
+    """Drop all but those of these masks; `bounding` is for what is started from here on. None is inheritable or ambient."""
+    drop_bounding_set(but=bounding)
+    prctl("clear the ambient capabilities", _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
+    set_held_capabilities(permitted=permitted, effective=effective)
+
+
+def set_held_capabilities(*, permitted: int, effective: int) -> None:
+    header, sets = capability_sets(permitted=permitted, effective=effective)
+    if _libc.capset(header, sets) != 0:
         _fail("drop the capabilities")
+
+
+Buffer = ctypes.Array[ctypes.c_char]
+
+
+def capability_sets(*, permitted: int, effective: int) -> tuple[Buffer, Buffer]:
+    """What capset takes, for this thread: a header and the sets. Both machines with a filter table are little-endian."""
+    header = _CAPABILITY_VERSION_3.to_bytes(4, "little") + bytes(4)
+    words = [word >> shift & 0xFFFF_FFFF for shift in (0, 32) for word in (effective, permitted, 0)]
+    return ctypes.create_string_buffer(header), ctypes.create_string_buffer(struct.pack("<6I", *words))
 
 
 def set_no_new_privs() -> None:

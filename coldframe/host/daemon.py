@@ -12,6 +12,7 @@ import os
 import socket
 import struct
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from coldframe.contract.errors import ColdframeError, Internal, InvalidArgument
@@ -21,6 +22,7 @@ from coldframe.contract.policy import Label
 from coldframe.contract.sandbox import SandboxSpec
 from coldframe.guest.frames import MALFORMED, PREFIX, BadFrame, decode_head, encode, lengths
 from coldframe.host.confine import ConfineError
+from coldframe.host.daemon_snapshots import DaemonSnapshots, Pieces
 from coldframe.host.link import DAEMON_SOCKET_NAME
 from coldframe.host.machine import Machine
 from coldframe.host.ways_out import BROKER_UID
@@ -32,8 +34,9 @@ MOST_BODY_BYTES = 64 * 1024 * 1024
 _log = logging.getLogger(__name__)
 
 Answer = dict[str, Any]
-Verb = Callable[[dict[str, Any], bytes], Awaitable[Answer | IsolationReport]]
-"""A report goes as the body of its frame, in its own JSON: the largest answer, and the one that a creation waits for."""
+Verb = Callable[[dict[str, Any], bytes], Awaitable[Answer | IsolationReport | bytes]]
+"""A report goes as the body of its frame, in its own JSON: the largest answer, and the one that a creation waits for.
+Bytes are the frame itself."""
 
 
 class Daemon:
@@ -58,9 +61,12 @@ class Daemon:
             "withdraw_credential": self._withdraw_credential,
             "answer": self._answer_question,
             "network_records": self._network_records,
+            "forget_stored": self._forget_stored,
             "forget_network_records": self._forget_network_records,
             "ping": self._ping,
         }
+        self._snapshots = DaemonSnapshots(machine.snapshots)
+        self._verbs.update(self._snapshots.verbs())
 
     async def serve_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One request at a time until the client leaves."""
@@ -78,6 +84,15 @@ class Daemon:
                 elif head.get("verb") == "network_events":
                     await self._network_events(reader, writer)
                     return
+                elif head.get("verb") == "ask_at_rest":
+                    writer.write(await self._guarded(self._ask_at_rest, head, body))
+                elif head.get("verb") == "export":
+                    await self._export(head, writer)
+                elif head.get("verb") == "take_in":
+                    pieces = Pieces(reader)
+                    writer.write(await self._guarded(partial(self._take_in, pieces), head, body))
+                    await writer.drain()
+                    await pieces.drop_rest()
                 elif head.get("verb") == "append_history":
                     await self._append_history(head, body, writer)
                 else:
@@ -104,6 +119,8 @@ class Daemon:
         failure: ColdframeError
         try:
             answer = await verb(head, body)
+            if isinstance(answer, bytes):
+                return answer
             if isinstance(answer, IsolationReport):
                 return encode({"answer": {}}, answer.model_dump_json().encode())
             return encode({"answer": answer})
@@ -196,6 +213,11 @@ class Daemon:
         )
         return page.model_dump(mode="json")
 
+    async def _forget_stored(self, head: dict[str, Any], _: bytes) -> Answer:
+        names = head["command_ids"]
+        await self._machine.forget_stored(head["sandbox_id"], None if names is None else [str(name) for name in names])
+        return {}
+
     async def _forget_network_records(self, head: dict[str, Any], _: bytes) -> Answer:
         await self._machine.forget_network_records(head["sandbox_id"])
         return {}
@@ -249,6 +271,19 @@ class Daemon:
         finally:
             if file is not None:
                 os.close(file)
+
+    async def _ask_at_rest(self, head: dict[str, Any], _: bytes) -> bytes:
+        return await self._snapshots.ask(head)
+
+    async def _take_in(self, pieces: Pieces, head: dict[str, Any], _: bytes) -> Answer:
+        return await self._snapshots.take_in(head, pieces)
+
+    async def _export(self, head: dict[str, Any], writer: asyncio.StreamWriter) -> None:
+        async def exported(head: dict[str, Any], _: bytes) -> bytes:
+            await self._snapshots.export(head, writer)
+            return b""
+
+        writer.write(await self._guarded(exported, head, b""))
 
     async def _stored(self, head: dict[str, Any], writer: asyncio.StreamWriter) -> None:
         """Frames of events, then an empty answer."""

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import NamedTuple
 
-from coldframe.contract.errors import ColdframeError
+from coldframe.contract.errors import ColdframeError, WrongState, next_action
 from coldframe.host.box import KeeperBox
 from coldframe.host.cgroups import BoxGroups
 from coldframe.host.confine import ConfineError
@@ -71,7 +71,15 @@ class Endings:
             return_when=asyncio.FIRST_COMPLETED,
         )
         if ending.whole.done():
-            await ending.whole
+            try:
+                await ending.whole
+            except TimeoutError as error:
+                raise WrongState(
+                    f"sandbox `{sandbox_id}` was killed and is not gone yet: {error}",
+                    hint="look whether the file system of its workspace answers; then end it once more",
+                    next_actions=[next_action("sandbox.terminate", "looks again", sandbox_id=sandbox_id)],
+                    sandbox_id=sandbox_id,
+                ) from error
 
     async def _end(
         self, sandbox_id: str, mark: KeeperMark, dead: "asyncio.Future[None]", *, removes_workspace: bool

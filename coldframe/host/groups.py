@@ -25,6 +25,9 @@ MOST_READY = 4
 """Groups of commands that ended, kept for the next ones; each holds up to seven descriptors."""
 MOST_LEFT_BYTES = 1 << 20
 """Memory that a group may still be charged for when it is used again: the kernel's own, by its batches per core."""
+LEAST_ROOM_BYTES = 32 << 20
+"""What a box has to have left for a start that must not meet the end of its memory, or a quarter of all if that is more:
+far above what is used up between the look and the program."""
 
 _SMALL_BYTES = 4096
 _ENTRIES = {"unified": "cgroup.procs"}
@@ -44,6 +47,14 @@ class GroupUsage(NamedTuple):
     """None, all three, where nothing counts it."""
 
 
+class _Memory(NamedTuple):
+    """Of the whole box: open files, and names in the second."""
+
+    used: int
+    parts: int
+    of_files: tuple[bytes, ...]
+
+
 class Groups:
     """Hands out a group for each command of a box."""
 
@@ -54,6 +65,19 @@ class Groups:
         self._unused: CommandGroup | None = None
         self._unremoved: list[CommandGroup] = []
         self._count = 0
+        self._memory = _open_memory(descriptors)
+
+    def has_room(self, limit_bytes: int) -> bool:
+        """Whether the box is far from its limit of memory, what is kept of files aside, which makes room at need. True where
+        nothing counts it."""
+        if self._memory is None:
+            return True
+        most = limit_bytes - max(limit_bytes // 4, LEAST_ROOM_BYTES)
+        used = int(os.pread(self._memory.used, _SMALL_BYTES, 0))
+        if used > most:
+            parts = os.pread(self._memory.parts, 1 << 16, 0)
+            used -= sum(_field(parts, name) for name in self._memory.of_files)
+        return used <= most
 
     def take(self) -> "CommandGroup":
         """One with nobody in it and nothing counted. Raises OSError."""
@@ -310,6 +334,17 @@ class CommandGroup:
             os.write(descriptor, data)
         finally:
             os.close(descriptor)
+
+
+def _open_memory(descriptors: GroupDescriptors) -> _Memory | None:
+    groups, flags = dict(descriptors.per_command), os.O_RDONLY | os.O_CLOEXEC
+    for hierarchy, used, prefix in (("memory", "memory.usage_in_bytes", b"total_"), ("unified", "memory.current", b"")):
+        if hierarchy in groups:
+            with contextlib.suppress(FileNotFoundError):
+                counter = os.open(used, flags, dir_fd=groups[hierarchy])
+                of_files = (prefix + b"active_file", prefix + b"inactive_file")
+                return _Memory(counter, os.open("memory.stat", flags, dir_fd=groups[hierarchy]), of_files)
+    return None
 
 
 def _open_entry(hierarchy: str, group: int) -> int:

@@ -29,8 +29,8 @@ from coldframe.host import confine, seccomp
 from coldframe.host.birth import Births
 from coldframe.host.claims import Claims
 from coldframe.host.egress import arrivals, capture
-from coldframe.host.isolation import denials, namespaces, programs
-from coldframe.host.limits import GroupDescriptors
+from coldframe.host.isolation import denials, namespaces, own_system, programs
+from coldframe.host.limits import SPARE_PROCESSES, GroupDescriptors
 from coldframe.host.outfit import Outfit, unpack
 from coldframe.host.quota import DiskQuota
 from coldframe.host.tree import Trees
@@ -50,6 +50,8 @@ class Order(NamedTuple):
     records: str
     settings: str | None
     """Directory that the box has as its /etc; None for one that is put together (see settings.py)."""
+    system: dict[str, Any] | None
+    """Fields of a `System` of its own; None for that of the host."""
     tools: dict[str, str]
     limits: dict[str, Any]
     tells_all: bool
@@ -155,6 +157,12 @@ def _build(
     order: Order, files: dict[str, int], answer: socket.socket
 ) -> tuple[main.Setting, arrivals.Arrivals | None, "partial[dict[str, Any]]"]:
     records = os.open(order.records, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    system, users, layer = None, None, None
+    if order.system is not None:  # by processes of the sandbox's user, so before there is a secret in this one
+        system = own_system.System(**order.system)
+        layer = own_system.mount_system(system, order.workspace, (order.uid, order.gid))
+        most = None if "attach_only:pids" in files else order.limits["pids"] + SPARE_PROCESSES
+        users = own_system.make_users(system.first, (order.uid, order.gid), most_processes=most)
     outfit = unpack(files["outfit"]) if "outfit" in files else Outfit({}, {}, {}, "")
     if os.getuid() == 0:
         os.setgroups([])
@@ -167,7 +175,9 @@ def _build(
         tools=order.tools if order.runtimes is None else {name: order.tools[name] for name in order.runtimes},
         memory_mib=order.limits["memory_mib"],
         tools_only=order.runtimes is not None,
-        settings=order.settings,
+        settings=order.settings if system is None else None,
+        root=None if system is None else system.place,
+        users=users,
         mark=order.mark,
         files=outfit.files,
         covers=outfit.covers,
@@ -189,6 +199,8 @@ def _build(
     changes_programs = order.runtimes is not None or bool(order.denied)
 
     def while_privileged() -> None:
+        if system is not None:
+            own_system.settle_inside()
         namespaces.finish_mounts()
         _await_word(answer)  # that the first process is in its groups: it may start others now
         mounted = programs.mount_points() if order.runtimes is not None else {}
@@ -205,10 +217,15 @@ def _build(
         else:
             caught.append(capture.capture_traffic(order.captured_ports, own_ip=namespaces.NAMESERVER))
 
+    if system is not None:
+        own_system.trust_no_modules()
     confine.join_namespaces(built.init, while_privileged=while_privileged)
     if not changes_programs:
         namespaces.let_go(built, program)
-    confine.drop_all_capabilities()
+    if system is None:
+        confine.drop_all_capabilities()
+    else:
+        confine.keep_capabilities(own_system.HELD_BY_KEEPER, bounding=own_system.HELD, effective=own_system.TO_BECOME)
     confine.set_no_new_privs()
     births = groups is not None and any(name == "unified" for name, _ in groups.per_command)
     seccomp.load_filter(seccomp.build_filter("keeper") if births else program)
@@ -225,6 +242,7 @@ def _build(
         program=_filter_of_commands(order, births=births),
         births=Births(possible=births),
         claims=claims,
+        layer=layer,
     )
     if not changes_programs:
         namespaces.await_first()
@@ -246,6 +264,7 @@ def _build(
         seal=trees.seal,
         quota=trees.quota,
         starts_any_program=order.runtimes is None,
+        users={} if system is None else own_system.users_inside(),
         refusals=seen,
         evidence=evidence,
     )

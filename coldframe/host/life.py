@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from coldframe.contract.command import Contact
+from coldframe.contract.command import Contact, EndedWith
 from coldframe.contract.errors import PauseKindUnsupported, WrongState
 from coldframe.contract.files import AtStake, LookAtStake
 from coldframe.contract.isolation import IsolationReport
@@ -37,6 +37,8 @@ class KeeperLife:
         self._groups = groups
         self._end = end
         self._captured = captured
+        self.turn = asyncio.Lock()
+        """Of whoever holds it still or lets it go on."""
 
     def measure(self, evidence: dict[str, Any]) -> IsolationReport:
         """Blocking; from any thread."""
@@ -49,6 +51,7 @@ class KeeperLife:
             groups=self._groups,
             runtimes=self.mark.runtimes,
             denied=self.mark.denied,
+            template=self.mark.template,
             captured=self._captured(),
         )
 
@@ -60,6 +63,10 @@ class KeeperLife:
         return await self.box.contacts()
 
     async def pause(self) -> None:
+        async with self.turn:
+            await self._pause()
+
+    async def _pause(self) -> None:
         if not self._groups.can_freeze:
             raise PauseKindUnsupported(
                 "this machine has no control group for sandboxes that can be frozen",
@@ -75,10 +82,11 @@ class KeeperLife:
             ) from error
 
     async def resume(self) -> None:
-        self._groups.thaw()
+        async with self.turn:
+            self._groups.thaw()
 
-    async def at_stake(self) -> AtStake:
-        return await self.box.ask(LookAtStake())
+    async def at_stake(self, ending: EndedWith | None = None, *, ends: bool = False) -> AtStake:
+        return await self.box.ask(LookAtStake(ending=ending, ends=ends))
 
     async def end(self, *, keep_workspace: bool = False) -> None:
         await self._end(self.box.sandbox_id, keep_workspace=keep_workspace)

@@ -18,12 +18,13 @@ RLIMIT_NPROC is exact: the kernel counts it per user namespace. RLIMIT_AS is not
 reservations, which break node, Go and sanitizers, and says nothing about a tree.
 """
 
+import ctypes
 import os
 import resource
 from collections.abc import Iterable, Mapping, Set
 from typing import NamedTuple
 
-from coldframe.guest.spawn import Steps
+from coldframe.guest.rows import Call
 
 MARK_BASE = 1 << 50
 """RLIMIT_RTTIME in µs: 35 years, so the limit itself never bites."""
@@ -36,7 +37,13 @@ RLIMITS = {
 }
 PlannedLimit = tuple[int, tuple[int, int]]
 """Kind, and its soft and hard limit: as setrlimit takes them."""
+SPARE_PROCESSES = 8
+"""Where RLIMIT_NPROC limits a box the first process, the keeper and helpers count too: one user, one user namespace."""
 _RLIMIT_RTTIME = 15
+_ITSELF = ctypes.c_char(b"0")
+"""In the files of a group: whoever writes it."""
+_Pair = ctypes.c_uint64 * 2
+"""A struct rlimit64: soft and hard."""
 _READ_BYTES = 1 << 16
 
 
@@ -70,14 +77,18 @@ def plan_mark(number: int) -> PlannedLimit:
     return _RLIMIT_RTTIME, (MARK_BASE + number, MARK_BASE + number)
 
 
-def group_steps(procs: Iterable[int]) -> Steps:
+def group_steps(procs: Iterable[int]) -> tuple[Call, ...]:
     """For a child, before exec: into the groups behind these open files."""
-    return tuple((os.write, (descriptor, b"0")) for descriptor in procs)
+    return tuple(Call("write", descriptor, ctypes.addressof(_ITSELF), 1, kept=_ITSELF) for descriptor in procs)
 
 
-def rlimit_steps(planned: Iterable[PlannedLimit]) -> Steps:
+def rlimit_steps(planned: Iterable[PlannedLimit]) -> tuple[Call, ...]:
     """For a child, before exec: be held to these, with all that it will start."""
-    return tuple((resource.setrlimit, limit) for limit in planned)
+    steps = []
+    for kind, values in planned:
+        pair = _Pair(*(value % (1 << 64) for value in values))  # no limit is -1 in Python
+        steps.append(Call("prlimit64", 0, kind, ctypes.addressof(pair), 0, kept=pair))
+    return tuple(steps)
 
 
 class MarkedProcesses(NamedTuple):
@@ -156,6 +167,12 @@ def read_file(proc: int, name: str) -> bytes | None:
         return None
     finally:
         os.close(file)
+
+
+def stat_fields(proc: int, pid: int) -> list[bytes] | None:
+    """Fields of /proc/PID/stat from the state on; the name before it may hold anything. None if it is gone."""
+    text = read_file(proc, f"{pid}/stat")
+    return text.rpartition(b")")[2].split() if text else None
 
 
 def read_all(descriptor: int) -> bytes:

@@ -8,6 +8,7 @@ counts on every wait, which was a tenth of what a command costs the server.
 """
 
 import asyncio
+import contextlib
 import json
 import os
 import socket
@@ -274,6 +275,15 @@ class Link:
         if not isinstance(value, dict):
             raise GuestLost("the keeper of this sandbox gave a malformed answer")
         return value, content
+
+    async def open_ahead(self) -> None:
+        """Have a connection for the next request, which is told if there can be none."""
+        with contextlib.suppress(GuestLost, OSError):
+            connection = await self._open()
+            if self._closed:
+                connection.close()
+            else:
+                self._idle.append(connection)
 
     def close(self) -> None:
         self._closed = True

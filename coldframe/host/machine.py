@@ -12,6 +12,7 @@ On disk, below the data directory:
     settings/NAME/           what boxes have as /etc (see settings.py)
     boxes/SANDBOX/           marks of a live box (see marks.py) and the records of its commands
     host/lineage/            whom sandboxes reached (see ways_out.py)
+    layers/, history/        of workspaces that have snapshots (see stacks.py)
 """
 
 import asyncio
@@ -19,7 +20,8 @@ import contextlib
 import os
 import secrets
 import socket
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+import stat
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -32,6 +34,7 @@ from coldframe.contract.network import NetworkAccess, NetworkAnswer, NetworkNews
 from coldframe.contract.policy import Label, Role
 from coldframe.contract.ports import Box, BoxLife, BoxStatus
 from coldframe.contract.sandbox import SandboxSpec
+from coldframe.contract.snapshot import WorkspacePoint
 from coldframe.host import report, trials
 from coldframe.host.box import KeeperBox
 from coldframe.host.builder import Builder
@@ -39,6 +42,7 @@ from coldframe.host.cgroups import BoxGroups, Controllers, detect_controllers, r
 from coldframe.host.confine import ConfineError
 from coldframe.host.egress.arrivals import Arrivals
 from coldframe.host.endings import Endings
+from coldframe.host.layers.store import LayerStore
 from coldframe.host.life import KeeperLife
 from coldframe.host.link import SOCKET_NAME
 from coldframe.host.marks import ENDING, GRAVE, HANDOVER_NAME, KeeperMark, Marks
@@ -47,16 +51,21 @@ from coldframe.host.outfit import Outfit, pack
 from coldframe.host.processes import process_start
 from coldframe.host.removal import remove_directory, remove_tree, try_removal
 from coldframe.host.settings import HostSettings
-from coldframe.host.stored_commands import read_stored
+from coldframe.host.snapshots import MachineSnapshots, Occupant
+from coldframe.host.stillness import StillBox, go_on, is_held
+from coldframe.host.stored_commands import read_stored, remove_stored
 from coldframe.host.strays import kill_strays, mark_of
+from coldframe.host.templates.systems import Prepared, Systems
 from coldframe.host.ways_out import BROKER_UID, WaysOut
-from coldframe.host.workspaces import HISTORY, PARTS, Workspaces
+from coldframe.host.workspaces import PARTS, Workspaces
 
 
 @dataclass
 class _Build:
     """A box that is being built."""
 
+    owner: str
+    """Agent or session whose workspace it is built on."""
     over: asyncio.Event = field(default_factory=asyncio.Event)
     is_wanted: bool = True
 
@@ -68,6 +77,23 @@ class _Settled(NamedTuple):
     measured: IsolationReport | None = None
     failure: OSError | None = None
     """That kept its mark from being written."""
+
+
+class _Occupied:
+    """Implements Boxes for the snapshots of a machine."""
+
+    def __init__(self, machine: "Machine") -> None:
+        self._machine = machine
+
+    def on(self, workspace: WorkspacePoint) -> list[Occupant]:
+        return self._machine.occupants(workspace)
+
+    def alone_on(self, workspace: WorkspacePoint) -> contextlib.AbstractAsyncContextManager[None]:
+        return self._machine.alone_on(workspace)
+
+
+def _workspace_of(agent_id: str | None, session_id: str) -> WorkspacePoint:
+    return WorkspacePoint(session_id=session_id) if agent_id is None else WorkspacePoint(agent_id=agent_id)
 
 
 class Machine:
@@ -98,6 +124,9 @@ class Machine:
         """What each sweep that goes on must let alone: all that was being built since it was asked for."""
         self._builds: dict[str, _Build] = {}
         self._deleting: set[str] = set()
+        self._background: set[asyncio.Future[None]] = set()
+        self._steps: dict[str, asyncio.Event] = {}
+        """By agent or session: what is done to a workspace alone. Nobody builds on it until that is over."""
         for name in ("", "host", "workspace", "background", "boxes", "settings"):
             path = os.path.join(self._data, name)
             os.makedirs(path, mode=0o711, exist_ok=True)
@@ -118,8 +147,18 @@ class Machine:
             broker_uid=broker_uid,
             others=[] if server_uid is None else [server_uid],
         )
+        self.systems = Systems(self._data, lambda: self.layers)
+        self.workspaces.taken_users = self.systems.users
         self._endings = Endings(self._marks, self.workspaces, self._groups_of)
         self._endings.finish_former()
+        self.snapshots = MachineSnapshots(self.workspaces, _Occupied(self))
+        for name, mark in self._marks.all():
+            go_on(self.still_box(name, mark))  # of a machine that was killed while it took a snapshot
+
+    @property
+    def layers(self) -> LayerStore:
+        """Opened when it is first needed: a machine without snapshots has none. May block; raises Conflict."""
+        return self.workspaces.stacks.store
 
     def _check_traversable(self) -> None:
         """bubblewrap resolves paths as the sandbox user, so each folder above must let it pass."""
@@ -149,14 +188,22 @@ class Machine:
     async def create_workspace(self, agent_id: str) -> None:
         await asyncio.to_thread(self.workspaces.make, self.workspaces.of_agent(agent_id))
 
-    async def _make_workspace(self, path: str, spec: SandboxSpec) -> None:
+    async def _make_workspace(self, path: str, spec: SandboxSpec, *, anew: bool) -> None:
         """Whole, even if the caller leaves meanwhile; a temporary one goes again then."""
-        if self.workspaces.is_whole(path):
+        begins = spec.snapshot is not None and not anew
+        if not begins and self.workspaces.is_whole(path):
             return
         parts = () if spec.background else PARTS
 
         def make() -> None:
-            self.workspaces.make(path, parts=parts, disk_mib=spec.limits.disk_mib, in_use=in_use)
+            self.workspaces.make(
+                path,
+                parts=parts,
+                disk_mib=spec.limits.disk_mib,
+                in_use=in_use,
+                snapshot_id=spec.snapshot,
+                begins=begins,
+            )
 
         def in_use() -> bool:
             return any(mark.owner == spec.agent_id and mark.alive() for _, mark in self._marks.all())
@@ -175,6 +222,8 @@ class Machine:
     async def delete_workspace(self, agent_id: str) -> None:
         path = self.workspaces.of_agent(agent_id)
         await self._endings.finish(agent_id)
+        if agent_id in self._steps:
+            raise WrongState("something is done to the workspace", hint="ask again in a moment")
         if agent_id in self._building:
             raise WrongState("a sandbox is being built on the workspace", hint="terminate it first")
         for mark_id, mark in self._marks.all():
@@ -183,14 +232,48 @@ class Machine:
         self._deleting.add(agent_id)
         try:
             await asyncio.to_thread(self.workspaces.remove, path)
+            await asyncio.to_thread(self.systems.remove, os.path.relpath(path, self._data))
         finally:
             self._deleting.discard(agent_id)
 
     async def append_history(self, owner: str, session_id: str | None, lines: bytes) -> None:
-        if self.workspaces.have_disks:
+        if self.workspaces.have_disks or (session_id or owner) in self._steps or owner in self._steps:
             await asyncio.to_thread(self.workspaces.append_history, owner, session_id, lines)
         else:
             self.workspaces.append_history(owner, session_id, lines)
+
+    @contextlib.asynccontextmanager
+    async def alone_on(self, workspace: WorkspacePoint) -> AsyncIterator[None]:
+        """Within, no box is built on a workspace, none is just being ended, and nobody else is alone on it."""
+        owner = workspace.agent_id or workspace.session_id or ""
+        while (step := self._steps.get(owner)) is not None:
+            await step.wait()
+        if owner in self._deleting:
+            raise WrongState("the workspace is being deleted", hint="ask again when it is gone")
+        over = self._steps[owner] = asyncio.Event()
+        try:
+            while building := [build for build in self._builds.values() if build.owner == owner]:
+                await building[0].over.wait()
+            await self._endings.finish(workspace.agent_id)
+            yield
+        finally:
+            del self._steps[owner]
+            over.set()
+
+    def occupants(self, workspace: WorkspacePoint) -> list[Occupant]:
+        """The boxes that live on a workspace."""
+        found = []
+        for name, mark in self._marks.all():
+            if _workspace_of(mark.owner, mark.session_id) == workspace and (mark.alive() or mark.runs()):
+                life = self._life(name) if mark.alive() and name not in self._endings else None
+                found.append(Occupant(self.still_box(name, mark), life))
+        return found
+
+    def _later(self, work: Coroutine[None, None, None]) -> None:
+        """Something that nobody waits for, but `close`."""
+        task = asyncio.ensure_future(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
 
     # -- boxes ---------------------------------------------------------------------------------
 
@@ -204,13 +287,18 @@ class Machine:
         anew: bool = False,
     ) -> IsolationReport:
         report.refuse_unoffered(spec.isolation, spec.requires)
+        owner = spec.agent_id or session_id
+        if self.snapshots.settling:
+            await self.snapshots.settle(_workspace_of(spec.agent_id, session_id))
+        while (step := self._steps.get(owner)) is not None:
+            await step.wait()
         if sandbox_id in self._builds:
             raise WrongState(f"the box `{sandbox_id}` is being built already")
         if spec.agent_id in self._deleting:
             raise WrongState("the workspace is being deleted", hint="ask again when it is gone")
-        build = self._builds[sandbox_id] = _Build()
+        build = self._builds[sandbox_id] = _Build(owner)
         try:
-            with self._held(sandbox_id, spec.agent_id or session_id):
+            with self._held(sandbox_id, owner):
                 if anew:
                     await self._finish_end(sandbox_id)
                 return await self._create(sandbox_id, spec, session_id, network, anew=anew)
@@ -256,8 +344,8 @@ class Machine:
             raise InvalidArgument("a sandbox needs an agent, or `background`")
         else:
             workspace = self.workspaces.of_agent(spec.agent_id)
-        await self._make_workspace(workspace, spec)
-        owner = os.stat(workspace)
+        await self._make_workspace(workspace, spec, anew=anew)
+        owner = self._owner_of(workspace)
         directory = self._marks.directory(sandbox_id)
         try:
             os.mkdir(directory, 0o711)
@@ -267,9 +355,7 @@ class Machine:
             await self._endings.end_unmarked(sandbox_id)  # of a machine that was killed while it built
             await asyncio.to_thread(self._groups_of(sandbox_id, None).remove)
         try:
-            building = partial(
-                self._build, sandbox_id, spec, session_id, workspace, (owner.st_uid, owner.st_gid), network
-            )
+            building = partial(self._build, sandbox_id, spec, session_id, workspace, owner, network)
             if network is None:
                 measured = await building()
             else:
@@ -312,13 +398,14 @@ class Machine:
             "uid": owner[0],
             "gid": owner[1],
             "workspace": workspace,
-            "history": os.path.join(workspace, HISTORY),
+            "history": self.workspaces.history_of(workspace),
             "records": records,
             "tools": offered_tools(),
             "limits": spec.limits.model_dump(mode="json"),
             "tells_all": not self._root,
             "memory_enforced": "memory" in self._controllers.controls,
             "captured_ports": None if network is None else self._ways_out.ports(),
+            "system": None,
             "runtimes": None if spec.runtimes is None else list(spec.runtimes),
             "libraries": await asyncio.to_thread(libraries_of, spec.runtimes) if spec.runtimes else [],
             **(await asyncio.to_thread(denied_here, spec.denied_programs) if spec.denied_programs else NOTHING_DENIED),
@@ -334,7 +421,15 @@ class Machine:
                 opened.callback(os.close, more[-1][1])
                 handover = opened.enter_context(self._listen(directory, HANDOVER_NAME, None, socket.SOCK_SEQPACKET))
                 more.append(("handover", handover.fileno()))
-            settling = partial(self._settle, sandbox_id, spec, session_id, owner[0], ends_here=network is None)
+            system = await self._prepare_system(workspace, spec, owner, directory)
+            if system is not None:
+                more.append(("system", system.held))
+                opened.callback(os.close, system.held)
+                order["system"] = system.system._asdict()
+            template = None if system is None else system.digest
+            settling = partial(
+                self._settle, sandbox_id, spec, session_id, owner[0], template, ends_here=network is None
+            )
             answer, settled = await self._builder.build(order, listener, spec.limits, more=more, then=settling)
         if network is not None:
             arrivals: Arrivals = answer["arrivals"]
@@ -356,8 +451,67 @@ class Machine:
         self._lives[sandbox_id] = life
         return measured
 
+    def _owner_of(self, workspace: str) -> tuple[int, int]:
+        """The sandbox user of a workspace. What was done to its directory inside, so that it could not be entered or is
+        another's, is undone.
+        """
+        status = os.stat(workspace)
+        owner = status.st_uid, status.st_gid
+        known = self.systems.user_of(os.path.relpath(workspace, self._data)) or owner if self._root else owner
+        if owner != known:
+            os.chown(workspace, *known)
+        if status.st_mode & stat.S_IRWXU != stat.S_IRWXU:
+            os.chmod(workspace, stat.S_IMODE(status.st_mode) | stat.S_IRWXU)
+        return known
+
+    async def _prepare_system(
+        self, workspace: str, spec: SandboxSpec, owner: tuple[int, int], directory: str
+    ) -> Prepared | None:
+        """Of a sandbox that has one of its own. Raises IsolationUnavailable, WrongState."""
+        if spec.template == "host":
+            return None
+        if spec.denied_programs:
+            raise IsolationUnavailable(
+                "programs cannot be denied in a system that its root may change",
+                hint="leave `template` out, or have the rules deny no programs to this agent",
+                property="denied_programs",
+                reason="root of the sandbox could install them anew",
+                remedy="leave `template` out",
+            )
+        if self.workspaces.has_disk(workspace):
+            raise IsolationUnavailable(
+                "a system of its own is not kept on the disk of a workspace yet, so that its limit would not hold",
+                hint="set `workspace_disk` to `directory`, or leave `template` out",
+                property="limit:disk",
+                reason="the workspace has a disk of its own",
+                remedy="set `workspace_disk` to `directory`",
+            )
+        if spec.runtimes is not None:
+            raise IsolationUnavailable(
+                "a system that its root may change cannot be restricted to a few programs",
+                hint="leave `template` out, or have the rules restrict this agent to no `runtimes`",
+                property="programs",
+                reason="root of the sandbox could install others",
+                remedy="leave `template` out",
+            )
+        if spec.agent_id is not None:
+            await self._endings.finish(spec.agent_id)  # a box that has just ended may still hold it
+        place = os.path.join(directory, "system")
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(place, 0o700)
+        name = os.path.relpath(workspace, self._data)
+        return await asyncio.to_thread(self.systems.prepare, name, spec.template, owner, place)
+
     def _settle(
-        self, sandbox_id: str, spec: SandboxSpec, session_id: str, uid: int, answer: dict[str, Any], *, ends_here: bool
+        self,
+        sandbox_id: str,
+        spec: SandboxSpec,
+        session_id: str,
+        uid: int,
+        template: str | None,
+        answer: dict[str, Any],
+        *,
+        ends_here: bool,
     ) -> "_Settled":
         """What there is to be done of a box that stands, but for one with a way out. Blocking; on the builder's thread."""
         mark = KeeperMark(
@@ -374,6 +528,7 @@ class Machine:
             runtimes=None if spec.runtimes is None else list(spec.runtimes),
             denied=list(spec.denied_programs),
             settings=answer["settings"],
+            template=template,
         )
         if not ends_here:
             return _Settled(mark)
@@ -465,13 +620,28 @@ class Machine:
         ]
 
     def _state_of(self, sandbox_id: str, mark: KeeperMark) -> Literal["running", "paused", "lost"]:
-        """As the kernel has it: whoever paused a box may be gone."""
+        """As the kernel has it: whoever paused a box may be gone. One that a snapshot holds still runs."""
         if not mark.serves():
             return "lost"
-        return "paused" if self._groups_of(sandbox_id, mark).is_frozen() else "running"
+        if not self._groups_of(sandbox_id, mark).is_frozen():
+            return "running"
+        return "running" if is_held(self.still_box(sandbox_id, mark)) else "paused"
+
+    def still_box(self, sandbox_id: str, mark: KeeperMark) -> StillBox:
+        return StillBox(sandbox_id, self._marks.directory(sandbox_id), mark, self._groups_of(sandbox_id, mark))
 
     async def stored(self, sandbox_id: str, command_id: str, *, after_seq: int = -1) -> AsyncIterator[CommandEvent]:
         return read_stored(os.path.join(self._marks.directory(sandbox_id), "records"), command_id, after_seq=after_seq)
+
+    async def forget_stored(self, sandbox_id: str, command_ids: Sequence[str] | None = None) -> None:
+        directory = self._marks.directory(sandbox_id)
+        if command_ids is not None:
+            await asyncio.to_thread(remove_stored, os.path.join(directory, "records"), command_ids)
+            return
+        await self._endings.finish_of(sandbox_id)
+        if self._marks.is_there(sandbox_id) or sandbox_id in self._building:
+            raise WrongState(f"sandbox `{sandbox_id}` has a box", hint="terminate it first")
+        await asyncio.to_thread(remove_directory, directory)
 
     async def end_box(self, sandbox_id: str, *, keep_workspace: bool = False) -> None:
         """End a box, if there is one or will be in a moment; returns as `Endings.end` says."""
@@ -482,10 +652,16 @@ class Machine:
         life = self._lives.pop(sandbox_id, None)
         if life is not None:
             life.box.close()
+        mark = self._marks.read(sandbox_id)
         try:
             await self._endings.end(sandbox_id, keep_workspace=keep_workspace)
         finally:
             await self._ways_out.shut(sandbox_id)
+        if mark is not None and mark.template is not None and mark.owner is None and not keep_workspace:
+            workspace = os.path.relpath(self.workspaces.of_session(mark.session_id), self._data)
+            await asyncio.to_thread(try_removal, f"the system of {workspace}", partial(self.systems.remove, workspace))
+        if mark is not None and mark.owner is not None and self.snapshots.settling:
+            self._later(self.snapshots.settle(_workspace_of(mark.owner, mark.session_id)))
 
     async def sweep(self, *, keep_boxes: set[str], keep_sessions: set[str]) -> list[str]:
         spared = self._building  # whoever asks knew nothing of what is built from now on, so it is added meanwhile
@@ -497,6 +673,8 @@ class Machine:
 
     async def _sweep(self, keep_boxes: set[str], keep_sessions: set[str], spared: set[str]) -> list[str]:
         removed = []
+        if self.workspaces.stacks.any():
+            await asyncio.to_thread(lambda: self.layers)
         await self._endings.finish()
         for name in self._marks.half_ended():
             half = self._marks.read(name, ENDING)
@@ -530,7 +708,12 @@ class Machine:
         for name in self.workspaces.strays(keep_sessions=keep_sessions | spared):
             if await asyncio.to_thread(try_removal, name, partial(self.workspaces.remove_stray, name)):
                 removed.append(name)
+        for name in self.systems.strays():
+            if await asyncio.to_thread(try_removal, f"the system of {name}", partial(self.systems.remove, name)):
+                removed.append(f"system of {name}")
         await asyncio.to_thread(self.workspaces.mount_all)
+        if self.workspaces.stacks.any():
+            self.snapshots.keep_up()
         if len(self._sweeps) == 1:
             self._builder.ahead.drop_names()
         for name, mark in self._marks.all():
@@ -624,11 +807,16 @@ class Machine:
             for sandbox_id in list(self._lives):
                 await self.end_box(sandbox_id)
         await self._endings.finish()
+        if self._background:
+            await asyncio.wait(self._background)
+        await self.snapshots.close()
         await self._ways_out.close()
         for life in self._lives.values():
             life.box.close()
         self._lives.clear()
         await asyncio.to_thread(self._builder.close)
         self._settings.close()
+        await asyncio.to_thread(self.workspaces.stacks.unmount_idle)
+        self.workspaces.stacks.close()
         if not any(mark.alive() for _, mark in self._marks.all()):
             remove_groups(self._controllers, self.installation, keep=set())

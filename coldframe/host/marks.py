@@ -46,6 +46,8 @@ class KeeperMark:
     """Programs by name that are covered in it, whether or not there are any of these."""
     settings: str | None = None
     """Directory that it has as its /etc; None if that was put together for it alone."""
+    template: str | None = None
+    """Digest of the template of its own system; None for that of the host."""
     network: dict[str, Any] | None = None
     """Of a box with a way out what is needed to serve it again (see ways_out.py)."""
 

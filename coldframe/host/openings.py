@@ -52,6 +52,8 @@ def _source(target: str, filesystem: str, device: str) -> MountSource:
     """Told by place and file system: the place in a host's file system is no evidence of what lies there."""
     if filesystem == "tmpfs" and device == denials.DEVICE:
         return "mask"
+    if target == "/" and filesystem == "overlay":
+        return "layer"
     if target == HOME:
         return "workspace"
     if target == f"{HOME}/.exec_history":

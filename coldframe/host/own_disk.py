@@ -10,7 +10,7 @@ Standard library only: it is used in the keeper too.
 import os
 from typing import Any, NamedTuple
 
-from coldframe.host.quota import ENTRY_BYTES, DiskQuota, Usage
+from coldframe.host.quota import ENTRY_BYTES, DiskQuota, Layer, Usage
 
 _NEARLY = 16
 """Blocks: a file system with no more than these free has told somebody that it is full."""
@@ -43,11 +43,15 @@ def read_disk(workspace: int) -> OwnDisk:
 
 
 def is_own_disk(mountinfo: str, place: str) -> bool:
-    """Whether the top of a file system is mounted at *place*, by the table of mounts of a process that sees it."""
+    """Whether the top of a file system is mounted at *place*, by the table of mounts of a process that sees it.
+
+    One that is put together of layers lies on the host's, and is none of its own.
+    """
     top = False
-    for fields in map(str.split, mountinfo.splitlines()):
+    for line in mountinfo.splitlines():
+        fields = line.split()
         if len(fields) > 4 and fields[4] == place:
-            top = fields[3] == "/"  # the last one covers the others
+            top = fields[3] == "/" and " - overlay " not in line  # the last one covers the others
     return top
 
 
@@ -115,12 +119,15 @@ class OwnDiskQuota(DiskQuota):
         return None if disk.capacity > self.limit_bytes else disk
 
 
-def quota_of(workspace: int, proc: int, limit_bytes: int, *, place: str) -> DiskQuota:
-    """The quota of a workspace. `workspace` is a descriptor of it, `proc` one of the box's own /proc."""
+def quota_of(workspace: int, proc: int, limit_bytes: int, *, place: str, layer: Layer | None = None) -> DiskQuota:
+    """The quota of a workspace, and of the box's own `layer`, which no workspace with a disk has.
+
+    `workspace` is a descriptor of it, `proc` one of the box's own /proc.
+    """
     try:
         mountinfo = os.open("1/mountinfo", os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc)
         with open(mountinfo, encoding="utf-8", errors="replace") as source:
             own = is_own_disk(source.read(), place)
     except OSError:
         own = False
-    return (OwnDiskQuota if own else DiskQuota)(workspace, proc, limit_bytes)
+    return (OwnDiskQuota if own else DiskQuota)(workspace, proc, limit_bytes, layer=layer)

@@ -5,8 +5,9 @@ falls could have carried the workspace over its limit the tree is walked and add
 writing causes walks, never a verdict. A neighbour's freeing in the same moment hides a fall, so the tree is walked
 without any reason as well, now and then while commands run (SURE_S). The walk also finds files that were deleted and are still held
 open by a process of the box. It is bounded: what it cannot see to the end (MOST_ENTRIES, MOST_DEPTH, a directory
-closed to its owner) is estimated from all falls since the keeper began, so that nothing is hidden from it; the price
-is that a neighbour's writing counts then.
+closed to its owner) is estimated from all falls since the last walk that saw everything, so that nothing is hidden from it; the
+price is that a neighbour's writing counts then. For processes that cannot be looked at (an agent for keys is such a one) it is
+how much less is free than at that walk, of which a neighbour's freeing hides some.
 
 What counts: the blocks that are allocated, each file once whatever its names, and ENTRY_BYTES for every file and
 directory, so that a flood of empty files ends as well. A sparse file counts for what it holds.
@@ -23,7 +24,10 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
+
+from coldframe.host.limits import stat_fields
 
 ENTRY_BYTES = 1024
 """What one file, directory or link counts for beside its blocks."""
@@ -33,6 +37,8 @@ MOST_DEPTH = 200
 """Each level holds a descriptor while it is walked."""
 MOST_OPEN_FILES = 20_000
 """Descriptors of the box's processes that are looked at for deleted files."""
+FIRST_PROCESS = "1"
+"""Of a box: closed to everybody, and with no file of a workspace."""
 REST_FACTOR = 10
 """Between two walks that nobody waits for: this many times what the last one took, so a tenth of the time at most."""
 SURE_S = 1.0
@@ -55,7 +61,20 @@ class Usage(NamedTuple):
 
     used: int
     whole: bool
-    """Whether it saw everything."""
+    """Whether it saw all files that have a name."""
+    closed: bool = False
+    """Whether some processes, or open files, were not looked at, which may hold files without a name."""
+
+
+class Layer(NamedTuple):
+    """The private layer of a box with a system of its own, which counts with the workspace."""
+
+    files: int
+    """A descriptor of what it has written."""
+    device: int
+    """Which the box sees its files on."""
+    lift: Callable[[], AbstractContextManager[None]]
+    """Within, everything of the box can be looked at, whichever of its users it belongs to."""
 
 
 class DiskQuota:
@@ -67,6 +86,7 @@ class DiskQuota:
         proc: int,
         limit_bytes: int,
         *,
+        layer: Layer | None = None,
         most_entries: int = MOST_ENTRIES,
         clock: Callable[[], float] = time.monotonic,
         free: Callable[[int], Free] | None = None,
@@ -79,6 +99,7 @@ class DiskQuota:
         self.walks = 0
         self._root = root
         self._proc = proc
+        self._layer = layer
         self._most_entries = most_entries
         self._clock = clock
         self._free = free or free_of
@@ -87,8 +108,11 @@ class DiskQuota:
         """Since the last walk."""
         self._granted = 0
         """By `refuses` since the last walk: counted for itself, since what others free can hide the fall."""
-        self._fallen_in_all = 0
-        self._first_used = 0
+        self._sure_used = 0
+        """At the last walk that saw everything, or the first of all."""
+        self._sure_free: Free | None = None
+        self._fallen_since = 0
+        """Since that one."""
         self._highest = 0
         self._next_walk = 0.0
         self._next_sure_walk = 0.0
@@ -136,15 +160,19 @@ class DiskQuota:
         if self._last_free is not None:
             fallen = self._last_free.fallen_to(free)
             self._fallen += fallen
-            self._fallen_in_all += fallen
+            self._fallen_since += fallen
         self._last_free = free
 
     def _walk(self) -> None:
         began = self._clock()
         found = self._measured()
-        if self.used is None:
-            self._first_used = found.used
-        used = found.used if found.whole else max(found.used, self._first_used + self._fallen_in_all)
+        used = found.used
+        if self.used is None or (found.whole and not found.closed):
+            self._sure_used, self._sure_free, self._fallen_since = used, self._last_free, 0
+        elif not found.whole:
+            used = max(used, self._sure_used + self._fallen_since)
+        elif self._sure_free is not None and self._last_free is not None:
+            used = max(used, self._sure_used + self._sure_free.fallen_to(self._last_free))
         self.used, self._fallen, self._granted = used, 0, 0
         self.walks += 1
         if used <= self.limit_bytes:
@@ -157,7 +185,8 @@ class DiskQuota:
         self._next_sure_walk = ended + max(SURE_S, SURE_FACTOR * (ended - began))
 
     def _measured(self) -> Usage:
-        return measure(self._root, self._proc, most_entries=self._most_entries)
+        with nullcontext() if self._layer is None else self._layer.lift():
+            return measure(self._root, self._proc, layer=self._layer, most_entries=self._most_entries)
 
 
 def free_of(root: int) -> Free:
@@ -166,29 +195,33 @@ def free_of(root: int) -> Free:
     return Free(status.f_bfree * status.f_frsize, status.f_ffree * ENTRY_BYTES)
 
 
-def measure(root: int, proc: int, *, most_entries: int = MOST_ENTRIES) -> Usage:
-    """Add up everything below `root` on its own file system, and what the processes in `proc` hold deleted."""
-    walk = _Walk(most_entries, os.fstat(root).st_dev)
-    try:
-        top = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=root)
-    except OSError:
-        return Usage(0, whole=False)
-    try:
-        walk.add_directory(top, depth=0)
-        walk.add_deleted(proc)
-    finally:
-        os.close(top)
-    return Usage(walk.used, walk.whole)
+def measure(root: int, proc: int, *, layer: Layer | None = None, most_entries: int = MOST_ENTRIES) -> Usage:
+    """Add up everything below `root`, and `layer`, on its own file system, and what the processes in `proc` hold deleted."""
+    tops = (root,) if layer is None else (root, layer.files)
+    devices = {os.fstat(one).st_dev for one in tops}
+    walk = _Walk(most_entries, devices)
+    for one in tops:
+        try:
+            top = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=one)
+        except OSError:
+            return Usage(walk.used, whole=False)
+        try:
+            walk.add_directory(top, depth=0)
+        finally:
+            os.close(top)
+    walk.add_deleted(proc, devices if layer is None else devices | {layer.device})
+    return Usage(walk.used, walk.whole, walk.closed)
 
 
 class _Walk:
-    def __init__(self, most_entries: int, device: int) -> None:
+    def __init__(self, most_entries: int, devices: set[int]) -> None:
         self._left = most_entries
-        self._device = device
-        self._linked: set[int] = set()
+        self._devices = devices
+        self._linked: set[tuple[int, int]] = set()
         """Inodes with more than one name, or none: counted once."""
         self.used = 0
         self.whole = True
+        self.closed = False
 
     def add_directory(self, directory: int, *, depth: int) -> None:
         try:
@@ -205,7 +238,7 @@ class _Walk:
                 status = os.stat(name, dir_fd=directory, follow_symlinks=False)
             except OSError:
                 continue  # gone meanwhile
-            if status.st_dev != self._device:
+            if status.st_dev not in self._devices:
                 continue
             self._add(status)
             if stat.S_ISDIR(status.st_mode):
@@ -227,40 +260,49 @@ class _Walk:
         finally:
             os.close(below)
 
-    def add_deleted(self, proc: int) -> None:
-        for file in _open_files(proc):
+    def add_deleted(self, proc: int, devices: set[int]) -> None:
+        for file in self._open_files(proc):
             try:
                 status = os.stat(file, dir_fd=proc)
             except OSError:
                 continue
-            if status.st_nlink == 0 and status.st_dev == self._device and stat.S_ISREG(status.st_mode):
+            if status.st_nlink == 0 and status.st_dev in devices and stat.S_ISREG(status.st_mode):
                 self._add(status)
+
+    def _open_files(self, proc: int) -> Iterator[str]:
+        left = MOST_OPEN_FILES
+        for pid in os.listdir(proc):
+            if not pid.isdecimal() or pid == FIRST_PROCESS:
+                continue
+            try:
+                files = os.open(f"{pid}/fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=proc)
+            except PermissionError:  # it has made itself, or its program, closed to its user
+                self.closed = self.closed or not _has_ended(proc, pid)
+                continue
+            except OSError:
+                continue
+            try:
+                numbers = os.listdir(files)
+            except OSError:
+                continue
+            finally:
+                os.close(files)
+            for number in numbers:
+                left -= 1
+                if left < 0:
+                    self.closed = True
+                    return
+                yield f"{pid}/fd/{number}"
 
     def _add(self, status: os.stat_result) -> None:
         if status.st_nlink != 1 and not stat.S_ISDIR(status.st_mode):
-            if status.st_ino in self._linked:
+            if (status.st_dev, status.st_ino) in self._linked:
                 return
-            self._linked.add(status.st_ino)
+            self._linked.add((status.st_dev, status.st_ino))
         self.used += status.st_blocks * 512 + ENTRY_BYTES
 
 
-def _open_files(proc: int) -> Iterator[str]:
-    left = MOST_OPEN_FILES
-    for pid in os.listdir(proc):
-        if not pid.isdecimal():
-            continue
-        try:
-            files = os.open(f"{pid}/fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=proc)
-        except OSError:
-            continue
-        try:
-            numbers = os.listdir(files)
-        except OSError:
-            continue
-        finally:
-            os.close(files)
-        for number in numbers:
-            left -= 1
-            if left < 0:
-                return
-            yield f"{pid}/fd/{number}"
+def _has_ended(proc: int, pid: str) -> bool:
+    """Whether nothing of it is left but its number: such a one is closed to everybody. Its other threads may go on."""
+    fields = stat_fields(proc, int(pid))
+    return fields is None or (fields[0] in (b"Z", b"X") and int(fields[17]) <= 1)

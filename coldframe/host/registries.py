@@ -1,6 +1,6 @@
 """The package registries of this machine: those that its own clients are set to, and where they are set to none, their own.
 
-Read are the files and variables of pip and npm, and the texts of these programs for what they use by themselves; nothing is
+Read are the files and variables of pip and npm, the sources of apt, and the texts of these programs for what they use by themselves; nothing is
 started. So a mirror of a company is used where the clients of the host use it. Credentials that stand there are for the
 broker alone: no box gets them, and they go to the registry that they stand for.
 
@@ -33,6 +33,7 @@ _PIP_TEXTS = (
     "/usr/lib/python3*/site-packages/pip/_internal/models/index.py",
     "/usr/local/lib/python3*/*-packages/pip/_internal/models/index.py",
 )
+_SOURCES = ("/etc/apt/sources.list.d/*.list", "/etc/apt/sources.list.d/*.sources")
 _NPM_TEXT = "node_modules/@npmcli/config/lib/definitions/definitions.js"
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(\?)?\}")
 _NPM_VARIABLE = "npm_config_"
@@ -59,6 +60,8 @@ class RegistrySettings(NamedTuple):
     """It is the one that npm uses by itself, and so does Deno."""
     npm_scopes: tuple[tuple[str, Registry], ...] = ()
     """Scopes, with their at sign, that have a registry of their own."""
+    debian: tuple[Registry, ...] = ()
+    """Archives of apt's."""
     credentials: tuple[RegistryCredential, ...] = ()
     left_out: tuple[str, ...] = ()
     """Settings that cannot be used, and why, without credentials."""
@@ -66,7 +69,8 @@ class RegistrySettings(NamedTuple):
     @property
     def all(self) -> tuple[Registry, ...]:
         npm = () if self.npm is None else (self.npm,)
-        return tuple(dict.fromkeys((*self.python, *npm, *(one for _, one in self.npm_scopes))))[:MOST_REGISTRIES]
+        scopes = (one for _, one in self.npm_scopes)
+        return tuple(dict.fromkeys((*self.python, *npm, *scopes, *self.debian)))[:MOST_REGISTRIES]
 
 
 class _Unfit(Exception):
@@ -78,11 +82,13 @@ def read_registry_settings(environment: Mapping[str, str], home: str, *, root: s
     reading = _Reading(environment, home, root)
     reading.read_pip()
     reading.read_npm()
+    reading.read_apt()
     return RegistrySettings(
         tuple(dict.fromkeys(reading.python)),
         reading.npm,
         reading.is_npm_usual,
         tuple(reading.scopes.items()),
+        tuple(dict.fromkeys(reading.debian)),
         tuple(RegistryCredential(*pair) for pair in reading.credentials.items()),
         tuple(dict.fromkeys(reading.left_out)),
     )
@@ -97,6 +103,7 @@ class _Reading:
         self.npm: Registry | None = None
         self.is_npm_usual = False
         self.scopes: dict[str, Registry] = {}
+        self.debian: list[Registry] = []
         self.credentials: dict[Registry, str] = {}
         self.left_out: list[str] = []
 
@@ -198,7 +205,18 @@ class _Reading:
     def _fill(self, text: str) -> str:
         return _VARIABLE.sub(lambda found: self._environment.get(found[1], ""), text)
 
-    # -- both ----------------------------------------------------------------------------------
+    # -- apt -----------------------------------------------------------------------------------
+
+    def read_apt(self) -> None:
+        for path in ("/etc/apt/sources.list", *_SOURCES):
+            for file in sorted(glob.glob(self._under(path))):
+                for line in _read(file).splitlines():
+                    for address in _addresses_of(line):
+                        registry = self._registry(address, PackageKind.DEBIAN)
+                        if registry is not None:
+                            self.debian.append(registry)
+
+    # -- all ----------------------------------------------------------------------------------
 
     def _under(self, path: str) -> str:
         return os.path.join(self._root, path.lstrip("/"))
@@ -231,6 +249,18 @@ class _Reading:
         except (OSError, netrc.NetrcParseError, ValueError):
             return None
         return None if known is None else _basic(known[0], known[2] or "")
+
+
+def _addresses_of(line: str) -> list[str]:
+    """Of a line of apt's sources, in either form."""
+    kind, *words = line.split() or [""]
+    if kind == "URIs:":
+        return words
+    if kind not in ("deb", "deb-src"):
+        return []
+    if words and words[0].startswith("["):
+        words = line.partition("]")[2].split()
+    return words[:1]
 
 
 def _read_address(text: str, kind: PackageKind) -> tuple[Registry, str | None]:

@@ -5,12 +5,13 @@ may be restarted while commands run. The history of a workspace is written throu
 daemon hands over once.
 """
 
+import asyncio
 import os
 import socket
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import Any
 
-from coldframe.contract.command import CommandEvent, Contact
+from coldframe.contract.command import CommandEvent, Contact, EndedWith
 from coldframe.contract.errors import HostUnreachable
 from coldframe.contract.files import AtStake, LookAtStake
 from coldframe.contract.isolation import IsolationReport
@@ -21,6 +22,7 @@ from coldframe.contract.sandbox import SandboxSpec
 from coldframe.host.box import KeeperBox, parse_event
 from coldframe.host.history_files import HistoryFiles
 from coldframe.host.link import DAEMON_SOCKET_NAME, Link, LinkLost
+from coldframe.host.remote_snapshots import RemoteSnapshots
 
 
 class RemoteHost:
@@ -30,6 +32,9 @@ class RemoteHost:
         self._data = os.path.abspath(data_dir)
         self._link = Link(os.path.join(self._data, "host"), socket_name=DAEMON_SOCKET_NAME)
         self._boxes: dict[str, KeeperBox] = {}
+        self._connecting: set[asyncio.Future[None]] = set()
+        """To new boxes, ahead of their first command."""
+        self.snapshots = RemoteSnapshots(self._link)
         self._histories = HistoryFiles(os.path.join(self._data, "host"), DAEMON_SOCKET_NAME)
 
     async def _ask(self, verb: str, body: bytes = b"", **fields: Any) -> dict[str, Any]:
@@ -57,7 +62,7 @@ class RemoteHost:
         network: NetworkAccess | None = None,
         anew: bool = False,
     ) -> IsolationReport:
-        return await self._ask_report(
+        report = await self._ask_report(
             "create",
             sandbox_id=sandbox_id,
             spec=spec.model_dump(mode="json"),
@@ -65,6 +70,10 @@ class RemoteHost:
             network=None if network is None else network.model_dump(mode="json"),
             anew=anew,
         )
+        connecting = asyncio.ensure_future((await self._box(sandbox_id)).connect())
+        self._connecting.add(connecting)
+        connecting.add_done_callback(self._connecting.discard)
+        return report
 
     async def box(self, sandbox_id: str) -> Box:
         return await self._box(sandbox_id)
@@ -148,6 +157,10 @@ class RemoteHost:
         page = await self._ask("network_records", sandbox_id=sandbox_id, after_seq=after_seq, limit=limit)
         return NetworkPage.model_validate(page)
 
+    async def forget_stored(self, sandbox_id: str, command_ids: Sequence[str] | None = None) -> None:
+        names = None if command_ids is None else list(command_ids)
+        await self._ask("forget_stored", sandbox_id=sandbox_id, command_ids=names)
+
     async def forget_network_records(self, sandbox_id: str) -> None:
         await self._ask("forget_network_records", sandbox_id=sandbox_id)
 
@@ -167,6 +180,8 @@ class RemoteHost:
             box.close()
 
     async def close(self) -> None:
+        for connecting in tuple(self._connecting):
+            connecting.cancel()
         self._link.close()
         self._histories.drop(lambda *_: True)
         for box in self._boxes.values():
@@ -196,8 +211,8 @@ class _RemoteLife:
     async def resume(self) -> None:
         await self._host.resume(self._sandbox_id)
 
-    async def at_stake(self) -> AtStake:
-        return await self._box.ask(LookAtStake())
+    async def at_stake(self, ending: EndedWith | None = None, *, ends: bool = False) -> AtStake:
+        return await self._box.ask(LookAtStake(ending=ending, ends=ends))
 
     async def end(self, *, keep_workspace: bool = False) -> None:
         await self._host.end(self._sandbox_id, keep_workspace=keep_workspace)

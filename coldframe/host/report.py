@@ -23,8 +23,10 @@ from coldframe.host.cgroups import BoxGroups
 from coldframe.host.confine import NAMESPACES
 from coldframe.host.disk_report import disk_sentence
 from coldframe.host.isolation.namespaces import LEVEL
+from coldframe.host.isolation.own_system import CAPABILITIES
 from coldframe.host.limits_report import judge_limits, kill_sentence
 from coldframe.host.programs_report import judge_denied, judge_programs
+from coldframe.host.system_report import SYSTEM_SENTENCES, OwnSystem
 from coldframe.host.ways_out import Captured
 
 _FIXED = (f"level:{LEVEL}", "kernel:shared")
@@ -51,6 +53,7 @@ def measure(
     groups: BoxGroups | None = None,
     runtimes: Sequence[str] | None = None,
     denied: Sequence[str] = (),
+    template: str | None = None,
     captured: Captured | None = None,
 ) -> IsolationReport:
     """Read everything about the box whose first process is `init` and judge it. Pids are the caller's.
@@ -58,7 +61,7 @@ def measure(
     `evidence` is what the keeper sent: `processes` (pid inside -> status text), `mountinfo`, `net_dev`, `devices`,
     `filter_sha256`, `denied` and `namespaces` (name -> inode), each optional. Limits are reported only if they are given,
     the wall `programs` only for a box that was restricted to `runtimes`, and `denied_programs` only for one in which some
-    are `denied`. `captured` is the way out of a box that has one. Never raises for what it cannot read. Blocks: about 0.3 ms, 0.1 ms more per process, and with patterns of
+    are `denied`. `template` is the digest of the one that a box with a system of its own stands on. `captured` is the way out of a box that has one. Never raises for what it cannot read. Blocks: about 0.3 ms, 0.1 ms more per process, and with patterns of
     denied programs up to 0.3 ms for each. May be called from any thread.
     """
     view = look(init, keeper, evidence)
@@ -68,6 +71,7 @@ def measure(
         ours=captured.sockets if captured else frozenset(),
     )
     now = datetime.now(UTC)
+    own = OwnSystem(init, template, view) if template is not None else None
     judged = tuple(judge_limits(limits, groups, init, evidence, now)) if limits is not None else ()
     disk = next((one for one in judged if one.kind == "disk"), None)
     return IsolationReport(
@@ -76,15 +80,21 @@ def measure(
         kernel_release=os.uname().release,
         measured_at=now,
         properties=(
-            *_judge(view, captured),
+            *_judge(view, captured, own),
             *([judge_programs(view, runtimes)] if runtimes is not None else []),
             *([judge_denied(view, denied, evidence.get("denied"), runtimes)] if denied else []),
         ),
         limits=judged,
         mounts=view.mounts,
         namespaces=dict(view.namespaces),
-        sentences=(*SENTENCES, kill_sentence(groups), disk_sentence(disk)),
+        sentences=(
+            *SENTENCES,
+            kill_sentence(groups),
+            disk_sentence(disk),
+            *(SYSTEM_SENTENCES if own is not None else ()),
+        ),
         first_process=view.first,
+        template_sha256=template,
         landlock_abi=landlock.version() or None,
         devices=tuple(openings.devices(evidence.get("devices"))),
         interfaces=found,
@@ -182,7 +192,7 @@ def without_way_out(error: IsolationUnavailable) -> Property:
 # -- judging ---------------------------------------------------------------------------------------
 
 
-def _judge(view: View, captured: Captured | None) -> Iterator[Property]:
+def _judge(view: View, captured: Captured | None, own: OwnSystem | None) -> Iterator[Property]:
     for name in NAMESPACES:
         yield _judge_namespace(view, name)
     everyone = (*view.processes, *((view.keeper,) if view.keeper is not None else ()))
@@ -213,17 +223,25 @@ def _judge(view: View, captured: Captured | None) -> Iterator[Property]:
         f"Uid of {count} is never 0, the keeper's is {_uid_of(view)}",
         remedy="give the host daemon an unprivileged user range to run boxes as",
     )
-    yield wall(
-        "capabilities",
-        "empty capability sets",
-        [
-            f"{key}: {one.status.get(key)} of {one.name}"
-            for one in everyone
-            for key in CAPABILITY_SETS
-            if not _is_zero(one.status.get(key))
-        ],
-        f"{' '.join(CAPABILITY_SETS)}: 0 of {count}",
-    )
+    if own is None:
+        yield wall(
+            "capabilities",
+            "empty capability sets",
+            [
+                f"{key}: {one.status.get(key)} of {one.name}"
+                for one in everyone
+                for key in CAPABILITY_SETS
+                if not _is_zero(one.status.get(key))
+            ],
+            f"{' '.join(CAPABILITY_SETS)}: 0 of {count}",
+        )
+    else:
+        mechanism = (
+            f"no capability but {', '.join(CAPABILITIES)}, of root and the keeper, over the box's own users alone"
+        )
+        wrong, right = own.capabilities()
+        yield wall("capabilities", mechanism, wrong, right)
+        yield own.judge_users()
     for name, mechanism, key, wanted in (
         ("no_new_privileges", "no_new_privs", "NoNewPrivs", "1"),
         ("seccomp", "system call filter, profile default", "Seccomp", "2"),
@@ -237,7 +255,7 @@ def _judge(view: View, captured: Captured | None) -> Iterator[Property]:
         "/proc of the keeper belongs to root",
     )
     yield _judge_network(view, captured)
-    yield from _judge_mounts(view)
+    yield from _judge_mounts(view, own)
 
 
 def _judge_namespace(view: View, name: str) -> Property:
@@ -294,7 +312,7 @@ def _judge_network(view: View, captured: Captured | None) -> Property:
     )
 
 
-def _judge_mounts(view: View) -> Iterator[Property]:
+def _judge_mounts(view: View, own: OwnSystem | None) -> Iterator[Property]:
     root = next((one for one in reversed(view.mounts) if one.target == "/"), None)
     root_held = root is not None and not root.writable
     yield Property(
@@ -302,9 +320,11 @@ def _judge_mounts(view: View) -> Iterator[Property]:
         state="enforced" if root_held else "absent",
         mechanism="read-only mounts; only the workspace and private memory file systems are writable",
         evidence="no mount of / was found" if root is None else f"/ is {'rw' if root.writable else 'ro'}",
-        required=True,
-        remedy=None if root_held else REMEDY_BUG,
+        required=own is None,
+        remedy=None if root_held or own is not None else REMEDY_BUG,
     )
+    if own is not None:
+        yield own.judge_layer(root)
     writable = [one for one in view.mounts if one.writable]
     # /dev holds single device nodes bound from the host, so nodev cannot be on them
     loose = [one.target for one in writable if not one.nosuid or not (one.nodev or one.target.startswith("/dev"))]

@@ -29,7 +29,8 @@ import struct
 from collections.abc import Callable
 from functools import cache
 
-from coldframe.host.confine import ConfineError, ready_prctl
+from coldframe.guest.rows import Call
+from coldframe.host.confine import ConfineError
 from coldframe.host.syscalls import SYSCALLS
 
 PROFILES = ("default", "strict", "no-native", "keeper", "broker")
@@ -189,13 +190,16 @@ class ReadyFilter:
     def __init__(self, program: bytes) -> None:
         self._lines = ctypes.create_string_buffer(program, len(program))
         self._header = _SockFprog(len(program) // 8, ctypes.addressof(self._lines))
-        self._load = ready_prctl(
-            "load the seccomp filter", _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.addressof(self._header)
-        )
+        address = ctypes.addressof(self._header)
+        self.call = Call("prctl", _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, address, kept=(self._lines, self._header))
+        """Puts it on this thread and all it will ever start. Needs no_new_privs; cannot be undone."""
 
     def load(self) -> None:
-        """Put it on this thread and all it will ever start. Needs no_new_privs; cannot be undone."""
-        self._load()
+        """The same, here. Raises ConfineError."""
+        try:
+            self.call()
+        except OSError as error:
+            raise ConfineError("load the seccomp filter", error.strerror or "") from error
 
 
 def load_filter(program: bytes) -> None:

@@ -3,8 +3,9 @@
 They belong to the sandbox user, so they are opened without following links and parsed as hostile.
 """
 
+import contextlib
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
 
 from pydantic import ValidationError
@@ -55,6 +56,26 @@ async def read_stored(records: str, command_id: str, *, after_seq: int) -> Async
         except ValidationError:
             raise GuestLost(f"the record of command `{command_id}` is damaged") from None
         yield Ended(result=result)
+
+
+def remove_stored(records: str, command_ids: Sequence[str]) -> None:
+    """Remove what is kept of these commands. What is not there is let be.
+
+    Raises:
+        InvalidArgument: one is no id; nothing was removed.
+    """
+    if not all(is_id(one) for one in command_ids):
+        raise InvalidArgument("malformed command id")
+    try:
+        folder = os.open(records, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        for name in (f"{one}.{kind}" for one in command_ids for kind in ("out", "late", "record")):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=folder)
+    finally:
+        os.close(folder)
 
 
 def _open_record(records: str, name: str) -> int | None:

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, NamedTuple
 
+from coldframe.guest.rows import Call
 from coldframe.guest.spawn import Steps
 from coldframe.guest.usage import Usage
 from coldframe.host.birth import Births
@@ -22,6 +23,7 @@ from coldframe.host.groups import CommandGroup, Groups
 from coldframe.host.held_memory import Walks, held_bytes
 from coldframe.host.isolation.namespaces import HOME
 from coldframe.host.limits import (
+    SPARE_PROCESSES,
     GroupDescriptors,
     MarkedProcesses,
     forbid_core_files,
@@ -31,8 +33,10 @@ from coldframe.host.limits import (
     read_marks,
     rlimit_steps,
     sort_marks,
+    stat_fields,
 )
 from coldframe.host.own_disk import quota_of
+from coldframe.host.quota import Layer
 from coldframe.host.seccomp import ReadyFilter
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -63,20 +67,22 @@ class Trees:
         program: bytes | None = None,
         births: Births | None = None,
         claims: Claims | None = None,
+        layer: Layer | None = None,
     ) -> None:
         """`limits` may be lowered later in place: the next command is held to what it says then.
 
         `program` is a system call filter for whatever is forked here, beside the keeper's own. `claims` say whose which group
-        is, where somebody asks.
+        is, where somebody asks. `layer` is that of a system of the box's own.
         """
-        self.sealing: Steps = () if program is None else ((ReadyFilter(program).load, ()),)
+        self._filter = None if program is None else ReadyFilter(program)
+        self.sealing: tuple[Call, ...] = () if self._filter is None else (self._filter.call,)
         self.births = births or Births(possible=False)
         self.claims = claims
         self.groups = Groups(groups) if groups is not None else None
         self.live: set[int] = set()
         self.walks = Walks(self.live)
         self._limits = limits
-        self._planned: dict[tuple[tuple[str, int], ...], Steps] = {}
+        self._planned: dict[tuple[tuple[str, int], ...], tuple[Call, ...]] = {}
         self._box_memory_mib = limits["memory_mib"]
         self._names = {name for pairs in groups or () for name, _ in pairs}
         self.memory_enforced = memory_enforced
@@ -85,7 +91,7 @@ class Trees:
         self._marks_at = -1.0
         self.looks = 0
         forbid_core_files()
-        self.quota = quota_of(root, self.proc, limits["disk_mib"] << 20, place=HOME)
+        self.quota = quota_of(root, self.proc, limits["disk_mib"] << 20, place=HOME, layer=layer)
 
     def prepare(self) -> None:
         """Make ready what the first command needs, and would otherwise wait for."""
@@ -105,8 +111,13 @@ class Trees:
 
     def seal(self) -> None:
         """In whatever is forked from the keeper: take on the filter of the box. Raises ConfineError."""
-        for act, given in self.sealing:
-            act(*given)
+        if self._filter is not None:
+            self._filter.load()
+
+    def may_share_memory(self) -> bool:
+        """Whether a child may be in the memory group of the box while it shares the keeper's memory: when that is used up, the
+        kernel may choose it, as the largest there, and ends all whose memory it is."""
+        return self.groups is None or self.groups.has_room(self._box_memory_mib << 20)
 
     def marks(self, *, most_age_s: float = 0.0) -> dict[int, int]:
         """Of all processes, as they were at most `most_age_s` ago."""
@@ -116,7 +127,7 @@ class Trees:
             self._marks_at = time.monotonic()
         return self._marks
 
-    def planned(self, rlimits: dict[str, int]) -> Steps:
+    def planned(self, rlimits: dict[str, int]) -> tuple[Call, ...]:
         """This process does not change its own limits, so each answer is worked out once."""
         key = tuple(rlimits.items())
         if key not in self._planned:
@@ -128,8 +139,7 @@ class Trees:
         file_mib = 0 if self.quota.full() else min(limits["file_mib"], limits["disk_mib"])
         rlimits = {"open_files": limits["open_files"], "file_bytes": file_mib << 20}
         if "pids" not in self._names:
-            # The first process, its sleep, the keeper and one helper count too: one uid, one user namespace.
-            rlimits["pids"] = limits["pids"] + 8
+            rlimits["pids"] = limits["pids"] + SPARE_PROCESSES
         if not self._names & {"unified", "cpuacct"}:
             rlimits["cpu_s"] = int(limits["cpu_s"]) + 1
         return rlimits
@@ -156,13 +166,22 @@ class CommandTree:
         self._rlimits = rlimits
         limiting = (*trees.planned(rlimits), *rlimit_steps((plan_mark(number),)))
         # The filter comes first: nothing is done by a child that may do more than its box.
-        self._born: Steps = (*trees.sealing, *(() if group is None else group.entry_beside_birth), *limiting)
-        self._unborn: Steps = (*trees.sealing, *(() if group is None else group.entry), *limiting)
+        beside, entry = ((), ()) if group is None else (group.entry_beside_birth, group.entry)
+        self._born: Steps = (*trees.sealing, *beside, *limiting)
+        self._unborn: Steps = (*trees.sealing, *entry, *limiting)
         self._polls_memory = polls_memory
         self._overruns = trees.quota.overruns
         self._seen_cpu_s: dict[tuple[int, bytes], float] = {}
         """By process and its start, ended ones too: a child that was re-parented leaves its time to nobody."""
         self._closed = False
+
+    def birth(self) -> tuple[int, Steps] | None:
+        """The group that a child can be born in, and what it does there; None if it has to be forked."""
+        if self._group is None or self._group.birthplace < 0 or not self._trees.births.possible:
+            return None
+        if not self._trees.may_share_memory():
+            return None
+        return self._group.birthplace, self._born
 
     def fork(self) -> tuple[int, Steps]:
         """As os.fork, and what the child does then: the filter, the groups, the limits, the mark."""
@@ -278,14 +297,8 @@ class CommandTree:
         return found.marked + (found.unattributed if alone else ())
 
 
-def _stat_fields(proc: int, pid: int) -> list[bytes] | None:
-    """Fields of /proc/PID/stat from the state on; the name before it may hold anything."""
-    text = read_file(proc, f"{pid}/stat")
-    return text.rpartition(b")")[2].split() if text else None
-
-
 def _is_zombie(proc: int, pid: int) -> bool:
-    fields = _stat_fields(proc, pid)
+    fields = stat_fields(proc, pid)
     return fields is None or fields[0] in (b"Z", b"X")
 
 
@@ -300,7 +313,7 @@ class Times(NamedTuple):
 
 def times_of(proc: int, pid: int) -> Times | None:
     """None if it is gone."""
-    fields = _stat_fields(proc, pid)
+    fields = stat_fields(proc, pid)
     if fields is None:
         return None
     user, system, *of_children = (int(field) / _TICKS_PER_S for field in fields[11:15])
@@ -309,7 +322,7 @@ def times_of(proc: int, pid: int) -> Times | None:
 
 def describe_process(proc: int, pid: int) -> dict[str, Any] | None:
     """Fields of ProcessInfo but for command and ports; None if it is gone."""
-    fields = _stat_fields(proc, pid)
+    fields = stat_fields(proc, pid)
     if fields is None:
         return None
     words = read_file(proc, f"{pid}/cmdline") or b""

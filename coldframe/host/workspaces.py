@@ -4,7 +4,8 @@ As root each belongs to a sandbox user of its own. The history in it belongs to 
 another one then, so that a box reads it and cannot change it.
 
 A new one is a directory, or a disk of its own mounted at the same place (see `disk_images.py`), as the operator
-chose. One that is there stays what it is; a directory is refused, not used, where disks were asked for.
+chose. One that is there stays what it is; a directory is refused, not used, where disks were asked for. As root a
+directory becomes a stack of layers with its first snapshot, mounted there as well (see `stacks.py`).
 """
 
 import logging
@@ -14,18 +15,28 @@ import stat
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 
-from coldframe.contract.errors import Internal, InvalidArgument, IsolationUnavailable
+from coldframe.contract.errors import (
+    Conflict,
+    Internal,
+    InvalidArgument,
+    IsolationUnavailable,
+    NotFound,
+    SnapshotCorrupt,
+    WrongState,
+)
 from coldframe.contract.sandbox import checked_agent_id
 from coldframe.guest.digests import MOST_BYTES
 from coldframe.guest.records import is_id
 from coldframe.host.disk_images import BASE_MIB, DiskImages
 from coldframe.host.history_tail import unseen
+from coldframe.host.layers.records import Snapshot
+from coldframe.host.layers.store import Wish
 from coldframe.host.removal import remove_directory, remove_tree
+from coldframe.host.stacks import HISTORY, Stacks
 
 PARTS = ("scratch", "integrations", "skills")
-HISTORY = ".exec_history"
 FIRST_UID = 2_000_000
 """Sandbox users of a root installation: one per workspace, far above people, services and subordinate ids."""
 UID_COUNT = 60_000
@@ -46,6 +57,9 @@ class Workspaces:
         self._root = os.getuid() == 0
         self.own_disks = own_disks
         self._images = DiskImages(data_dir)
+        self.stacks = Stacks(data_dir)
+        self.taken_users: Callable[[], set[int]] = set
+        """Sandbox users that are somebody's, whatever the directories say."""
         self._guard = threading.Lock()
         """Of the two below."""
         self._locks: weakref.WeakValueDictionary[str, threading.RLock] = weakref.WeakValueDictionary()
@@ -68,17 +82,27 @@ class Workspaces:
         parts: tuple[str, ...] = PARTS,
         disk_mib: int | None = None,
         in_use: Callable[[], bool] = lambda: False,
+        snapshot_id: str | None = None,
+        begins: bool = False,
     ) -> None:
         """Make it whole or not at all; one that is there is left as it is, but for a disk that has to grow.
 
         *disk_mib* is what a sandbox on it may use, None if there is none yet; *in_use* tells of boxes that live on it.
+        A new one begins as *snapshot_id*, with what that has of parts; with *begins* it has to be a new one.
 
         Raises:
             IsolationUnavailable: disks were asked for, and this one cannot be had.
             WrongState: its disk has to grow and is in use.
+            NotFound, SnapshotCorrupt: there is no such snapshot, or it is damaged.
+            Conflict: it has to be a new one, and somebody was faster.
         """
         name = self._name_of(path)
         with self._alone(name):
+            if self.stacks.exists(name):
+                if begins:
+                    raise _is_there(name)
+                self.stacks.mount(name)
+                return
             if self._images.exists(name):
                 self._images.mount(name)
                 self._images.grow(name, disk_mib or BASE_MIB, in_use=in_use)
@@ -90,12 +114,19 @@ class Workspaces:
             if os.path.isdir(path):
                 if self.own_disks:
                     raise self._is_a_directory(name)
+                if begins:
+                    raise _is_there(name)
                 return
+            if snapshot_id is not None:
+                self._require_layers(name)
+                self.stacks.store.snapshot(snapshot_id)
             with self._user_for(name) as uid:
-                if self.own_disks:
-                    self._images.make(name, disk_mib or BASE_MIB, uid, lambda top: self._fill(top, parts, uid))
+                if snapshot_id is not None and self.stacks.can_have(name):
+                    self.stacks.make(name, snapshot_id, uid)
+                elif self.own_disks:
+                    self._images.make(name, disk_mib or BASE_MIB, uid, lambda top: self._fill_disk(top, parts, uid))
                 else:
-                    self._make_directory(path, parts, uid)
+                    self._make_directory(path, parts, uid, snapshot_id)
 
     def is_whole(self, path: str) -> bool:
         """Whether it is there and nothing is left to be done for it; False for one that has, or may want, a disk.
@@ -104,25 +135,36 @@ class Workspaces:
         """
         return not (self.own_disks or self._images.any()) and os.path.isdir(path) and not self._is_empty_place(path)
 
-    def _make_directory(self, path: str, parts: tuple[str, ...], uid: int) -> None:
+    def _make_directory(self, path: str, parts: tuple[str, ...], uid: int, snapshot_id: str | None) -> None:
         draft = f"{path}{_DRAFT}{secrets.token_hex(4)}"
         os.mkdir(draft, 0o700)
-        top = os.open(draft, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            self._fill(top, parts, uid)
-        finally:
-            os.close(top)
-        os.rename(draft, path)
+            if snapshot_id is not None:
+                self.stacks.store.copy_out(snapshot_id, draft, owner=(uid, uid if self._root else os.getgid()))
+            top = os.open(draft, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                if snapshot_id is None:
+                    self._fill(top, parts, uid)
+                _make_history(top)
+            finally:
+                os.close(top)
+            os.rename(draft, path)
+        except BaseException:
+            remove_tree(draft)
+            raise
 
     def _fill(self, top: int, parts: tuple[str, ...], uid: int) -> None:
         os.fchmod(top, 0o700)
         for part in parts:
             os.mkdir(part, 0o755, dir_fd=top)
-        os.close(os.open(HISTORY, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644, dir_fd=top))
         if self._root:
             for part in parts:
                 os.chown(part, uid, uid, dir_fd=top)
             os.fchown(top, uid, uid)
+
+    def _fill_disk(self, top: int, parts: tuple[str, ...], uid: int) -> None:
+        self._fill(top, parts, uid)
+        _make_history(top)
 
     @contextmanager
     def _user_for(self, name: str) -> Iterator[int]:
@@ -143,7 +185,7 @@ class Workspaces:
                 for entry in entries:
                     with suppress(FileNotFoundError):  # renamed meanwhile: its maker's user is taken above
                         taken.add(entry.stat(follow_symlinks=False).st_uid)
-        taken |= self._images.users()
+        taken |= self._images.users() | self.stacks.users() | self.taken_users()
         for uid in range(FIRST_UID, FIRST_UID + UID_COUNT):
             if uid not in taken:
                 return uid
@@ -178,10 +220,16 @@ class Workspaces:
         with self._alone(name):
             with suppress(FileNotFoundError):
                 os.unlink(self._digests_of(name))
-            if self._images.exists(name) or self._images.leftover(name) or self._is_empty_place(path):
+            if self.stacks.exists(name):
+                self.stacks.remove(name)
+            elif self._images.exists(name) or self._images.leftover(name) or self._is_empty_place(path):
                 self._images.remove(name)
             else:
                 remove_directory(path)
+
+    def has_disk(self, path: str) -> bool:
+        """Whether this one has a disk of its own, or is to have one."""
+        return self.own_disks or self._images.exists(self._name_of(path))
 
     @property
     def have_disks(self) -> bool:
@@ -205,6 +253,11 @@ class Workspaces:
     def _digests_of(self, name: str) -> str:
         return os.path.join(self._data, "host", "digests", name.replace("/", "-"))
 
+    def history_of(self, path: str) -> str:
+        """Where the history of a workspace lies."""
+        name = self._name_of(path)
+        return self.stacks.history(name) if self.stacks.exists(name) else os.path.join(path, HISTORY)
+
     def open_history(self, owner: str, session_id: str | None, flags: int) -> int | None:
         """A descriptor of the history, checked to be the file that was made for it; None if the workspace is gone.
 
@@ -217,7 +270,7 @@ class Workspaces:
         name = self._name_of(path)
         with self._alone(name):
             try:
-                file = os.open(os.path.join(path, HISTORY), flags)
+                file = os.open(self.history_of(path), flags)
             except FileNotFoundError:
                 if not self._images.exists(name) or self._images.mounted(name):
                     return None
@@ -250,16 +303,129 @@ class Workspaces:
         finally:
             os.close(file)
 
+    # -- snapshots -----------------------------------------------------------------------------
+
+    def is_there(self, path: str) -> bool:
+        """Whether there is such a workspace, mounted or not."""
+        name = self._name_of(path)
+        return self.stacks.exists(name) or self._images.exists(name) or self.is_whole(path) or os.path.isdir(path)
+
+    def open_top(self, path: str) -> int:
+        """A descriptor to read it with, as it is now. Raises NotFound."""
+        name = self._name_of(path)
+        with self._alone(name):
+            self._require_there(path)
+            if self.stacks.exists(name):
+                self.stacks.mount(name)
+            elif self._images.exists(name):
+                self._images.mount(name)
+            return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def take_snapshot(self, path: str, wish: Wish, frozen: AbstractContextManager[object] | None) -> Snapshot:
+        """*frozen* is entered while it is looked at, if it is in use.
+
+        Raises:
+            NotFound: there is no such workspace.
+            WrongState: somebody uses it and is not frozen.
+        """
+        name = self._name_of(path)
+        with self._alone(name):
+            self._require_there(path)
+            self._require_layers(name)
+            stack = self.stacks.find(name)
+            if frozen is not None and stack is not None:
+                return self.stacks.store.copy_snapshot(stack.id, frozen, wish)
+            if stack is not None:
+                return self.stacks.take(name, wish)
+            if frozen is None and self.stacks.can_have(name):
+                stack = self.stacks.adopt(name)
+                return self.stacks.store.take_snapshot(stack.id, wish)  # its upper layer is empty
+            status = os.stat(path)
+            owner = status.st_uid, status.st_gid
+            return self.stacks.store.take_directory(path, owner=owner, frozen=frozen, wish=wish, workspace=name)
+
+    def become_stack(self, path: str) -> bool:
+        """Whether a workspace that nobody uses is one now."""
+        name = self._name_of(path)
+        with self._alone(name):
+            if not self.is_whole(path) or not self.stacks.can_have(name):
+                return False
+            if not self.stacks.exists(name):
+                self.stacks.adopt(name)
+            return True
+
+    def flatten(self, path: str) -> None:
+        """Make few layers of many, if nobody uses it; see `LayerStore.flatten`."""
+        name = self._name_of(path)
+        with self._alone(name), suppress(WrongState):
+            self.stacks.flatten(name)
+
+    def reset(self, path: str, snapshot_id: str | None, *, parts: tuple[str, ...], discard: bool) -> Snapshot | None:
+        """Take one that nobody uses back to a snapshot, or to how a new one is. What it was before, unless *discard*.
+
+        Raises:
+            NotFound, WrongState, SnapshotCorrupt: nothing has changed.
+        """
+        name = self._name_of(path)
+        with self._alone(name):
+            self._require_there(path)
+            self._require_layers(name)
+            if snapshot_id is not None:
+                self.stacks.store.snapshot(snapshot_id)
+            stack = self.stacks.find(name)
+            if stack is None and self.stacks.can_have(name):
+                stack = self.stacks.adopt(name)
+            uid = os.stat(path).st_uid if stack is None else stack.owner[0]
+            with suppress(FileNotFoundError):
+                os.unlink(self._digests_of(name))  # of files that are others from now on
+            if stack is not None:
+                return self.stacks.reset(
+                    name, snapshot_id, discard=discard, fill=lambda top: self._fill(top, parts, uid)
+                )
+
+            def fill(files: str) -> None:
+                if snapshot_id is None:
+                    top = os.open(files, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                    try:
+                        self._fill(top, parts, uid)
+                    finally:
+                        os.close(top)
+                os.link(os.path.join(path, HISTORY), os.path.join(files, HISTORY), follow_symlinks=False)
+
+            return self.stacks.store.reset_directory(path, snapshot_id, name=name, fill=fill, discard=discard)
+
+    def _require_there(self, path: str) -> None:
+        if not self.is_there(path):
+            raise NotFound(f"there is no workspace `{self._name_of(path)}`")
+
+    def _require_layers(self, name: str) -> None:
+        """Refuse one with a disk of its own, whose limit would not hold for layers beside it."""
+        if not self.own_disks and not self._images.exists(name):
+            return
+        reason = "the workspace has a disk of its own, and layers lie outside of it"
+        remedy = 'use `workspace_disk = "directory"` for agents whose workspaces are to have snapshots'
+        raise IsolationUnavailable(
+            f"the workspace `{name}` has no snapshots: {reason}",
+            hint=remedy,
+            property="snapshots",
+            reason=reason,
+            remedy=remedy,
+        )
+
+    # -- upkeep --------------------------------------------------------------------------------
+
     def mount_all(self) -> None:
-        """Mount the disks that stand nowhere, as after a restart of the machine. One that cannot be is logged."""
-        for name in self._images.names():
+        """Mount the disks and stacks that stand nowhere, as after a restart of the machine. One that cannot be is logged."""
+        for name in self._images.names() + self.stacks.lacking():
             if _DRAFT in name or _GRAVE in name:
                 continue
             with self._alone(name):
                 try:
                     if self._images.exists(name):
                         self._images.mount(name)
-                except IsolationUnavailable as error:
+                    elif self.stacks.exists(name):
+                        self.stacks.mount(name)
+                except (IsolationUnavailable, SnapshotCorrupt) as error:
                     _log.warning("%s", error)
 
     def strays(self, *, keep_sessions: set[str]) -> list[str]:
@@ -270,7 +436,9 @@ class Workspaces:
         standing = {f"{parent}/{name}" for parent in PARENTS for name in os.listdir(os.path.join(self._data, parent))}
         kept = {f"background/{session_id}" for session_id in keep_sessions}
         found = {f"images/{name}" for name in images if _is_broken_off(name, making)}
-        for name in standing | {name for name in images if _DRAFT not in name and _GRAVE not in name}:
+        for name in (
+            standing | {*self.stacks.names()} | {name for name in images if _DRAFT not in name and _GRAVE not in name}
+        ):
             if name.startswith("background/"):
                 stray = name not in kept and name.partition(_DRAFT)[0] not in kept | making
             else:
@@ -297,6 +465,17 @@ class Workspaces:
             lock = self._locks.setdefault(name, threading.RLock())  # gone again with its last user
         with lock:
             yield
+
+
+def _is_there(name: str) -> Conflict:
+    return Conflict(
+        f"the workspace `{name}` was made by somebody else meanwhile, so it does not begin as the snapshot",
+        hint="fork to an agent that is new, or take the workspace back with `coldframe sandbox reset`",
+    )
+
+
+def _make_history(top: int) -> None:
+    os.close(os.open(HISTORY, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644, dir_fd=top))
 
 
 def _is_broken_off(name: str, making: set[str]) -> bool:

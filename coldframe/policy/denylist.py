@@ -7,7 +7,7 @@ privilege that these programs could use, whatever the spelling. So entries aim a
 Emptying one's own home (`rm -rf ~`) is not on the list: it is the agent's workspace, and its own to empty.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
@@ -320,13 +320,19 @@ for _entry in DENYLIST:
             _EXACT.setdefault(_name, []).append(_entry)
 
 
-def find_denied(reading: CommandReading, cwd: str = "") -> Finding | None:
+OF_A_ROOT = frozenset({"denylist:privilege", "denylist:users"})
+"""Entries that mean nothing bad of a root of a sandbox who has a system of its own: its users are the sandbox's own."""
+
+
+def find_denied(reading: CommandReading, cwd: str = "", *, spared: Collection[str] = ()) -> Finding | None:
     """The first certain finding of the list, else the first possible one, else None.
 
-    `cwd` is relative to the workspace.
+    `cwd` is relative to the workspace. Entries of the ids `spared` are passed over.
     """
     possible: Finding | None = None
     for finding in _findings(reading, cwd):
+        if finding.entry in spared:
+            continue
         if finding.certain:
             return finding
         possible = possible or finding

@@ -69,6 +69,11 @@ def _command(facts: Facts) -> Value:
     return "" if _runs_nothing(facts) else facts.call.command
 
 
+def _user(facts: Facts) -> Value:
+    """Of a command; each ran as `user` before another could be asked for."""
+    return "" if _runs_nothing(facts) else facts.call.user or "user"
+
+
 def _of_reach(name: str) -> Callable[[ReachFacts], Value]:
     def value(facts: ReachFacts) -> Value:
         found: Value = getattr(facts.reach, name)
@@ -99,6 +104,7 @@ _CALL: dict[str, FieldSpec] = {
     "shell": FieldSpec("flag", "whether the command goes to a shell", lambda f: f.call.shell),
     "cwd": FieldSpec("text", "directory the command starts in, relative to the workspace", lambda f: f.call.cwd),
     "runtime": FieldSpec("text", "runtime that the tool starts", lambda f: f.call.runtime),
+    "user": FieldSpec("text", "whom a command is to run as, `user` or `root`", _user),
     "path": FieldSpec("text", "path argument of a file tool, relative to the workspace", lambda f: f.call.path),
     "program": FieldSpec(
         "program", "programs that the command would start, as entries like `git push`", lambda f: None

@@ -7,9 +7,9 @@ The default deny list (`denylist.py`) stands here too; custom rules only ever ad
 import re
 from collections.abc import Collection, Iterator
 
-from coldframe.contract.policy import CommandReading, Outcome, RuleVerdict
+from coldframe.contract.policy import CallContext, CommandReading, Outcome, RuleVerdict
 from coldframe.policy import labels
-from coldframe.policy.denylist import find_denied
+from coldframe.policy.denylist import OF_A_ROOT, Finding, find_denied
 from coldframe.policy.fields import Facts
 from coldframe.policy.matching import allows, match
 from coldframe.policy.rules import Rule, RuleSet
@@ -29,7 +29,7 @@ def check_floor(facts: Facts, tools: Collection[str] | None) -> Iterator[RuleVer
     elif tools is not None and call.tool not in tools:
         yield _deny("floor:unknown-tool", f"there is no tool `{call.tool}`", "UNKNOWN_TOOL")
     if facts.reading is not None:
-        finding = find_denied(facts.reading, call.cwd or "")
+        finding = _find_denied(facts.reading, call)
         if finding is not None and finding.certain:
             yield _deny(finding.entry, finding.reason)
 
@@ -68,7 +68,7 @@ def check_settings(facts: Facts, rules: RuleSet) -> Iterator[RuleVerdict]:
             )
             yield RuleVerdict(rule_id="settings:ask_above", outcome=Outcome.ASK, reason=reason, code="PENDING_APPROVAL")
     if settings.strict_parsing:
-        yield from _check_strict(reading, call.cwd or "")
+        yield from _check_strict(reading, call)
     for program in reading.programs:
         for entry in rules.deny_commands.about(program):
             verdict = match(entry, program)
@@ -78,13 +78,18 @@ def check_settings(facts: Facts, rules: RuleSet) -> Iterator[RuleVerdict]:
         yield from _check_allowed(reading, rules)
 
 
-def _check_strict(reading: CommandReading, cwd: str) -> Iterator[RuleVerdict]:
+def _find_denied(reading: CommandReading, call: CallContext) -> Finding | None:
+    is_root = call.user == "root" and call.profile == "computer"
+    return find_denied(reading, call.cwd or "", spared=OF_A_ROOT if is_root else ())
+
+
+def _check_strict(reading: CommandReading, call: CallContext) -> Iterator[RuleVerdict]:
     if reading.certainty == "unparsable":
         yield _deny("settings:strict_parsing", f"the command is no shell text from byte {reading.position} on")
     elif reading.certainty == "opaque":
         because = "; ".join(reading.opaque_because[:3])
         yield _deny("settings:strict_parsing", f"the command cannot be read to the end: {because}")
-    finding = find_denied(reading, cwd)
+    finding = _find_denied(reading, call)
     if finding is not None and not finding.certain:
         yield _deny("settings:strict_parsing", f"{finding.reason}, depending on what is only known at run time")
 

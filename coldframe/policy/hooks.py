@@ -118,11 +118,18 @@ def _judge(rule: Rule, facts: Facts | ReachFacts) -> Iterable[RuleVerdict]:
     if clearance is not None:
         yield clearance
     outcome = rule.outcome or Outcome.ALLOW
-    if outcome is Outcome.ALLOW and not certain and rule.label is None:
+    if outcome is Outcome.ALLOW and not certain and rule.label is None and not rule.snapshot:
         return
-    if rule.outcome is None and rule.label is None:
+    if rule.outcome is None and rule.label is None and not rule.snapshot:
         return
-    yield RuleVerdict(rule_id=rule.id, outcome=outcome, reason=rule.reason, code=_CODES[outcome], label=rule.label)
+    yield RuleVerdict(
+        rule_id=rule.id,
+        outcome=outcome,
+        reason=rule.reason,
+        code=_CODES[outcome],
+        label=rule.label,
+        snapshot=rule.snapshot,
+    )
 
 
 _CODES = {Outcome.ALLOW: "", Outcome.ASK: "PENDING_APPROVAL", Outcome.DENY: "DENIED_BY_RULE"}

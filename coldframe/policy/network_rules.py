@@ -92,6 +92,8 @@ class PackageKind(StrEnum):
     PYTHON = "python"
     """The simple index of pip and its kin."""
     NPM = "npm"
+    DEBIAN = "debian"
+    """An archive of apt's."""
 
 
 class Registry(NamedTuple):

@@ -65,6 +65,8 @@ class Rule(NamedTuple):
     target_label: Label | None
     """Clearance of the place that `when` describes; the floor keeps higher data out of it."""
     reason: str
+    snapshot: bool = False
+    """What it matches begins only after a snapshot was taken."""
 
     @property
     def key(self) -> frozenset[tuple[object, ...]]:
@@ -385,12 +387,14 @@ def _covers(one: Rule, other: Rule) -> bool:
     target = other.target_label is None or (
         one.target_label is not None and one.target_label.rank <= other.target_label.rank
     )
-    return outcome and label and target
+    return outcome and label and target and (one.snapshot or not other.snapshot)
 
 
 def _load_rule(node: Tree) -> Rule:
     node.require_mapping(
-        "a rule", ("id", "hook", "when", "then", "label", "target_label", "reason"), required=("id", "hook")
+        "a rule",
+        ("id", "hook", "when", "then", "label", "target_label", "snapshot", "reason"),
+        required=("id", "hook"),
     )
     rule_id = node.text("id", limit=100)
     if not rule_id or rule_id.startswith(_RESERVED) or not rule_id.isprintable() or rule_id != rule_id.strip():
@@ -406,8 +410,9 @@ def _load_rule(node: Tree) -> Rule:
             raise then.fault(f"unknown action `{then.value}`; known are {', '.join(Outcome)}")
         outcome = Outcome(then.value)
     label, target_label = _load_label(node.child("label")), _load_label(node.child("target_label"))
-    if outcome is None and label is None and target_label is None:
-        raise node.fault(f"rule `{rule_id}` does nothing: give `then`, `label` or `target_label`")
+    snapshot = _load_snapshot(node.child("snapshot"), hook)
+    if outcome is None and label is None and target_label is None and not snapshot:
+        raise node.fault(f"rule `{rule_id}` does nothing: give `then`, `label`, `target_label` or `snapshot`")
     if label is not None and hook is Hook.SECRET_ACCESS:
         raise node.child_or_self("label").fault("`label` says nothing at SECRET_ACCESS: label the credential")
     if target_label is not None and hook is not Hook.PRE_TOOL_CALL:
@@ -416,7 +421,17 @@ def _load_rule(node: Tree) -> Rule:
     if target_label is not None and not any(each.field in ("path", "written_path", "tool") for each in conditions):
         raise node.fault("`target_label` needs a condition on `path`, `written_path` or `tool`")
     reason = node.text("reason", limit=1000, default=f"rule `{rule_id}`")
-    return Rule(rule_id, hook, conditions, outcome, label, target_label, reason)
+    return Rule(rule_id, hook, conditions, outcome, label, target_label, reason, snapshot)
+
+
+def _load_snapshot(node: Tree | None, hook: Hook) -> bool:
+    if node is None:
+        return False
+    if not isinstance(node.value, bool):
+        raise node.fault("`snapshot` is true or false")
+    if hook is not Hook.PRE_TOOL_CALL:
+        raise node.fault("`snapshot` belongs to PRE_TOOL_CALL")
+    return node.value
 
 
 def _load_label(node: Tree | None) -> Label | None:

@@ -20,6 +20,7 @@ import coldframe.tools
 from coldframe.contract.command import CommandEvent, CommandResult, FileChange, FileChanges
 from coldframe.contract.errors import InvalidArgument, OutsideWorkspace, UnknownTool
 from coldframe.contract.model import Model
+from coldframe.contract.outputs import DeclaredOutputs
 from coldframe.contract.ports import Box
 from coldframe.contract.sandbox import Limits, SandboxSpec
 from coldframe.contract.tool import ToolInfo
@@ -43,6 +44,8 @@ class CallFacts(NamedTuple):
     argv: tuple[str, ...] | None = None
     cwd: str | None = None
     runtime: str | None = None
+    user: str | None = None
+    """Whom it runs as, of a command."""
     runtime_path: str | None = None
     """Of the program that the named runtime is in the box; filled in by the gate."""
     runtime_version: str | None = None
@@ -52,6 +55,10 @@ class CallFacts(NamedTuple):
     shell_session: str | None = None
     environment: tuple[tuple[str, str], ...] = ()
     stdin: bytes = b""
+    source: str | None = None
+    """Where the content of a file is from, as the caller says."""
+    outputs: tuple[str, ...] = ()
+    """Patterns of the files that it declares to make."""
     background: bool = False
     """The caller wants its answer when the command has started."""
 
@@ -136,7 +143,9 @@ def shown_path(path: str) -> str:
     return path.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
-def one_change(path: str, *, created: bool, sha256_before: str | None, sha256_after: str) -> FileChanges:
+def one_change(
+    path: str, *, created: bool, sha256_before: str | None, sha256_after: str, size: int | None = None
+) -> FileChanges:
     """Return the record of one file that was written."""
     change = FileChange(
         path=path,
@@ -144,6 +153,7 @@ def one_change(path: str, *, created: bool, sha256_before: str | None, sha256_af
         kind="file",
         sha256_before=sha256_before,
         sha256_after=sha256_after,
+        bytes=size,
     )
     return FileChanges(recorded=True, changes=(change,))
 
@@ -173,6 +183,8 @@ class ToolCall(Generic[Args]):
     """Lets the caller go with this answer while the tool works on, for a command in the background."""
     deliver: Callable[[bytes], None] | None = None
     """Takes the content of a file as it is, beside an answer without it; None if the answer holds it."""
+    outputs: DeclaredOutputs | None = None
+    """Those on record, for a command that is looked at again."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Of commands, beside what the arguments say: handles in place of secrets."""
 
@@ -186,6 +198,7 @@ class Ran(NamedTuple):
     output_bytes: int = 0
     """Its true size. Over JUDGED_CAP_BYTES, `output` may give but a part."""
     command: CommandResult | None = None
+    outputs: DeclaredOutputs | None = None
     files: FileChanges | None = None
     """What a tool that runs nothing did to files."""
     whole: bool = True

@@ -15,9 +15,11 @@ from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr, model
 
 from coldframe.contract.command import (
     MAX_COMMAND_BYTES,
+    BoxUserName,
     CommandResult,
     CommandSpec,
     Contact,
+    EndedWith,
     FileChanges,
     Leftover,
     LimitHit,
@@ -28,9 +30,11 @@ from coldframe.contract.command import (
     StreamInfo,
     TerminalSize,
 )
-from coldframe.contract.errors import GuestLost
-from coldframe.contract.files import MOST_SENT_BYTES
+from coldframe.contract.errors import ColdframeError, GuestLost, HostUnreachable, NotInProfile
+from coldframe.contract.files import MOST_SENT_BYTES, FindOutputs
 from coldframe.contract.model import Model
+from coldframe.contract.outputs import DeclaredOutputs, Patterns, report_outputs
+from coldframe.contract.ports import Box
 from coldframe.contract.sandbox import SandboxSpec
 from coldframe.tools.output import OutputCollector, Segment, Stream, joined_text, transcript_of
 from coldframe.tools.registry import (
@@ -75,7 +79,8 @@ class RunCommandArguments(Arguments):
         default=None, description="Wall time in seconds; by default, and at most, that of the sandbox."
     )
     idle_timeout_s: Annotated[StrictFloat | StrictInt, Field(gt=0)] | None = Field(
-        default=None, description="Longest silence in seconds: no output, and no input that is taken; by default any."
+        default=None,
+        description="Longest silence in seconds: no output, and no input that is taken; by default as the sandbox says.",
     )
     cpu_s: Annotated[StrictFloat | StrictInt, Field(gt=0)] | None = Field(
         default=None, description="CPU time of all its processes; by default, and at most, that of the sandbox."
@@ -84,6 +89,10 @@ class RunCommandArguments(Arguments):
     stdin_base64: StrictStr | None = Field(default=None, description="Bytes, instead of `stdin`.")
     stdin_open: StrictBool = Field(
         default=False, description="Keep the input open behind `stdin`: more is sent to it while the command runs."
+    )
+    user: BoxUserName = Field(
+        default="user",
+        description="`root` to install and set up what needs it, in a sandbox that has a system of its own.",
     )
     env: dict[Text, Text] = Field(default_factory=dict, description="Added to the clean environment.")
     runtime: Runtime | None = Field(
@@ -96,6 +105,11 @@ class RunCommandArguments(Arguments):
     pty: StrictBool = Field(default=False, description="Run on a terminal: one stream, isatty is true.")
     columns: Annotated[StrictInt, Field(ge=1, le=1000)] = 120
     rows: Annotated[StrictInt, Field(ge=1, le=1000)] = 40
+    outputs: Patterns = Field(
+        default=(),
+        description="Files that it shall make, as `chart.png` or `report/*.html`: each is told with digest, size and type, and "
+        "what is missing as well.",
+    )
     background: StrictBool = Field(
         default=False, description="Answer as soon as it has started; it is followed by its `command_id`."
     )
@@ -121,6 +135,8 @@ class RunCommandArguments(Arguments):
                 raise ValueError("`env` holds an empty name, a name with `=`, or a NUL character")
         if self.shell_session is not None and (self.runtime is not None or not isinstance(self.command, str)):
             raise ValueError("a `shell_session` takes a line for bash, without `runtime`")
+        if self.shell_session is not None and self.user != "user":
+            raise ValueError("a `shell_session` is that of `user`")
         if self.stdin is not None and self.stdin_base64 is not None:
             raise ValueError("give either `stdin` or `stdin_base64`")
         if len(self.stdin_base64 or "") * 3 // 4 > STDIN_CAP_BYTES or len(self.stdin or "") > STDIN_CAP_BYTES:
@@ -160,16 +176,24 @@ class RunCommandArguments(Arguments):
             argv=argv,
             cwd=relative_path(self.cwd),
             runtime=self.runtime,
+            user=self.user,
             timeout_s=None if self.timeout_s is None else float(self.timeout_s),
             idle_timeout_s=None if self.idle_timeout_s is None else float(self.idle_timeout_s),
             cpu_s=None if self.cpu_s is None else float(self.cpu_s),
             environment=tuple(self.env.items()),
             stdin=self.stdin_bytes(),
+            outputs=self.outputs,
             background=self.background,
             shell_session=self.shell_session,
         )
 
     def fit(self, spec: SandboxSpec) -> None:
+        if self.user == "root" and spec.profile != "computer":
+            raise NotInProfile(
+                f"there is no root in a sandbox of the profile `{spec.profile}`",
+                hint="run it as `user`, or make a sandbox with `template: debian`, which has a system of its own",
+                profile=spec.profile,
+            )
         check_limits(spec.limits, timeout_s=self.timeout_s, idle_timeout_s=self.idle_timeout_s, cpu_s=self.cpu_s)
 
 
@@ -196,6 +220,8 @@ class RunCommandAnswer(Answer):
     signal: int | None
     timed_out: bool
     cancelled: bool
+    ended_with: EndedWith | None
+    """What became of its sandbox, and of it: then it counts as cancelled, or as lost."""
     out_of_memory: bool
     limit: LimitHit | None
     start_error: str | None
@@ -225,6 +251,8 @@ class RunCommandAnswer(Answer):
     leftovers_ended: int
     shell_session: ShellSession | None
     files: FileChanges | None
+    outputs: DeclaredOutputs | None
+    """What was found of the outputs that were declared; None without any, and while it runs."""
     contacts: tuple[Contact, ...]
     artifact_id: str
     """Names the raw streams, to be fetched whole or by ranges."""
@@ -237,7 +265,11 @@ def _shown_files(files: FileChanges) -> FileChanges:
 
 
 def answer_of(
-    arguments: RunCommandArguments, result: CommandResult, output: OutputCollector, pid: int | None
+    arguments: RunCommandArguments,
+    result: CommandResult,
+    output: OutputCollector,
+    pid: int | None,
+    outputs: DeclaredOutputs | None,
 ) -> RunCommandAnswer:
     shown: dict[Stream, tuple[str | None, str | None, StreamView]] = {}
     limit = None if arguments.view is None else arguments.view.max_bytes
@@ -268,6 +300,7 @@ def answer_of(
         signal=result.signal,
         timed_out=result.timed_out,
         cancelled=result.cancelled,
+        ended_with=result.ended_with,
         out_of_memory=result.out_of_memory,
         limit=result.limit,
         start_error=None if result.start_error is None else shown_path(result.start_error),
@@ -295,10 +328,23 @@ def answer_of(
         leftovers_ended=result.leftovers_ended,
         shell_session=result.shell_session,
         files=_shown_files(result.files),
+        outputs=None if outputs is None else outputs.renamed(shown_path),
         contacts=result.contacts,
         artifact_id=result.artifact_id,
         pid=pid,
     )
+
+
+async def find_outputs(box: Box, patterns: tuple[str, ...], files: FileChanges) -> DeclaredOutputs:
+    """What there is of them in the box now. One that cannot be asked any more leaves it unknown, and loses no result."""
+    try:
+        answer = await box.ask(FindOutputs(patterns=patterns))
+    except HostUnreachable:
+        raise  # it is asked again
+    except ColdframeError as error:
+        return DeclaredOutputs(declared=patterns, complete=False, problem=error.message)
+    changed = [one.path for one in files.changes if one.kind == "file" and one.change in ("created", "changed")]
+    return report_outputs(patterns, answer, tuple(changed))
 
 
 def _running(arguments: RunCommandArguments, started: Started) -> RunCommandAnswer:
@@ -310,6 +356,7 @@ def _running(arguments: RunCommandArguments, started: Started) -> RunCommandAnsw
         signal=None,
         timed_out=False,
         cancelled=False,
+        ended_with=None,
         out_of_memory=False,
         limit=None,
         start_error=None,
@@ -335,6 +382,7 @@ def _running(arguments: RunCommandArguments, started: Started) -> RunCommandAnsw
         leftovers_ended=0,
         shell_session=None,
         files=None,
+        outputs=None,
         contacts=(),
         artifact_id=started.command_id,
         pid=started.pid,
@@ -346,6 +394,10 @@ def _judged(output: OutputCollector, answer: RunCommandAnswer) -> bytes:
     names = [one.command_line for one in answer.leftovers]
     if answer.files is not None:
         names.extend(change.path for change in answer.files.changes)
+    if answer.outputs is not None:
+        names.extend(one.path for one in answer.outputs.found)
+        names.extend(one.path for one in answer.outputs.refused)
+        names.extend(answer.outputs.undeclared)
     if answer.start_error is not None:
         names.append(answer.start_error)
     return b"\0".join([output.judged(), *(name.encode() for name in names)])
@@ -368,11 +420,12 @@ async def run_command(call: ToolCall[RunCommandArguments]) -> Ran:
                 shell=shell,
                 argv=argv,
                 cwd=arguments.directory(),
+                user=arguments.user,
                 env={**call.environment, **arguments.env},
                 stdin=arguments.stdin_bytes(),
                 stdin_open=arguments.stdin_open,
                 timeout_s=arguments.timeout_s or call.spec.limits.wall_s,
-                idle_timeout_s=arguments.idle_timeout_s,
+                idle_timeout_s=arguments.idle_timeout_s or call.spec.command_idle_s,
                 cpu_s=arguments.cpu_s,
                 shell_session=arguments.shell_session,
                 terminal=TerminalSize(columns=arguments.columns, rows=arguments.rows) if arguments.pty else None,
@@ -393,6 +446,9 @@ async def run_command(call: ToolCall[RunCommandArguments]) -> Ran:
         else:
             result = event.result
     if result is not None:
-        answer = answer_of(arguments, result, output, pid)
-        return Ran(answer, partial(_judged, output, answer), sum(output.total.values()), result)
+        outputs = call.outputs
+        if arguments.outputs and outputs is None:
+            outputs = await find_outputs(call.box, arguments.outputs, result.files)
+        answer = answer_of(arguments, result, output, pid, outputs)
+        return Ran(answer, partial(_judged, output, answer), sum(output.total.values()), result, outputs)
     raise GuestLost(f"command `{call.command_id}` ended without a result", command_id=call.command_id)

@@ -34,6 +34,10 @@ class WriteFileArguments(Arguments):
         default=None, description="Permission bits; by default those of the file replaced, or 420 (0644)."
     )
 
+    source: Annotated[Text, Field(min_length=1, max_length=1000)] | None = Field(
+        default=None, description="Where it is from, in your words, as `https://…` or a commit; kept on record with it."
+    )
+
     @model_validator(mode="after")
     def _one_content(self) -> "WriteFileArguments":
         if (self.content is None) == (self.content_base64 is None):
@@ -46,7 +50,7 @@ class WriteFileArguments(Arguments):
         return self
 
     def facts(self) -> CallFacts:
-        return CallFacts(path=relative_path(self.path))
+        return CallFacts(path=relative_path(self.path), source=self.source)
 
     def data(self) -> bytes:
         if self.content is not None:
@@ -90,5 +94,11 @@ async def write_file(call: ToolCall[WriteFileArguments]) -> Ran:
     )
     done = await (call.box.ask(request) if call.content is None else call.box.write(request, call.content))
     answer = WriteFileAnswer.of(done)
-    files = one_change(answer.path, created=done.created, sha256_before=done.sha256_before, sha256_after=done.sha256)
+    files = one_change(
+        answer.path,
+        created=done.created,
+        sha256_before=done.sha256_before,
+        sha256_after=done.sha256,
+        size=done.bytes_written,
+    )
     return Ran(answer, files=files)

@@ -33,7 +33,12 @@ BOX_HOLDERS = {
     "coldframe.control.admission",  # the gate's way in
     "coldframe.control.flights",  # the gate's calls while they run
     "coldframe.control.outputs",  # reads what is stored already
+    "coldframe.control.at_rest",  # stands in for one where nothing runs, and starts nothing
     "coldframe.control.sandboxes",  # hands one out only if its sandbox runs
+    "coldframe.control.declared_outputs",  # digests the files that were declared
+    "coldframe.control.past_box",  # does the same for a command that was under way
+    "coldframe.control.persistence",  # counts files, and reads none
+    "coldframe.control.creation",  # tells one its limits before anybody may use it
 }
 """Nobody else in control, the fronts or at start-up can get hold of a Box."""
 
@@ -42,8 +47,12 @@ STARTS_PROGRAMS = {  # file -> what it starts
     "coldframe.host.offered_tools": "the loader, to ask it for the libraries of a runtime",
     "coldframe.host.disk_images": "mkfs.ext4, e2fsck and resize2fs, on images that no box ever writes directly",
     "coldframe.host.isolation.namespaces": "bwrap",
+    "coldframe.host.isolation.own_system": "processes that hold user namespaces until these are open",
     "coldframe.host.egress.life": "the egress broker",
     "coldframe.host.layers.mounts": "the place in which an ordinary user mounts layers",
+    "coldframe.host.layers.mapping": "a child that holds a user namespace until it is held from outside",
+    "coldframe.host.reader": "children that answer of files at rest, as their owner and without rights",
+    "coldframe.host.reader_link": "the reader of files at rest",
     "coldframe.host.templates.id_range": "what builds a system of its own, as root over a range of users of its own alone",
     "coldframe.host.birth": "keepers, and commands inside the box",
     "coldframe.guest.spawn": "commands, inside the box",
@@ -56,8 +65,10 @@ STARTERS = {
     *("execl", "execle", "execlp", "execlpe", "execv", "execve", "execvp", "execvpe"),
     *("spawnl", "spawnle", "spawnlp", "spawnlpe", "spawnv", "spawnve", "spawnvp", "spawnvpe"),
     *("create_subprocess_exec", "create_subprocess_shell"),
+    "Row",
 }
 STARTER_MODULES = {"subprocess", "multiprocessing", "pty"}
+STARTER_ROOTS = {"os", "asyncio", "posix", "rows"}
 VAGUE = {"util", "utils", "helper", "helpers", "manager", "base", "common", "misc", "impl"}
 
 
@@ -192,10 +203,12 @@ def starters(file: SourceFile) -> list[str]:
     found = [
         f"imports {other}"
         for other in file.imports
-        if other.split(".")[0] in STARTER_MODULES or (other.split(".")[0] == "os" and other.split(".")[-1] in STARTERS)
+        if other == "coldframe.guest.rows.Row"
+        or other.split(".")[0] in STARTER_MODULES
+        or (other.split(".")[0] == "os" and other.split(".")[-1] in STARTERS)
     ]
     for node in ast.walk(file.tree):
-        if isinstance(node, ast.Attribute) and node.attr in STARTERS and _root_name(node) in {"os", "asyncio", "posix"}:
+        if isinstance(node, ast.Attribute) and node.attr in STARTERS and _root_name(node) in STARTER_ROOTS:
             found.append(f"uses {node.attr} in line {node.lineno}")
     return found
 

@@ -4,7 +4,10 @@ import json
 
 import pytest
 
+from coldframe.client.codes import Code
+from coldframe.contract.code import CodeInfo
 from coldframe.contract.errors import ColdframeError, catalogue, from_wire
+from coldframe.control.codes import codes
 
 
 @pytest.mark.parametrize("code", sorted(catalogue()))
@@ -36,3 +39,15 @@ def test_an_unknown_code_keeps_its_code_in_the_base_class() -> None:
 @pytest.mark.parametrize("answer", [{}, {"code": 7, "facts": [], "next_actions": "x"}, {"next_actions": [1, None]}])
 def test_a_malformed_error_is_still_an_error(answer: dict[str, object]) -> None:
     assert isinstance(from_wire(answer), ColdframeError)
+
+
+def test_the_enumeration_of_the_sdk_is_the_catalogue_and_an_unknown_code_is_none_of_it() -> None:
+    assert {one.value for one in Code} == {one.code for one in codes()}
+    assert Code.of("GUEST_LOST") is Code.GUEST_LOST
+    assert Code.of("FROM_THE_FUTURE") is Code.of(None) is None
+
+
+@pytest.mark.parametrize("info", codes(), ids=lambda info: f"{info.of}-{info.code}")
+def test_each_code_says_what_it_means_and_what_to_do(info: CodeInfo) -> None:
+    assert info.meaning.endswith(".")
+    assert info.fix and info.op and info.family

@@ -19,7 +19,9 @@ from coldframe.contract.policy import Role
 from coldframe.contract.sandbox import SandboxInfo, SandboxSpec
 from coldframe.contract.tool import ToolResult
 from coldframe.control.control import Control, build_control
+from coldframe.control.retention import FOR_EVER
 from coldframe.control.sandbox_specs import ANY_LENGTH
+from coldframe.control.snapshots import DEFAULT_LIMITS
 from coldframe.control.store import _give_up
 from tests.fakes.host import FakeHost
 
@@ -85,6 +87,9 @@ class Bench:
             (root / "rules.yaml").write_text(rules)
         self._now = datetime(2026, 5, 4, 3, 2, 1, tzinfo=UTC)
         self.longest = ANY_LENGTH
+        self.most_running: int | None = None
+        self.retention = FOR_EVER
+        self.snapshot_limits = DEFAULT_LIMITS
         self.control: Control
         self.starts = 0
 
@@ -98,7 +103,14 @@ class Bench:
     async def start(self) -> None:
         self.starts += 1
         self.control = build_control(
-            data_dir=str(self.root), host=self.host, clock=self.clock, rules_path=self.rules_path, longest=self.longest
+            data_dir=str(self.root),
+            host=self.host,
+            clock=self.clock,
+            rules_path=self.rules_path,
+            longest=self.longest,
+            snapshot_limits=self.snapshot_limits,
+            most_running=self.most_running,
+            retention=self.retention,
         )
         await self.control.start()
 
@@ -115,11 +127,14 @@ class Bench:
         control.ledger._closed = True
         control.history._stop()
         assert control.timers._task is not None
-        for task in (*control.gate._tasks, *control.network._tasks, control.timers._task):
+        assert control.snapshot_upkeep._task is not None
+        tasks = (*control.gate._tasks, *control.network._tasks, *control.pipelines._runs.values(), control.timers._task)
+        tasks += (control.snapshot_upkeep._task, *control.creation._queued.values())
+        for task in tasks:
             task.cancel()
 
     async def sandbox(self, agent_id: str = "ada", **spec: Any) -> SandboxInfo:
-        return await self.control.sandboxes.create(OWNER, SandboxSpec(agent_id=agent_id, **spec))
+        return await self.control.creation.create(OWNER, SandboxSpec(agent_id=agent_id, **spec))
 
     async def call(
         self, info: SandboxInfo, tool: str, caller: Caller = AGENT, key: str | None = None, **arguments: Any

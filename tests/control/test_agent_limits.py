@@ -18,14 +18,14 @@ def test_a_box_is_told_once_when_its_limits_change(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with opened(tmp_path) as bench:
             info = await bench.sandbox()
-            await bench.call(info, "list_directory")
+            await bench.call(info, "run_command", command="true")
             assert told(bench) == []
             await bench.control.rulebook.load(LOWER, caller=OWNER)
             for _ in range(3):
-                await bench.call(info, "list_directory")
+                await bench.call(info, "run_command", command="true")
             assert told(bench) == [(10.0, 512)]
             await bench.control.rulebook.load("version: 1\n", caller=OWNER)
-            await asyncio.gather(*(bench.call(info, "list_directory") for _ in range(3)))
+            await asyncio.gather(*(bench.call(info, "run_command", command="true") for _ in range(3)))
             assert told(bench) == [(10.0, 512), (300.0, 2048)]
 
     asyncio.run(scenario())
@@ -41,7 +41,7 @@ def test_a_new_sandbox_and_a_restarted_server_tell_before_the_first_call(tmp_pat
             assert other.spec.limits.cpu_s == 20
             await bench.restart()
             before = len(told(bench))
-            await bench.call(info, "list_directory")
+            await bench.call(info, "run_command", command="true")
             assert told(bench)[before:] == [(10.0, 512)]
 
     asyncio.run(scenario())

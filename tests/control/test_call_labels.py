@@ -68,7 +68,7 @@ def test_a_label_is_in_force_before_the_first_byte_of_a_stream(tmp_path: Path) -
 def test_a_background_sandbox_keeps_its_label_with_its_workspace(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with opened(tmp_path, SECRETS) as bench:
-            info = await bench.control.sandboxes.create(OWNER, SandboxSpec(background=True))
+            info = await bench.control.creation.create(OWNER, SandboxSpec(background=True))
             await bench.call(info, "write_file", caller=OWNER, path="secrets/key", content="x")
             assert bench.control.sandboxes.get(OWNER, info.sandbox_id).workspace_label is Label.CONFIDENTIAL
             bench.control.sessions.reset(info.session_id, caller=OWNER)

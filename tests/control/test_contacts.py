@@ -169,6 +169,7 @@ def test_contacts_of_a_version_of_before_are_found_as_they_were(tmp_path: Path) 
         "ALTER TABLE network_contacts DROP COLUMN looked_up; "
         "CREATE INDEX network_contacts_host ON network_contacts (host, began_at); "
         "UPDATE alembic_version SET version_num = '0005'; "
+        "DROP TABLE snapshots; DROP TABLE contract_plans; "
         + "; ".join(f"DROP TABLE lineage_{table}" for table in ("position", "heights", "steps", "items", "edges"))
     )
     values = (1, 1, "sbx", "ses", "c1", "api.example.com", "allow", BEGAN.isoformat(), 1, whole.model_dump_json())

@@ -198,7 +198,7 @@ def test_a_credential_is_for_the_agents_and_roles_that_are_named(tmp_path: Path)
 def test_a_sandbox_without_an_agent_is_none_of_all_agents_and_is_named_by_role_only(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with opened(tmp_path, RULES) as bench:
-            info = await bench.control.sandboxes.create(OWNER, SandboxSpec(background=True))
+            info = await bench.control.creation.create(OWNER, SandboxSpec(background=True))
             add(bench, agents=["*"])
             assert bench.control.credentials.handles(info) == []
             add(bench, name="by-role", variable="OWN", agents=[], roles=["owner"])

@@ -89,7 +89,7 @@ def test_a_profile_that_is_unknown_or_not_given_is_refused_and_nothing_is_left(t
                 await bench.sandbox(network="crmm")
             assert unknown.value.facts["profiles"] == ["none", "packages", "open", "crm"]
             with pytest.raises(DeniedByRule):
-                await bench.control.sandboxes.create(MEMBER, SandboxSpec(agent_id="eve", network="open"))
+                await bench.control.creation.create(MEMBER, SandboxSpec(agent_id="eve", network="open"))
             assert bench.control.sandboxes.list(OWNER) == []
             assert bench.host.access == {}
 
@@ -703,7 +703,7 @@ def test_a_sandbox_that_cannot_be_made_leaves_no_network(tmp_path: Path) -> None
         async with opened(tmp_path, RULES) as bench:
             bench.host.unreachable = HostUnreachable("gone")
             with pytest.raises(HostUnreachable):
-                await bench.control.sandboxes.create(OWNER, SandboxSpec(agent_id="bob"))
+                await bench.control.creation.create(OWNER, SandboxSpec(agent_id="bob"))
             bench.host.unreachable = None
             assert bench.control.store.read("SELECT * FROM networks") == []
             assert list(bench.control.sandboxes.networked) == []

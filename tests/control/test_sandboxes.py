@@ -72,7 +72,7 @@ def test_a_sandbox_that_cannot_be_built_leaves_nothing_but_a_record(
                 for spec in (SandboxSpec(agent_id="ada"), SandboxSpec(background=True)):
                     monkeypatch.setattr(FakeHost, "create", broken)
                     with pytest.raises(error):
-                        await bench.control.sandboxes.create(OWNER, spec)
+                        await bench.control.creation.create(OWNER, spec)
                     monkeypatch.undo()
                     assert bench.control.sandboxes.list(OWNER) == []
                     assert await bench.host.boxes() == []
@@ -89,10 +89,10 @@ def test_a_spec_names_an_agent_or_the_background(tmp_path: Path) -> None:
         async with opened(tmp_path) as bench:
             for spec in (SandboxSpec(), SandboxSpec(agent_id="ada", background=True)):
                 with pytest.raises(InvalidArgument):
-                    await bench.control.sandboxes.create(OWNER, spec)
+                    await bench.control.creation.create(OWNER, spec)
             for caller in (VIEWER, AGENT):
                 with pytest.raises(GrantMissing):
-                    await bench.control.sandboxes.create(caller, SandboxSpec(agent_id="ada"))
+                    await bench.control.creation.create(caller, SandboxSpec(agent_id="ada"))
 
     asyncio.run(scenario())
 
@@ -109,10 +109,12 @@ def test_ending_is_idempotent_and_keeps_an_agents_files(tmp_path: Path) -> None:
                 assert ended.state.state == "terminated"
                 assert [action["op"] for action in ended.state.next_actions] == ["sandbox.create"]
             result = await task
-            assert (result.error or {}).get("code") == "GUEST_LOST" or result.value["ended"] in ("lost", "signalled")
+            assert result.value["ended"] == "cancelled"
+            assert result.value["ended_with"] == {"act": "terminate", "timer": None}
             assert bench.kinds().count("sandbox.terminated") == 1
             with pytest.raises(WrongState):
-                await bench.call(info, "read_file", path="kept")
+                await bench.call(info, "write_file", path="kept", content="y")
+            assert (await bench.call(info, "read_file", path="kept")).value["content"] == "x"
             assert bench.control.sessions.get(info.session_id).closed_at is not None
             again = await bench.sandbox()
             assert (await bench.call(again, "read_file", path="kept")).value["content"] == "x"
@@ -124,7 +126,7 @@ def test_ending_is_idempotent_and_keeps_an_agents_files(tmp_path: Path) -> None:
 def test_a_background_workspace_goes_with_its_sandbox_and_with_a_crash(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with opened(tmp_path) as bench:
-            create = bench.control.sandboxes.create
+            create = bench.control.creation.create
             first, second, third = [await create(OWNER, SandboxSpec(background=True)) for _ in range(3)]
             folders = [tmp_path / "background" / one.session_id for one in (first, second, third)]
             assert all(folder.is_dir() for folder in folders)
@@ -164,7 +166,7 @@ def test_a_box_that_ends_by_itself_makes_the_sandbox_lost_at_the_next_call(tmp_p
                 await bench.call(info, "list_directory")
             assert bench.control.sandboxes.get(OWNER, info.sandbox_id).state.state == "lost"
             with pytest.raises(WrongState) as caught:
-                await bench.call(info, "list_directory")
+                await bench.call(info, "run_command", command="true")
             assert caught.value.next_actions
 
     asyncio.run(scenario())
@@ -345,7 +347,7 @@ STORED = {
 def test_what_was_kept_by_a_version_of_before_is_read_and_more_is_not_taken(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with opened(tmp_path) as bench:
-            kept = (await bench.control.sandboxes.create(OWNER, SandboxSpec(agent_id="one"))).sandbox_id
+            kept = (await bench.control.creation.create(OWNER, SandboxSpec(agent_id="one"))).sandbox_id
             with bench.control.store.transaction():
                 bench.control.store.raw.execute(
                     "UPDATE sandboxes SET spec = ? WHERE sandbox_id = ?", (json.dumps(STORED), kept)
@@ -355,7 +357,7 @@ def test_what_was_kept_by_a_version_of_before_is_read_and_more_is_not_taken(tmp_
             for name, value in (("cpu_s", 1e9), ("cpu_s", float("inf")), ("pids", 5_000_000), ("cpus", 1e300)):
                 spec = SandboxSpec(agent_id="one", limits=Limits.model_validate({name: value}))
                 with pytest.raises(InvalidArgument) as refused:
-                    await bench.control.sandboxes.create(OWNER, spec)
+                    await bench.control.creation.create(OWNER, spec)
                 assert refused.value.facts["argument"] == f"limits.{name}"
 
     asyncio.run(scenario())
@@ -365,7 +367,7 @@ def test_a_key_of_a_version_of_before_gives_the_sandbox_that_was_made_under_it(t
     async def scenario() -> None:
         async with opened(tmp_path) as bench:
             spec = {**STORED, "limits": Limits().model_dump()}
-            create = bench.control.sandboxes.create
+            create = bench.control.creation.create
             said = SandboxSpec.model_validate(spec)
             made = await create(OWNER, said, idempotency_key="k")
             asked = digest_of({"operation": "sandbox.create", "spec": spec})
@@ -383,7 +385,7 @@ def test_a_key_of_a_version_of_before_gives_the_sandbox_that_was_made_under_it(t
 def test_under_one_key_to_ask_for_no_network_and_to_leave_it_to_the_rules_are_two_things(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with opened(tmp_path) as bench:
-            create = bench.control.sandboxes.create
+            create = bench.control.creation.create
             left, none = SandboxSpec(agent_id="one"), SandboxSpec(agent_id="one", network="none")
             for key, first, second in (("a", left, none), ("b", none, left)):
                 made = await create(OWNER, first, idempotency_key=key)
@@ -398,7 +400,7 @@ def test_a_sandbox_denies_what_the_rules_deny_and_a_bounded_number_of_its_own(tm
     async def scenario() -> None:
         async with opened(tmp_path) as bench:
             await bench.control.rulebook.load("version: 1\nsettings: {deny_commands: [curl, git push]}\n", caller=OWNER)
-            create = bench.control.sandboxes.create
+            create = bench.control.creation.create
             spec = SandboxSpec(agent_id="one", denied_programs=tuple(f"p{number}" for number in range(256)))
             made = await create(OWNER, spec)
             assert made.spec.denied_programs == (*spec.denied_programs, "curl")
@@ -417,7 +419,7 @@ def test_a_sandbox_denies_what_the_rules_deny_and_a_bounded_number_of_its_own(tm
 def test_limits_go_up_for_owner_and_admin_alone(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with opened(tmp_path) as bench:
-            create = bench.control.sandboxes.create
+            create = bench.control.creation.create
             member = Caller(token_id="tok_member", role=Role.MEMBER)
             wide = SandboxSpec(agent_id="wide", limits=Limits(memory_mib=Limits().memory_mib + 1))
             with pytest.raises(GrantMissing) as refused:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from coldframe.contract.command import EndedWith
 from coldframe.contract.errors import (
     HostUnreachable,
     LedgerUnavailable,
@@ -69,6 +70,34 @@ def test_a_sandbox_becomes_what_it_says_in_time_and_somebody_is_warned(
             await after(bench, 10_000)
             assert (state(bench, info), state(bench, untouched)) == (becomes, "running")
             assert bench.kinds().count(f"sandbox.{becomes}") == 1
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.req("T4.30", "T4.60")
+@pytest.mark.parametrize(("action", "ended"), [("stop", "lost"), ("terminate", "cancelled")])
+def test_while_a_command_runs_it_is_said_twice_and_the_command_tells_what_ended_it(
+    tmp_path: Path, action: str, ended: str
+) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            info = await bench.sandbox(max_age_s=1000, on_timeout=action, idle_timeout_s=30)
+            job = await bench.call(info, "run_command", command=UNTIL_GO, background=True)
+            seen = []
+            for seconds in (300, 150, 400, 100, 20):  # 700, 550, 150, 50 and 30 before
+                await after(bench, seconds)
+                await bench.control.timers.turn()
+                warnings = bench.entries(kinds=("sandbox.expiring",))
+                seen.append([(one.body["within_s"], one.body["reason"], one.body["action"]) for one in warnings])
+            early, late = (600, "age", action), (60, "age", action)
+            assert seen == [[], [early], [early], [early, late], [early, late]]
+            await after(bench, 31)
+            told = await bench.control.outputs.command(OWNER, info.sandbox_id, str(job.value["command_id"]))
+            assert told.result is not None
+            assert told.result.ended == ended
+            assert told.result.ended_with == EndedWith(act="stop" if action == "stop" else "terminate", timer="age")
+            assert told.status is not None
+            assert "max_age_s" in told.status.message
 
     asyncio.run(scenario())
 
@@ -252,9 +281,9 @@ def test_what_begins_while_an_end_is_counted_is_not_ended_by_a_timer(
             info = await bench.sandbox(idle_timeout_s=10)
             count = fake.FakeBox.at_stake
 
-            async def slowly(box: fake.FakeBox) -> AtStake:
+            async def slowly(box: fake.FakeBox, ending: EndedWith | None = None, *, ends: bool) -> AtStake:
                 await bench.call(info, "write_file", AGENT, path="a", content="")
-                return await count(box)
+                return await count(box, ending)
 
             with monkeypatch.context() as patch:
                 patch.setattr(fake.FakeBox, "at_stake", slowly)

@@ -2,7 +2,7 @@
 
 import re
 
-from coldframe.contract.persistence import EVENTS, ITEMS, is_kept
+from coldframe.contract.persistence import EVENTS, ITEMS, fate
 from coldframe.contract.sandbox import TRANSITIONS
 from tests.installation import CHECKOUT
 
@@ -22,6 +22,10 @@ def test_every_state_is_there_with_all_its_ways() -> None:
 
 
 def test_every_cell_of_what_survives_is_there() -> None:
-    assert rows("item") == {
-        item: ["kept" if is_kept(item, event, background=False) else "lost" for event in EVENTS] for item in ITEMS
-    }
+    told = rows("item")
+    assert set(told) == set(ITEMS)
+    for item, (whose, _, *fates) in told.items():
+        if ITEMS[item].exists:
+            assert (whose, fates) == (ITEMS[item].owner, [fate(item, event, background=False) for event in EVENTS])
+        else:
+            assert (whose, fates) == ("", [""] * len(EVENTS))

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from coldframe.contract.command import CommandEvent, CommandSpec, Contact, InputState
+from coldframe.contract.command import CommandEvent, CommandSpec, Contact, EndedWith, InputState
 from coldframe.contract.errors import GuestLost, NotFound, WrongState
 from coldframe.contract.files import (
     AtStake,
@@ -33,7 +33,7 @@ from coldframe.contract.files import (
     WriteAnswer,
     WriteFile,
 )
-from coldframe.contract.isolation import IsolationReport, LimitReport, Property
+from coldframe.contract.isolation import WALLS, IsolationReport, LimitReport, Property
 from coldframe.contract.model import Model
 from coldframe.contract.sandbox import SandboxSpec
 from tests.fakes.command import FakeCommand
@@ -42,14 +42,22 @@ from tests.fakes.files import FILE_VERBS, FakeFiles
 A = TypeVar("A", bound=Model)
 
 
-def fake_report() -> IsolationReport:
-    """A report that says what is true of the fake: nothing is enforced."""
+def fake_report(spec: SandboxSpec | None = None) -> IsolationReport:
+    """A report of what a box has to have, and of one thing more that the fake has not."""
+    walls = [*WALLS, *(["programs"] if spec and spec.runtimes is not None else [])]
+    walls += ["denied_programs"] if spec and spec.denied_programs else []
     return IsolationReport(
         level="namespaces",
         kernel="shared",
         kernel_release=os.uname().release,
         measured_at=datetime.now(UTC),
-        properties=(Property(name="filesystem", state="absent", mechanism="none", evidence="this is a fake"),),
+        properties=(
+            Property(name="filesystem", state="absent", mechanism="none", evidence="this is a fake"),
+            *(
+                Property(name=name, state="enforced", mechanism="the fake", evidence="its word", required=True)
+                for name in walls
+            ),
+        ),
         limits=(LimitReport(kind="wall", limit=600, unit="s", strength="hard", enforced_by="the fake"),),
         mounts=(),
         namespaces={},
@@ -83,6 +91,7 @@ class FakeBox:
         self.records: dict[str, FakeCommand] = {}
         """Of the boxes of that id before."""
         self.state: Any = "running"
+        self._ending: EndedWith | None = None
         self._seen = seen
         self._forget = forget
 
@@ -125,7 +134,7 @@ class FakeBox:
         return self.files.write(request, data)
 
     async def report(self) -> IsolationReport:
-        return fake_report()
+        return fake_report(self.spec)
 
     async def contacts(self) -> list[Contact]:
         return []
@@ -142,14 +151,18 @@ class FakeBox:
             command.end_tree(signal.SIGCONT)
         self.state = "running"
 
-    async def at_stake(self) -> AtStake:
+    async def at_stake(self, ending: EndedWith | None = None, *, ends: bool = False) -> AtStake:
         self._check_alive()
+        self._ending = ending
         running = sorted(one.spec.command_id for one in self.commands.values() if one.result is None)
         return AtStake(command_ids=tuple(running), processes=len(running), temporary=TemporaryFiles(files=0, bytes=0))
 
     async def end(self, *, keep_workspace: bool = False) -> None:
         for command in self.commands.values():
-            await command.lose()
+            if self._ending is None:
+                await command.lose()
+            else:
+                await command.end_with(self._ending)
         self.state = "ended"
         self._forget(self.sandbox_id)
 

@@ -14,6 +14,7 @@ from coldframe.contract.command import (
     CommandResult,
     CommandSpec,
     Ended,
+    EndedWith,
     FileChange,
     FileChanges,
     OutputChunk,
@@ -35,6 +36,7 @@ class FakeCommand:
         self.lost = False
         self.pid: int | None = None
         self.cancelled = False
+        self._ending: EndedWith | None = None
         self.sent = b""
         """To its input; it never reads it."""
         self._timed_out = False
@@ -77,6 +79,15 @@ class FakeCommand:
         async with self._changed:
             self.lost = self.result is None
             self._changed.notify_all()
+
+    async def end_with(self, ending: EndedWith) -> None:
+        """What a keeper leaves that knew of the end."""
+        self._ending = ending
+        async with self._changed:
+            await self._changed.wait_for(lambda: self.events)
+        self.end_tree(signals.SIGKILL)
+        await asyncio.wait({self._task}, timeout=1)
+        await self.lose()  # of what left its group, and holds the output open
 
     async def _run(self) -> None:
         spec, started_at = self.spec, datetime.now(UTC)
@@ -154,11 +165,16 @@ class FakeCommand:
         start_error: str | None = None,
     ) -> None:
         now = datetime.now(UTC)
+        ending = self._ending if kind == "signalled" else None
+        if ending is not None:
+            kind = "cancelled" if ending.act == "terminate" else "lost"
+        lost = kind == "lost"
         self.result = CommandResult(
             command_id=self.spec.command_id,
             ended=kind,
-            exit_code=exit_code,
-            signal=number,
+            exit_code=None if lost else exit_code,
+            signal=None if lost else number,
+            ended_with=ending,
             timed_out=kind == "timed_out",
             cancelled=kind == "cancelled",
             start_error=start_error,

@@ -8,6 +8,7 @@ import shutil
 import stat
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from coldframe.contract.errors import (
@@ -30,6 +31,7 @@ from coldframe.contract.files import (
     EditFile,
     FileInfo,
     FileKind,
+    FindOutputs,
     ListAnswer,
     ListDirectory,
     MakeDirectory,
@@ -42,6 +44,7 @@ from coldframe.contract.files import (
     WriteAnswer,
     WriteFile,
 )
+from coldframe.contract.outputs import FoundOutput, OutputsAnswer
 
 
 def sha256(data: bytes) -> str:
@@ -208,6 +211,16 @@ class FakeFiles:
         os.makedirs(self._resolve(request.path, writing=True), exist_ok=True)
         return Done()
 
+    def find_outputs(self, request: FindOutputs) -> OutputsAnswer:
+        found, missing = {}, []
+        for pattern in request.patterns:
+            files = [one for one in Path(self.workspace).glob(pattern) if one.is_file()]
+            missing += [] if files else [pattern]
+            for one in files:
+                path, data = str(one.relative_to(self.workspace)), one.read_bytes()
+                found[path] = FoundOutput(path=path, bytes=len(data), sha256=sha256(data), type="text/plain")
+        return OutputsAnswer(found=tuple(found[path] for path in sorted(found)), missing=tuple(missing))
+
 
 FILE_VERBS: dict[type[Any], Callable[[FakeFiles, Any], Any]] = {
     ReadFile: FakeFiles.read,
@@ -217,6 +230,7 @@ FILE_VERBS: dict[type[Any], Callable[[FakeFiles, Any], Any]] = {
     SearchFiles: FakeFiles.search,
     RemovePath: FakeFiles.remove,
     MakeDirectory: FakeFiles.make_directory,
+    FindOutputs: FakeFiles.find_outputs,
 }
 
 

@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 from coldframe.contract.command import CommandEvent, OutputChunk
 from coldframe.contract.errors import GuestLost, NotFound
@@ -10,11 +10,11 @@ from coldframe.contract.isolation import IsolationReport
 from coldframe.contract.network import NetworkAccess
 from coldframe.contract.ports import BoxStatus
 from coldframe.contract.sandbox import SandboxSpec
+from coldframe.contract.snapshot import SnapshotPoint
 from coldframe.host.history_tail import unseen
 from tests.fakes.box import FakeBox, Seen, fake_report
 from tests.fakes.network import FakeNetwork
-
-PARTS = ("scratch", "integrations", "skills", ".exec_history")
+from tests.fakes.snapshots import PARTS, FakeSnapshots
 
 
 class FakeHost(FakeNetwork):
@@ -27,12 +27,16 @@ class FakeHost(FakeNetwork):
         self.ran, self.asked = self._seen.ran, self._seen.asked
         self.unreachable: Exception | None = None
         """If set, raised instead of serving the life of boxes and workspaces."""
+        self.snapshots = FakeSnapshots(root, self._in_use, self._check_reachable)
         self._boxes: dict[str, FakeBox] = {}
         self._past: dict[str, FakeBox] = {}
 
     def _check_reachable(self) -> None:
         if self.unreachable is not None:
             raise self.unreachable
+
+    def _in_use(self, workspace: str) -> bool:
+        return any(box.workspace == workspace for box in self._boxes.values())
 
     def workspace(self, agent_id: str) -> str:
         return os.path.join(self.root, "workspace", agent_id)
@@ -51,16 +55,16 @@ class FakeHost(FakeNetwork):
         assert anew is (before is not None)
         self.access[sandbox_id] = network
         if spec.agent_id is not None and not spec.background:
-            await self.create_workspace(spec.agent_id)
             workspace = self.workspace(spec.agent_id)
         else:
             workspace = os.path.join(self.root, "background", session_id)
-            for part in PARTS:
-                os.makedirs(os.path.join(workspace, part), exist_ok=True)
+        if not os.path.isdir(workspace):
+            point = None if spec.snapshot is None else SnapshotPoint(snapshot_id=spec.snapshot)
+            self.snapshots.fill(workspace, None if point is None else self.snapshots.path(point))
         box = self._boxes[sandbox_id] = FakeBox(sandbox_id, spec, workspace, self._seen, self.forget)
         if before is not None:
             box.records = {**before.records, **before.commands}
-        return fake_report()
+        return fake_report(spec)
 
     def _find(self, sandbox_id: str) -> FakeBox:
         if sandbox_id in self._boxes:
@@ -100,6 +104,14 @@ class FakeHost(FakeNetwork):
                     yield event
 
         return replay()
+
+    async def forget_stored(self, sandbox_id: str, command_ids: Sequence[str] | None = None) -> None:
+        self._check_reachable()
+        box = self._boxes.get(sandbox_id) or self._past.get(sandbox_id)
+        if box is not None:
+            for one in {**box.records, **box.commands} if command_ids is None else command_ids:
+                box.records.pop(one, None)
+                box.commands.pop(one, None)
 
     async def create_workspace(self, agent_id: str) -> None:
         self._check_reachable()

@@ -127,3 +127,16 @@ def test_what_a_rule_about_output_withholds_is_not_downloaded(served: Served, sa
             assert got == b"x" * WINDOW_BYTES
         finally:
             client.policy.load("version: 1\n")
+
+
+def test_files_of_a_snapshot_are_read_at_the_same_place_and_never_written(served: Served, sandbox: SyncSandbox) -> None:
+    sandbox.write_file("scratch/then", "then")
+    taken = sandbox.take_snapshot()
+    sandbox.write_file("scratch/then", "now")
+    assert b"".join(sandbox.download("scratch/then", snapshot=taken.snapshot_id)) == b"then"
+    assert sandbox.read_file("scratch/then", snapshot=taken.snapshot_id).content == "then"
+    path = f"/v1/sandboxes/{sandbox.id}/files/scratch/then?snapshot={taken.snapshot_id}"
+    for method in ("PUT", "DELETE"):
+        status, _, text = served.request(method, path, body=b"x")
+        assert status == 400 and b"never change" in text
+    assert sandbox.read_file("scratch/then").content == "now"

@@ -24,12 +24,24 @@ CREDENTIAL = {
 }
 MATRIX: dict[tuple[str, str], tuple[object, set[Role]]] = {
     ("POST", "/v1/sandboxes"): ({"agent_id": "matrix"}, WORKERS),
+    ("POST", "/v1/sandboxes/terminate"): ({"agent_id": "matrix", "dry_run": True}, WORKERS),
     ("DELETE", "/v1/sandboxes/{sandbox_id}"): (None, WORKERS),
     ("POST", "/v1/sandboxes/{sandbox_id}/pause"): ({"kind": "memory"}, WORKERS),
     ("POST", "/v1/sandboxes/{sandbox_id}/resume"): (None, WORKERS),
     ("POST", "/v1/sandboxes/{sandbox_id}/stop"): (None, WORKERS),
     ("POST", "/v1/sandboxes/{sandbox_id}/start"): (None, WORKERS),
     ("POST", "/v1/sandboxes/{sandbox_id}/extend"): ({"for_s": 9}, WORKERS),
+    ("POST", "/v1/sandboxes/{sandbox_id}/snapshots"): ({"name": "matrix"}, WORKERS | AGENT),
+    ("POST", "/v1/sandboxes/{sandbox_id}/reset"): ({"to": "empty", "dry_run": True}, WORKERS),
+    ("POST", "/v1/sandboxes/{sandbox_id}/fork"): ({"background": True}, WORKERS),
+    ("GET", "/v1/snapshots"): (None, ALL),
+    ("POST", "/v1/snapshots"): (None, WORKERS),
+    ("GET", "/v1/snapshots/{snapshot_id}"): (None, ALL),
+    ("PUT", "/v1/snapshots/{snapshot_id}/name"): ({"name": "matrix"}, WORKERS | AGENT),
+    ("DELETE", "/v1/snapshots/{snapshot_id}"): (None, WORKERS),
+    ("GET", "/v1/snapshots/{snapshot_id}/archive"): (None, ADMINS),
+    ("GET", "/v1/compare/{before}/{after}"): (None, WORKERS | AGENT),
+    ("GET", "/v1/compare/{before}/{after}/files/{path}"): (None, WORKERS | AGENT),
     ("POST", "/v1/sandboxes/{sandbox_id}/tools/{tool}"): ({"command": "true"}, WORKERS | AGENT),
     ("PUT", "/v1/sandboxes/{sandbox_id}/files/{path}"): (None, WORKERS | AGENT),
     ("DELETE", "/v1/sandboxes/{sandbox_id}/files/{path}"): (None, WORKERS | AGENT),
@@ -37,6 +49,14 @@ MATRIX: dict[tuple[str, str], tuple[object, set[Role]]] = {
     ("POST", "/v1/sandboxes/{sandbox_id}/commands/{command_id}/resize"): ({"columns": 9, "rows": 9}, WORKERS | AGENT),
     ("POST", "/v1/sandboxes/{sandbox_id}/commands/{command_id}/stdin"): (None, WORKERS | AGENT),
     ("POST", "/v1/sandboxes/{sandbox_id}/commands/{command_id}/limits"): ({"timeout_s": 9}, WORKERS | AGENT),
+    ("POST", "/v1/sandboxes/{sandbox_id}/pipelines"): (
+        {"steps": [{"name": "a", "command": "true"}]},
+        WORKERS | AGENT,
+    ),
+    ("POST", "/v1/sandboxes/{sandbox_id}/pipelines/{pipeline_id}/rerun"): ({}, WORKERS | AGENT),
+    ("POST", "/v1/sandboxes/{sandbox_id}/pipelines/{pipeline_id}/cancel"): (None, WORKERS | AGENT),
+    ("GET", "/v1/sandboxes/{sandbox_id}/pipelines"): (None, ALL),
+    ("GET", "/v1/sandboxes/{sandbox_id}/pipelines/{pipeline_id}"): (None, ALL),
     ("POST", "/v1/agents"): ({"agent_id": "matrix"}, WORKERS),
     ("DELETE", "/v1/agents/{agent_id}"): (None, ADMINS),
     ("PUT", "/v1/agents/{agent_id}/label"): ({"label": "INTERNAL", "reason": "test"}, ADMINS),
@@ -61,6 +81,10 @@ MATRIX: dict[tuple[str, str], tuple[object, set[Role]]] = {
     ("GET", "/v1/lineage/{item_id}"): (None, PEOPLE),
     ("GET", "/v1/lineage/{item_id}/trace"): (None, PEOPLE),
     ("GET", "/v1/doctor"): (None, PEOPLE),
+    ("GET", "/v1/errors"): (None, ALL),
+    ("GET", "/v1/sandboxes/{sandbox_id}/result"): (None, PEOPLE),
+    ("POST", "/v1/sandboxes/{sandbox_id}/result"): (None, WORKERS),
+    ("POST", "/v1/sandboxes/{sandbox_id}/result/confirm"): ({"sha256": "0" * 64}, WORKERS),
     ("GET", "/v1/receipts/{receipt_id}"): (None, ALL),
     ("GET", "/v1/sessions/{session_id}"): (None, ALL),
     ("GET", "/v1/agents"): (None, ALL),
@@ -68,6 +92,11 @@ MATRIX: dict[tuple[str, str], tuple[object, set[Role]]] = {
     ("GET", "/v1/sandboxes"): (None, ALL),
     ("GET", "/v1/sandboxes/{sandbox_id}"): (None, ALL),
     ("GET", "/v1/sandboxes/{sandbox_id}/contract"): (None, ALL),
+    ("POST", "/v1/contracts/plan"): ({"agent_id": "matrix"}, WORKERS),
+    ("GET", "/v1/sandboxes/{sandbox_id}/persistence"): (None, ALL),
+    ("GET", "/v1/sandboxes/{sandbox_id}/where"): (None, ALL),
+    ("GET", "/v1/sandboxes/{sandbox_id}/inputs"): (None, PEOPLE),
+    ("GET", "/v1/sandboxes/{sandbox_id}/outputs"): (None, PEOPLE),
     ("GET", "/v1/sandboxes/{sandbox_id}/report"): (None, ALL),
     ("GET", "/v1/sandboxes/{sandbox_id}/allowed"): (None, ALL),
     ("GET", "/v1/sandboxes/{sandbox_id}/contacts"): (None, ALL),
@@ -96,10 +125,12 @@ MATRIX: dict[tuple[str, str], tuple[object, set[Role]]] = {
     ("GET", "/v1/health"): (None, ALL),
 }
 ENDING = {
+    ("POST", "/v1/sandboxes/{sandbox_id}/pipelines"),
     ("DELETE", "/v1/sandboxes/{sandbox_id}"),
     ("POST", "/v1/sandboxes/{sandbox_id}/pause"),
     ("POST", "/v1/sandboxes/{sandbox_id}/stop"),
     ("DELETE", "/v1/agents/{agent_id}"),
+    ("DELETE", "/v1/snapshots/{snapshot_id}"),
     ("DELETE", "/v1/tokens/{token_id}"),
 }
 """Those who may are tried on what is not there, so that the rest of the matrix keeps its ground."""
@@ -118,7 +149,11 @@ def ground(served: Served) -> Iterator[dict[str, str]]:
     """One of everything that a route can name."""
     with served.sync_client() as owner, owner.sandboxes.create("matrix") as sandbox:
         ran = sandbox.run_command("true")
+        taken = sandbox.take_snapshot()
         yield {
+            "{snapshot_id}": taken.snapshot_id,
+            "{before}": taken.snapshot_id,
+            "{after}": sandbox.id,
             "{sandbox_id}": sandbox.id,
             "{agent_id}": "matrix",
             "{session_id}": sandbox.info.session_id,
@@ -149,6 +184,7 @@ def test_a_role_may_what_the_matrix_says_and_nothing_else(
     names = dict(ground)
     if role in allowed and route in ENDING:
         names |= {"{sandbox_id}": "sbx_none", "{agent_id}": "none", "{token_id}": "tok_none"}
+        names["{snapshot_id}"] = "0" * 16
     for mark, value in names.items():
         path = path.replace(mark, value)
     token = served.token(role, "matrix" if role is Role.AGENT else None)

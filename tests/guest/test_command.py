@@ -1,5 +1,7 @@
 """A command always comes to an end that is told, whatever it or its neighbours do, and all its output up to then is kept."""
 
+import contextlib
+import ctypes
 import errno
 import os
 import resource
@@ -13,26 +15,31 @@ from typing import Any
 import pytest
 
 from coldframe.guest import command as command_module
-from coldframe.guest import spawn
+from coldframe.guest import rows, spawn
 from coldframe.guest.command import Command
 from coldframe.guest.loop import Loop
+from coldframe.guest.rows import Call
 from coldframe.guest.transcript import Transcript
 from coldframe.guest.usage import Usage
 from tests.host.forked import in_child
 
+BYTE = ctypes.c_char(b"x")
 NOTHING = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
 
 
 class SessionTree:
     """Stands for a control group: everything in the session of the main process. `blind` sees nobody at all."""
 
-    def __init__(self, *, blind: bool = False, enter: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, *, blind: bool = False, enter: Callable[[], object] | None = None) -> None:
         self.leader = 0
         self._blind = blind
-        self._enter = enter
+        self._steps: spawn.Steps = () if enter is None else (enter,)
+
+    def birth(self) -> tuple[int, spawn.Steps] | None:
+        return -1, self._steps
 
     def fork(self) -> tuple[int, spawn.Steps]:
-        return os.fork(), ((self._enter, ()),)
+        return os.fork(), self._steps
 
     def claim(self, command_id: str) -> None:
         return
@@ -126,6 +133,7 @@ def run(
         loop,
         spec,
         tree=tree,
+        become=(),
         nothing=NOTHING,
         transcript=Transcript(records, "c.out"),
         late=Transcript(records, "c.late"),
@@ -202,19 +210,45 @@ def test_a_step_that_fails_is_a_command_that_did_not_start(records: int) -> None
     def full() -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    result, output = result_of(records, SessionTree(enter=full), argv=["echo", "out"])
-    assert (result["ended"], result["exit_code"], output) == ("not_started", 126, b"")
-    assert result["start_error"] == "the command could not be prepared (limits): No space left on device"
+    for enter, reason in ((full, "No space left on device"), (Call("fchdir", 1 << 20), "Bad file descriptor")):
+        result, output = result_of(records, SessionTree(enter=enter), argv=["echo", "out"])
+        assert (result["ended"], result["exit_code"], output) == ("not_started", 126, b"")
+        assert result["start_error"] == f"the command could not be prepared (limits): {reason}"
 
 
-def test_a_child_that_is_stopped_before_it_joined_its_tree_ends_by_the_time_limit(records: int) -> None:
+def test_a_child_that_is_held_before_it_joined_its_tree_ends_by_the_time_limit(records: int) -> None:
     """A neighbour in the box can stop it there; then the tree is empty and nobody else could be killed."""
 
     def stop() -> None:
         os.kill(os.getpid(), signal.SIGSTOP)
 
-    result, _ = result_of(records, SessionTree(blind=True, enter=stop), shell="echo started", timeout_s=0.2)
-    assert (result["ended"], result["timed_out"]) == ("timed_out", True)
+    read, full = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(full, bytes(1 << 16))
+    os.set_blocking(full, True)
+    wait = Call("write", full, ctypes.addressof(BYTE), 1, kept=BYTE)
+    for enter in (stop, wait):
+        result, _ = result_of(records, SessionTree(blind=True, enter=enter), shell="echo started", timeout_s=0.2)
+        assert (result["ended"], result["timed_out"]) == ("timed_out", True)
+    for file in (read, full):
+        os.close(file)
+
+
+@pytest.mark.parametrize("born", [True, False], ids=["in a row", "forked"])
+def test_a_program_is_looked_for_along_the_search_path(
+    records: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, born: bool
+) -> None:
+    if not born:
+        monkeypatch.setattr(rows, "_code", lambda: None)
+    (tmp_path / "mine").write_text("#!/bin/sh\necho $0\n", encoding="utf-8")
+    search = b"/no/such:%s:/bin" % os.fsencode(tmp_path)
+    refused, _ = result_of(records, SessionTree(), argv=["mine"], search=search)
+    (tmp_path / "mine").chmod(0o755)
+    ran, output = result_of(records, SessionTree(), argv=["mine"], search=search)
+    absent, _ = result_of(records, SessionTree(), argv=["none"], search=search)
+    assert (refused["exit_code"], absent["exit_code"], ran["exit_code"]) == (126, 127, 0)
+    assert output == b"%s\n" % os.fsencode(tmp_path / "mine")
 
 
 def test_a_main_process_that_left_its_tree_ends_by_the_time_limit(records: int) -> None:

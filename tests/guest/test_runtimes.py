@@ -27,6 +27,9 @@ def test_the_runtimes_of_this_machine_are_found_with_their_versions(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    monkeypatch.setattr(runtimes, "is_sealed", lambda _: False)  # as in a system of the box's own
+    assert {each.version for each in workspace.ask(ListRuntimes()).runtimes} == {None}
+    monkeypatch.setattr(runtimes, "is_sealed", lambda program: program.startswith("/usr/"))
     listed = {each.name: each for each in workspace.ask(ListRuntimes()).runtimes}
     assert list(listed) == list(runtimes.RUNTIMES)
     assert listed["bash"].version is not None

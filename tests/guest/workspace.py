@@ -6,10 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+import coldframe.guest.outputs
 import coldframe.guest.runtimes
 import coldframe.guest.search  # noqa: F401  registers its verb
 from coldframe.contract import files as contract
 from coldframe.contract.model import Model
+from coldframe.contract.outputs import OutputsAnswer
 from coldframe.guest.files import FileWriter
 from coldframe.guest.verbs import VERBS, Failure
 
@@ -24,6 +26,7 @@ ANSWERS: dict[str, type[Model]] = {
     "remove_path": contract.Done,
     "make_directory": contract.Done,
     "list_runtimes": contract.RuntimesAnswer,
+    "find_outputs": OutputsAnswer,
 }
 
 

@@ -22,7 +22,7 @@ as_root_and_ordinary = pytest.mark.parametrize(
     "who",
     [
         pytest.param("root", marks=pytest.mark.skipif(os.geteuid() != 0, reason="needs root")),
-        "ordinary",
+        pytest.param("ordinary", marks=pytest.mark.once),
     ],
 )
 """Root has control groups and a user per workspace; an ordinary user has neither."""

@@ -60,6 +60,26 @@ def test_every_process_is_gone_and_the_box_unknown_when_its_end_is_answered(who:
     on_a_machine(steps, who=who)
 
 
+def test_what_is_counted_for_an_end_ends_with_the_count() -> None:
+    async def steps(machine: Machine) -> None:
+        box = await new_box(machine)
+        marker = str(86400_000 + os.getpid())
+        await run(box, f"setsid sleep {marker} & echo left")
+        life = await machine.life("box")
+        assert (await life.at_stake()).processes == 1
+        assert running(marker)
+        assert (await life.at_stake(ends=True)).processes == 1
+
+        async def gone() -> bool:
+            return not running(marker)
+
+        await until(gone, "nobody is left in the box")
+        await life.end()
+        await only_records_are_left(machine)
+
+    on_a_machine(steps)
+
+
 @as_root_and_ordinary
 def test_ends_at_the_same_time_are_one(who: str) -> None:
     async def steps(machine: Machine) -> None:

@@ -103,8 +103,8 @@ def test_who_is_gone_before_it_is_in_its_groups_is_told(groups: cgroups.BoxGroup
 
 def take(steps: Steps) -> None:
     """As a child does before it is a program."""
-    for act, given in steps:
-        act(*given)
+    for act in steps:
+        act()
 
 
 def fork_inside(group: CommandGroup, *, born: bool) -> int:

@@ -186,6 +186,20 @@ def test_one_connection_serves_request_after_request(tmp_path: Path) -> None:
     assert with_a_keeper(tmp_path, serve, steps) == 1
 
 
+def test_a_connection_that_was_opened_ahead_serves_the_first_request(tmp_path: Path) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await take_request(reader):
+            writer.write(encode({"answer": {"n": 1}}))
+
+    async def steps(link: Link) -> None:
+        await link.open_ahead()
+        assert (await link.request({"op": "x"}))[0] == {"n": 1}
+
+    assert with_a_keeper(tmp_path, serve, steps) == 1
+    os.unlink(tmp_path / SOCKET_NAME)
+    asyncio.run(Link(str(tmp_path)).open_ahead())  # that there is no keeper is told to the request
+
+
 def test_a_connection_that_says_more_than_was_asked_is_not_used_again(tmp_path: Path) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while await take_request(reader):

@@ -18,6 +18,7 @@ from coldframe.guest.digests import LEAST_BYTES
 from coldframe.host.cgroups import BoxGroups
 from coldframe.host.confine import ConfineError
 from coldframe.host.machine import Machine
+from coldframe.host.marks import KeeperMark
 from coldframe.host.processes import process_start
 from coldframe.host.removal import remove_directory
 from coldframe.host.workspaces import HISTORY
@@ -72,6 +73,42 @@ def test_a_box_that_bubblewrap_cannot_build_leaves_nothing(who: str) -> None:
     on_a_machine(steps, who=who)
 
 
+@as_root_and_ordinary
+def test_what_is_kept_of_commands_is_removed_alone_or_with_all_of_a_sandbox_without_a_box(who: str) -> None:
+    async def kept(machine: Machine, command_id: str) -> bool:
+        try:
+            return any([isinstance(event, Ended) async for event in await machine.stored("box", command_id)])
+        except NotFound:
+            return False
+
+    async def steps(machine: Machine) -> None:
+        box = await new_box(machine)
+        ended = [(await run(box, "echo x")).result.command_id for _ in range(2)]
+        with pytest.raises(InvalidArgument):
+            await machine.forget_stored("box", [ended[0], "../keeper"])
+        assert [await kept(machine, one) for one in ended] == [True, True]
+        for _ in range(2):
+            await machine.forget_stored("box", ended[:1])
+            assert [await kept(machine, one) for one in ended] == [False, True]
+        with pytest.raises(WrongState):
+            await machine.forget_stored("box")
+        assert (await run(box, "echo on")).stdout == "on\n"
+        await machine.end_box("box")
+        for _ in range(2):
+            await machine.forget_stored("box")
+        assert not os.path.exists(machine._marks.directory("box"))
+
+    on_a_machine(steps, who=who)
+
+
+FILL = "; ".join(f"dd if=/dev/zero of={path}/a bs=4k 2>/dev/null" for path in ("/dev/shm", "/tmp", "/var/tmp"))
+
+
+async def _holds_the_small_ones_alone(mark: KeeperMark) -> bool:
+    inside = Path(mark.groups["memory"], "cgroup.procs").read_text().split()
+    return all(Path(f"/proc/{pid}/oom_score_adj").read_text() == "-1000\n" for pid in inside) or len(inside) == 1
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs control groups")
 def test_a_box_outlives_its_memory_when_nothing_in_it_is_larger_than_what_holds_it_up() -> None:
     """Files in memory belong to no process, so the kernel has but small ones to choose from."""
@@ -82,18 +119,30 @@ def test_a_box_outlives_its_memory_when_nothing_in_it_is_larger_than_what_holds_
         if mark is None or "memory" not in mark.groups:
             pytest.skip("needs a memory controller of version 1")
 
-        async def holds_the_small_ones_alone() -> bool:
-            inside = Path(mark.groups["memory"], "cgroup.procs").read_text().split()
-            return (
-                all(Path(f"/proc/{pid}/oom_score_adj").read_text() == "-1000\n" for pid in inside) or len(inside) == 1
-            )
-
-        await until(holds_the_small_ones_alone, "bubblewrap is out of the way")
-        fill = "; ".join(f"dd if=/dev/zero of={path}/a bs=4k 2>/dev/null" for path in ("/dev/shm", "/tmp", "/var/tmp"))
-        await run(box, f"exec sh -c '{fill}; i=0; while [ $i -lt 240 ]; do i=$((i+1)); sleep 60 & done'")
+        await until(lambda: _holds_the_small_ones_alone(mark), "bubblewrap is out of the way")
+        await run(box, f"exec sh -c '{FILL}; i=0; while [ $i -lt 240 ]; do i=$((i+1)); sleep 60 & done'")
         assert mark.alive()
         assert Path(f"/proc/{mark.init}/comm").read_text() == "sleep\n"
         await run(box, "rm /dev/shm/a /tmp/a")  # which may be killed, but finds its box
+
+    on_a_machine(steps)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs control groups")
+def test_commands_that_start_when_memory_is_used_up_take_no_keeper_along() -> None:
+    """Until exec they are larger than all that is there, and the kernel ends whoever shares memory with the one it chooses."""
+
+    async def steps(machine: Machine) -> None:
+        box = await new_box(machine, limits=Limits(memory_mib=64, pids=256))
+        mark = machine._marks.read("box")
+        if mark is None or "memory" not in mark.groups:
+            pytest.skip("needs a memory controller of version 1")
+        await until(lambda: _holds_the_small_ones_alone(mark), "bubblewrap is out of the way")
+        more = "sh -c 'while :; do sleep 1 & done' >/dev/null 2>&1 &"
+        await run(box, f"({FILL}) >/dev/null 2>&1; {more} {more} {more}")
+        for _ in range(40):
+            await run(box, "true")
+        assert mark.alive()
 
     on_a_machine(steps)
 

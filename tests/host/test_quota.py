@@ -10,9 +10,10 @@ from coldframe.contract.errors import ColdframeError
 from coldframe.contract.files import ListProcesses, RemovePath, WriteFile
 from coldframe.contract.sandbox import Limits
 from coldframe.host import own_disk
+from coldframe.host import quota as quota_file
 from coldframe.host.machine import Machine
 from coldframe.host.own_disk import OwnDisk, OwnDiskQuota
-from coldframe.host.quota import ENTRY_BYTES, DiskQuota, Free, measure
+from coldframe.host.quota import ENTRY_BYTES, DiskQuota, Free, Usage, measure
 from tests.host.machines import as_root_and_ordinary, needs_bubblewrap, new_box, on_a_machine, run, until
 
 MIB = 1 << 20
@@ -231,6 +232,36 @@ def test_walks_that_nobody_waits_for_take_a_tenth_of_the_time_at_most(root: int,
     assert 3 <= quota.walks <= 6
 
 
+def test_what_processes_may_hold_that_cannot_be_looked_at_is_what_is_free_less_since_all_was_seen(
+    root: int, nobody: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk, closed = Disk(), False
+
+    def found(*_: object, **__: object) -> Usage:
+        return Usage(MIB, whole=True, closed=closed)
+
+    monkeypatch.setattr(quota_file, "measure", found)
+    quota = DiskQuota(root, nobody, 10 * MIB, clock=lambda: disk.now, free=disk.look)
+    disk.fall(50 * MIB)  # by others, before
+    quota.look()
+    closed = True
+    for _ in range(20):  # what is written and deleted again adds up to nothing
+        disk.fall(4 * MIB)
+        quota.look()
+        disk.fall(-4 * MIB)
+        disk.now += 100.0
+    quota.look()
+    assert not quota.full() and quota.overruns == 0
+    disk.fall(10 * MIB)
+    disk.now += 100.0
+    quota.look()
+    assert quota.full() and quota.overruns == 1
+    closed = False
+    disk.now += 100.0
+    quota.look()
+    assert not quota.full() and quota.used == MIB
+
+
 # -- in a box --------------------------------------------------------------------------------------
 
 
@@ -277,6 +308,46 @@ def test_empty_files_deleted_files_and_one_large_file_meet_the_limit_too(who: st
         box = await new_box(machine, "box9", agent="agent9", limits=Limits(disk_mib=4))
         large = await run(box, "head -c 64M /dev/zero > one; stat -c %s one")
         assert int(large.stdout) <= 4 * MIB
+
+    on_a_machine(steps, who=who)
+
+
+HELD_OUT_OF_SIGHT = """
+import ctypes, os, sys, time
+if sys.argv[1] == "undumpable":
+    ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)
+if sys.argv[1] == "decoys":
+    for _ in range(24):
+        if os.fork() == 0:
+            try:
+                while True:
+                    os.dup(0)
+            except OSError:
+                os.write(1, b".")
+                time.sleep(1000)
+    time.sleep(1000) if os.fork() else None  # this one has the highest number
+kept = []
+while True:
+    kept.append(os.open("t", os.O_CREAT | os.O_RDWR))
+    os.unlink("t")
+    os.write(kept[-1], os.urandom(1 << 20))
+    time.sleep(0.01)
+"""
+
+
+@needs_bubblewrap
+@as_root_and_ordinary
+def test_deleted_files_count_as_well_where_nobody_can_look(who: str) -> None:
+    async def steps(machine: Machine) -> None:
+        for way in ("undumpable", "unreadable", "decoys"):
+            box = await new_box(machine, way, agent=way, limits=Limits(disk_mib=24))
+            program = "python3 -S hold.py"
+            if way == "unreadable":
+                program = "cp /usr/bin/python3 own && chmod 0111 own && ./own -S hold.py"
+            await box.ask(WriteFile(path="hold.py", content=HELD_OUT_OF_SIGHT.encode()))
+            done = await run(box, f"{program} {way}", timeout_s=30)
+            assert done.result.limit is not None, done
+            assert (done.result.ended, done.result.limit.kind) == ("limit", "disk")
 
     on_a_machine(steps, who=who)
 

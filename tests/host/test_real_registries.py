@@ -32,7 +32,7 @@ def reason_not_to(kind: PackageKind) -> str:
     found = [one for one in settings.all if one.kind is kind]
     if not found:
         return f"the clients of this machine have no registry for {kind} that boxes can be given"
-    package = "six/" if kind is PackageKind.PYTHON else "esbuild"
+    package = {PackageKind.PYTHON: "six/", PackageKind.NPM: "esbuild", PackageKind.DEBIAN: ""}[kind]
     try:
         with urllib.request.urlopen(found[0].address + package, timeout=10):
             return ""

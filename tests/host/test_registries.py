@@ -216,7 +216,7 @@ def test_the_clients_of_a_box_are_told_of_registries_without_credentials(root: P
     ):
         assert line in text.splitlines()
     outfit = dress(Outfit({"/a": "b"}, {"/etc/resolv.conf": "c"}, {}, ""), settings)
-    assert set(outfit.files) == {"/a", "/opt/coldframe/npmrc"} and set(outfit.covers) == {
+    assert set(outfit.files) == {"/a", "/opt/coldframe/npmrc", "/opt/coldframe/apt.conf"} and set(outfit.covers) == {
         "/etc/resolv.conf",
         "/etc/pip.conf",
     }
@@ -227,3 +227,27 @@ def test_the_clients_of_a_box_are_told_of_registries_without_credentials(root: P
     assert client_environment(settings)["NPM_CONFIG_REGISTRY"] == "https://mirror.example.com/npm/"
     (root / "home/user/.npmrc").unlink()
     assert "NPM_CONFIG_REGISTRY" not in client_environment(read(root))
+
+
+def test_the_archives_of_apt_are_registries_in_either_form(root: Path) -> None:
+    write(
+        root,
+        "etc/apt/sources.list",
+        "# deb http://no.example.com/debian x main\ndeb http://a.example.com/debian trixie main\n",
+    )
+    write(
+        root,
+        "etc/apt/sources.list.d/b.list",
+        "deb [arch=amd64 signed-by=/k] https://u:p@b.example.com/x/ stable main\n",
+    )
+    write(root, "etc/apt/sources.list.d/c.sources", "Types: deb\nURIs: https://c.example.com http://10.0.0.1/debian\n")
+    write(root, "etc/apt/sources.list.d/d.sources.off", "URIs: https://d.example.com\n")
+    settings = read(root)
+    assert [one.address for one in settings.debian] == [
+        "http://a.example.com/debian/",
+        "https://b.example.com/x/",
+        "https://c.example.com/",
+    ]
+    assert {one.kind for one in settings.debian} == {PackageKind.DEBIAN} and set(settings.debian) <= set(settings.all)
+    assert settings.left_out == ("http://10.0.0.1/debian: boxes reach names alone",)
+    assert "secret" not in repr(settings) and len(settings.credentials) == 1

@@ -10,18 +10,19 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from coldframe.contract.errors import ColdframeError, IsolationUnavailable, WrongState
 from coldframe.contract.sandbox import Limits, SandboxSpec
-from coldframe.host import confine, disk_images, loop_mounts
+from coldframe.host import confine, disk_images, loop_mounts, processes
 from coldframe.host.machine import Machine
 from coldframe.host.workspaces import HISTORY, PARTS, Workspaces
 from tests.host.disks import needs_disks, traces, unmount_all
 from tests.host.forked import wait_until
-from tests.host.machines import needs_bubblewrap, run
+from tests.host.machines import needs_bubblewrap, run, until
 
 __all__ = ["needs_disks"]
 pytestmark = pytest.mark.usefixtures("needs_disks")
@@ -497,5 +498,53 @@ def test_a_temporary_workspace_has_a_disk_that_goes_with_its_box(data: Path) -> 
         assert machine.workspaces._images.names() == []
         with pytest.raises(ColdframeError):
             await machine.create("box", spec("a", 64), session_id="../..")  # the box is there already
+
+    with_boxes(data, steps)
+
+
+FREEZE, THAW = 0xC0045877, 0xC0045878
+"""FIFREEZE and FITHAW: who writes to that file system waits in the kernel, and no signal wakes it."""
+
+
+def tell(place: str, request: int) -> None:
+    directory = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.ioctl(directory, request, 0)
+    finally:
+        os.close(directory)
+
+
+@needs_bubblewrap
+@pytest.mark.req("T4.62")
+def test_a_full_disk_holds_up_no_end_and_one_that_hangs_no_other_and_whoever_asks_is_told(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert processes.GONE_WITHIN_S < 5
+    monkeypatch.setattr(processes, "GONE_WITHIN_S", 0.3)
+
+    async def steps(machine: Machine) -> None:
+        place = machine.workspaces.of_agent("a")
+        await machine.create("full", spec("a", 16), session_id="s")
+        box = await machine.box("full")
+        writing = asyncio.create_task(run(box, "while :; do echo x >> writes; done"))
+        await run(box, "head -c 20M /dev/zero > full; rm -f none")
+        assert os.statvfs(place).f_bavail == 0
+        await machine.end_box("full")
+        await writing
+        os.unlink(os.path.join(place, "full"))
+        await machine.create("hangs", spec("a", 16), session_id="s")
+        writing = asyncio.create_task(run(await machine.box("hangs"), "while :; do echo x > on; done"))
+        await until(partial(asyncio.to_thread, os.path.exists, os.path.join(place, "on")), "it writes")
+        tell(place, FREEZE)
+        try:
+            with pytest.raises(WrongState, match="waits in the kernel"):
+                await machine.end_box("hangs")
+            await machine.create("other", spec("b", 16), session_id="s")
+            assert (await run(await machine.box("other"), "echo on > on; cat on")).stdout == "on\n"
+            await machine.end_box("other")
+        finally:
+            tell(place, THAW)
+        await machine.end_box("hangs")
+        await writing
 
     with_boxes(data, steps)

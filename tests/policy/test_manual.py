@@ -31,4 +31,4 @@ def test_every_entry_of_the_default_list_is_in_the_manual() -> None:
 def test_the_example_of_the_manual_loads() -> None:
     example = re.search(r"```yaml\n(.*?)```", _text(), re.DOTALL)
     assert example is not None
-    assert len(load_rules(example.group(1)).rules) == 3
+    assert len(load_rules(example.group(1)).rules) == 4

@@ -3,6 +3,7 @@ and a watch over a box in which nothing may happen."""
 
 import contextlib
 import json
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,11 +23,14 @@ EVERY_TOOL: dict[str, dict[str, object]] = {
     "run_command": {"command": "cat a.txt"},
 }
 """Each can be called any number of times, in any order, in a sandbox that has the file."""
+_heads: weakref.WeakKeyDictionary[SyncColdframe, int] = weakref.WeakKeyDictionary()
 
 
 def head(client: SyncColdframe) -> int:
-    """Number of the newest entry of the ledger."""
-    return client.ledger.verify().head_seq
+    """Number of the newest entry of the ledger. Asked again, it reads on: to check the whole ledger each time takes long."""
+    known = _heads.get(client) or client.ledger.verify().head_seq
+    _heads[client] = max((one.seq for one in all_entries(client, after=known)), default=known)
+    return _heads[client]
 
 
 def token_of(owner: SyncColdframe, role: Role, agent_id: str | None = None) -> str:

@@ -12,6 +12,8 @@ from coldframe.contract.ledger import LedgerEntry
 from tests.installation import Installation
 
 TIMEOUT_S = 60.0
+PAGE = 1000
+"""Entries of the ledger; as many as are given out at a time."""
 
 
 class Answer(NamedTuple):
@@ -75,9 +77,11 @@ def call(
 def all_entries(client: SyncColdframe, *, after: int = 0, **query: Any) -> list[LedgerEntry]:
     """Every entry after a number, over as many pages as it takes."""
     found: list[LedgerEntry] = []
-    while page := client.ledger.entries(after=found[-1].seq if found else after, limit=1000, **query):
+    while True:
+        page = client.ledger.entries(after=found[-1].seq if found else after, limit=PAGE, **query)
         found += page
-    return found
+        if len(page) < PAGE:
+            return found
 
 
 @contextlib.contextmanager

@@ -72,6 +72,7 @@ def test_each_preset_lets_a_browser_reach_what_it_says_with_and_without_a_proxy_
 
 @needs_chromium
 @pytest.mark.req("T4.70")
+@pytest.mark.once
 def test_pages_come_with_a_certificate_that_the_browser_takes_whether_requests_are_read_or_not(
     room: Reachable,
 ) -> None:
@@ -128,6 +129,7 @@ PAGE = """(async () => {
 
 @needs_chromium
 @pytest.mark.req("T4.70")
+@pytest.mark.once
 def test_what_a_page_fetches_and_its_websockets_are_judged_like_the_page(room: Reachable) -> None:
     def steps(client: SyncColdframe) -> None:
         client.policy.load(RULES)
@@ -150,6 +152,7 @@ def test_what_a_page_fetches_and_its_websockets_are_judged_like_the_page(room: R
 
 @needs_chromium
 @pytest.mark.req("T4.70")
+@pytest.mark.once
 def test_a_change_of_the_rules_closes_a_websocket_that_it_forbids_and_holds_for_the_next_page(room: Reachable) -> None:
     script = """new Promise(go => {
       const line = new WebSocket("wss://other.example.com:8443/v1/chat");

@@ -91,12 +91,13 @@ def host_addresses() -> set[str]:
 def test_a_scan_from_inside_finds_no_way_to_a_service_of_the_host(
     installation: Installation, sandbox: SyncSandbox
 ) -> None:
+    name = f"coldframe-endpoint-test-{os.getpid()}"
     with socket.socket(socket.AF_UNIX) as abstract, socket.create_server(("0.0.0.0", 0)) as service:
-        abstract.bind("\0coldframe-endpoint-test")
+        abstract.bind(f"\0{name}")
         abstract.listen()
         api = urlsplit(installation.url).port
         asked = {
-            "abstract": ["coldframe-endpoint-test", "/tmp/.X11-unix/X0", "/org/freedesktop/systemd1/private"],
+            "abstract": [name, "/tmp/.X11-unix/X0", "/org/freedesktop/systemd1/private"],
             "addresses": sorted(host_addresses()),
             "ports": sorted({*WELL_KNOWN, int(api or 0), service.getsockname()[1]}),
         }

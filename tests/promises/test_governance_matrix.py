@@ -12,6 +12,7 @@ from tests.installation import Installation
 from tests.promises.governed import EVERY_TOOL, NO_RULES, head, tokens_of
 from tests.promises.raw import Answer, all_entries, call, rest
 
+pytestmark = pytest.mark.once  # rights are the server's, which has none of root's
 OF_CALLS = (Hook.PRE_TOOL_CALL, Hook.POST_TOOL_RESPONSE)
 """The others fire for what leaves a sandbox: `test_brokered_credentials.py`."""
 
@@ -73,7 +74,7 @@ def test_every_route_with_a_real_token_of_every_role(
     governed: Installation, owner: SyncColdframe, box: SyncSandbox, agent_id: str
 ) -> None:
     """The table is that of the REST front; here it meets a real server, a real box and tokens made for it."""
-    ran = box.run_command("true")
+    ran, taken = box.run_command("true"), box.take_snapshot()
     tokens = tokens_of(owner, agent_id)
     session = owner.sandboxes.get(box.id).info.session_id
     schema = rest(governed, "GET", "/openapi.json").json
@@ -86,6 +87,9 @@ def test_every_route_with_a_real_token_of_every_role(
             absent = role in allowed and (method, template) in ENDING
             names = {
                 "{sandbox_id}": "sbx_none" if absent else box.id,
+                "{snapshot_id}": "0" * 16 if absent else taken.snapshot_id,
+                "{before}": taken.snapshot_id,
+                "{after}": box.id,
                 "{agent_id}": "none" if absent else agent_id,
                 "{session_id}": session,
                 "{command_id}": ran.command_id,
@@ -110,7 +114,7 @@ def test_every_route_with_a_real_token_of_every_role(
             what = (method, path, role.value, answer.status, answer.body[:200])
             if role in allowed:
                 assert answer.status not in (401, 500, 503) and answer.code != "GRANT_MISSING", what
-                if (method, template) == ("POST", "/v1/sandboxes"):
+                if (method, template) in (("POST", "/v1/sandboxes"), ("POST", "/v1/sandboxes/{sandbox_id}/fork")):
                     made.append(answer.json["sandbox_id"])
             else:
                 assert (answer.status, answer.code) == (403, "GRANT_MISSING"), what
@@ -163,12 +167,19 @@ OPERATIONS: dict[str, tuple[str, str, object]] = {
     "sandbox.extend": ("POST", "/v1/sandboxes/sbx_none/extend", {"for_s": 1}),
     "sandbox.pause": ("POST", "/v1/sandboxes/sbx_none/pause", {}),
     "sandbox.read": ("GET", "/v1/sandboxes/SANDBOX", None),
+    "sandbox.reset": ("POST", "/v1/sandboxes/SANDBOX/reset", {"to": "empty", "dry_run": True}),
     "sandbox.resume": ("POST", "/v1/sandboxes/sbx_none/resume", None),
     "sandbox.start": ("POST", "/v1/sandboxes/sbx_none/start", None),
     "sandbox.stop": ("POST", "/v1/sandboxes/sbx_none/stop", None),
     "sandbox.terminate": ("DELETE", "/v1/sandboxes/sbx_none", None),
     "session.read": ("GET", "/v1/sessions/SESSION", None),
     "session.reset": ("POST", "/v1/sessions/SESSION/reset", None),
+    "snapshot.export": ("GET", "/v1/snapshots/0000000000000000/archive", None),
+    "snapshot.import": ("POST", "/v1/snapshots", b"no archive"),
+    "snapshot.read": ("GET", "/v1/snapshots", None),
+    "snapshot.remove": ("DELETE", "/v1/snapshots/0000000000000000", None),
+    "snapshot.rename": ("PUT", "/v1/snapshots/0000000000000000/name", {"name": "table"}),
+    "snapshot.take": ("POST", "/v1/sandboxes/SANDBOX/snapshots", {}),
     "token.create": ("POST", "/v1/tokens", {"role": "viewer", "name": "table"}),
     "token.list": ("GET", "/v1/tokens", None),
     "token.revoke": ("DELETE", "/v1/tokens/tok_none", None),
@@ -200,7 +211,7 @@ def told(answer: Answer) -> str:
 def test_the_list_of_allowed_operations_is_what_happens(
     governed: Installation, owner: SyncColdframe, box: SyncSandbox, agent_id: str
 ) -> None:
-    """33 operations × 6 rule sets × 5 roles, each really asked for; there is one profile so far."""
+    """40 operations × 6 rule sets × 5 roles, each really asked for; there is one profile so far."""
     tokens = tokens_of(owner, agent_id)
     ran = box.run_command("true")
     session = owner.sandboxes.get(box.id).info.session_id

@@ -23,7 +23,7 @@ from coldframe.contract.command import Activity, Ended, OutputChunk, Started
 from coldframe.contract.errors import Conflict, DeniedByRule, GrantMissing, InvalidArgument, NotFound, WrongState
 from coldframe.contract.files import MOST_SENT_BYTES
 from coldframe.contract.policy import Label, Role
-from coldframe.contract.sandbox import Limits
+from coldframe.contract.sandbox import Limits, SandboxSpec
 from tests.chaos.victims import Victims, kill
 from tests.installation import Installation, wait_until
 from tests.promises.governed import token_of
@@ -52,7 +52,7 @@ def own() -> Iterator[Installation]:
         yield started
 
 
-@pytest.mark.req("T4.26", "T4.32", "T3.73")
+@pytest.mark.req("T4.26", "T4.28", "T4.32", "T3.73")
 def test_a_job_outlives_server_and_daemon_with_its_input_and_is_on_record_after_its_sandbox(own: Installation) -> None:
     with SyncColdframe(own.url, own.token) as client:
         sandbox = client.sandboxes.create("job")
@@ -61,6 +61,13 @@ def test_a_job_outlives_server_and_daemon_with_its_input_and_is_on_record_after_
         wait_until(lambda: job.output() == b"one\ntwo\n", "it has read")
         twin = sandbox.start("echo once >> runs; cat; exit 7", stdin="one\n", stdin_open=True, idempotency_key="job")
         assert twin.id == job.id
+        steps = [
+            {"name": "one", "command": "echo one >> steps"},
+            {"name": "two", "command": "echo two >> steps; until test -e go; do sleep 0.05; done"},
+            {"name": "three", "command": "echo three >> steps; test -e mended"},
+        ]
+        pipeline = sandbox.start_pipeline(steps)
+        wait_until(lambda: pipeline.info().steps[1].state == "running", "the second step runs")
     seen = Victims(own)
     assert seen.servers
     assert seen.daemons
@@ -79,6 +86,13 @@ def test_a_job_outlives_server_and_daemon_with_its_input_and_is_on_record_after_
         with pytest.raises(WrongState):
             job.send_stdin("more")
         assert client.sandboxes.get(sandbox.id).read_file("runs").content == "once\n"
+        pipeline = client.sandboxes.get(sandbox.id).pipeline(pipeline.id)
+        client.sandboxes.get(sandbox.id).write_file("go", "")
+        assert [one.state for one in pipeline.wait(LATER).steps] == ["succeeded", "succeeded", "failed"]
+        client.sandboxes.get(sandbox.id).write_file("mended", "")
+        pipeline.rerun()
+        assert pipeline.wait(LATER).state == "succeeded"
+        assert client.sandboxes.get(sandbox.id).read_file("steps").content == "one\ntwo\nthree\nthree\n"
         receipt_id = f"rcp_{job.id.partition('_')[2]}"
         receipt = client.receipt(receipt_id)
         assert (receipt["exit_code"], receipt["stdout"]["bytes"]) == (7, 12)
@@ -259,7 +273,9 @@ def test_limits_are_shortened_while_it_runs(
 
 @pytest.mark.req("T4.30")
 def test_limits_are_extended_while_it_runs_up_to_those_of_the_sandbox(client: SyncColdframe, agent_id: str) -> None:
-    with client.sandboxes.create(agent_id, limits=Limits(wall_s=100, cpu_s=50)) as sandbox:
+    spec = SandboxSpec(agent_id=agent_id, limits=Limits(wall_s=100, cpu_s=50), command_idle_s=0.5)
+    with client.sandboxes.create(spec=spec) as sandbox:
+        silent = sandbox.start("sleep 600")
         job = sandbox.start("cat", timeout_s=3, idle_timeout_s=3, cpu_s=1, stdin_open=True)
         job.extend(timeout_s=100, idle_timeout_s=90, cpu_s=50)
         assert (activity(job).timeout_s, activity(job).idle_timeout_s, activity(job).cpu_s) == (100, 90, 50)
@@ -269,6 +285,9 @@ def test_limits_are_extended_while_it_runs_up_to_those_of_the_sandbox(client: Sy
         wait_until(lambda: activity(job).running_for_s > 3.2, "it is past its first limits")
         job.close_stdin()
         assert ended(job) == 0
+        status = silent.info().status
+        assert status is not None
+        assert status.code == "TIMED_OUT_IDLE"
         with pytest.raises(WrongState):
             job.extend(timeout_s=50)
         changed = [one.body for one in client.ledger.entries(sandbox_id=sandbox.id, kinds=["command.limits_changed"])]

@@ -213,8 +213,8 @@ def test_what_survives_depends_on_persistence_alone_and_the_walls_on_the_level_a
             first.run_command("echo marker > marker; echo marker > /tmp/marker; echo marker > /dev/shm/marker")
             assert walls_of(first) == walls_of(reference)
             said = {line["id"]: line["value"] for line in first.contract()["persistence"]}
-        assert ("lost" in said["persistence.tree"]["sandbox_ends"]) is not kept
-        assert said["persistence.temporary"]["sandbox_ends"] == "lost"
+        assert ("lost" in said["persistence.tree"]["events"]["sandbox_ends"]) is not kept
+        assert said["persistence.temporary"]["events"]["sandbox_ends"] == "lost"
         with client.sandboxes.create(spec=spec) as second:
             assert out(second, "cat marker 2>/dev/null") == ("marker\n" if kept else "")
             assert out(second, "ls /tmp /var/tmp /dev/shm").count("marker") == 0

@@ -181,7 +181,8 @@ def test_stop_and_start_lose_what_they_said_and_nothing_else(
         assert lost["processes"].count == 2
         assert (lost["temporary"].count or 0) >= 1
     with pytest.raises(WrongState):
-        sandbox.read_file("a")
+        sandbox.write_file("a", "")
+    assert sandbox.read_file("a").content == "kept\n"
     assert sandbox.output(done.value["command_id"]).data == b"told\n"
     assert done.receipt_id is not None
     assert client.receipt(done.receipt_id)["exit_code"] == 0

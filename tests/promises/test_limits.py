@@ -328,7 +328,7 @@ def _without_controllers(data: str) -> tuple[str, list[str], tuple[str, ...], tu
         async with embedded(Settings(data_dir=data)) as control:
             refused = ""
             try:
-                await control.sandboxes.create(caller, SandboxSpec(agent_id="a", on_missing="refuse"))
+                await control.creation.create(caller, SandboxSpec(agent_id="a", on_missing="refuse"))
             except IsolationUnavailable as error:
                 refused = str(error.facts["property"])
                 missing = error.facts["missing"]
@@ -336,7 +336,7 @@ def _without_controllers(data: str) -> tuple[str, list[str], tuple[str, ...], tu
                 named = [str(one["property"]) for one in missing]
             left = [one for one in control.sandboxes.list(caller) if one.state.state == "running"]
             assert not left
-            info = await control.sandboxes.create(caller, SandboxSpec(agent_id="a", on_missing="degrade"))
+            info = await control.creation.create(caller, SandboxSpec(agent_id="a", on_missing="degrade"))
             result = await control.gate.call(caller, info.sandbox_id, "run_command", {"command": "echo ran"})
             assert result.value["stdout"] == "ran\n"
             await control.lifecycle.terminate(caller, info.sandbox_id)

@@ -125,8 +125,8 @@ def test_the_contract_is_there_before_the_first_command_and_the_same_everywhere(
         assert answer[section], section
         assert all(line["id"].startswith(section) and line["verified_by"] for line in answer[section])
     assert sandbox.contract() == answer
-    assert json.loads(installation.cli("sandbox", "contract", sandbox.id, "--json").stdout) == answer
-    assert answer["sha256"].encode() in installation.cli("sandbox", "contract", sandbox.id).stdout
+    assert json.loads(installation.cli("contract", "show", sandbox.id, "--json").stdout) == answer
+    assert answer["sha256"].encode() in installation.cli("contract", "show", sandbox.id).stdout
     assert answer["sha256"] == canonical_sha256(answer, "sha256")
     receipt = client.receipt(str(sandbox.run_command("true").result.receipt_id))
     assert (receipt["contract_version"], receipt["contract_sha256"]) == (1, answer["sha256"])
@@ -194,15 +194,15 @@ def test_each_input_shows_in_its_own_field_of_the_receipt_and_in_no_other() -> N
             for name, (change, fields) in varied.items():
                 other = receipt(sandbox, {**base, **change})
                 assert differing(first, other) == fields, name
-            # Decision: other rules in force, same call.
+            # Decision: other rules in force, same call. The contract names them, so it has a new version.
             client.policy.load("version: 1\n# the same in other words\n")
             other = receipt(sandbox, base)
-            assert differing(first, other) == set()
+            assert differing(first, other) == {"contract_version", "contract_sha256"}
             assert other["decision"]["rules_sha256"] != first["decision"]["rules_sha256"]
             assert other["decision"]["context_sha256"] == first["decision"]["context_sha256"]
             sandbox.write_file("new.txt", "x")
             tree = receipt(sandbox, base)
-            assert differing(first, tree) == {"tree_sha256_before", "tree_sha256_after", "files"}
+            assert differing(other, tree) == {"tree_sha256_before", "tree_sha256_after", "files"}
             # Environment values stand as digests only.
             digest = receipt(sandbox, {**base, "env": {"GREETING": "hi"}})["inputs"]["environment"]
             assert digest == {"GREETING": sha256(b"hi")}
@@ -212,5 +212,5 @@ def test_each_input_shows_in_its_own_field_of_the_receipt_and_in_no_other() -> N
         spec = SandboxSpec(agent_id="varied", limits=Limits(wall_s=60.0))
         with client.sandboxes.create(spec=spec) as limited:
             fields = differing(tree, receipt(limited, base))
-            assert fields == {"inputs.limits", "sandbox_id", "session_id", "contract_sha256"}
+            assert fields == {"inputs.limits", "sandbox_id", "session_id", "contract_version", "contract_sha256"}
             assert client.policy.show().text

@@ -45,7 +45,7 @@ def owner_of(command_line: str) -> int | None:
 
 def test_no_process_of_a_box_is_root_outside(sandbox: SyncSandbox) -> None:
     """Seen from the host: whoever runs the server, the payload is somebody else's uid, and never 0."""
-    marker = "sleep 98765.4321"
+    marker = f"sleep 98765.{os.getpid()}"  # nobody else's, also not of the same test beside this one
     started = sandbox.run_command(marker.split(), background=True)
     try:
         owner = wait_until(lambda: owner_of(marker), "the command shows in the process list")
@@ -103,11 +103,12 @@ def test_loopback_inside_is_free(sandbox: SyncSandbox) -> None:
 def test_an_abstract_or_path_socket_of_the_host_is_out_of_reach(sandbox: SyncSandbox) -> None:
     import socket
 
+    name = f"coldframe-test-abstract-{os.getpid()}"
     with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind("\0coldframe-test-abstract")
+        listener.bind(f"\0{name}")
         listener.listen()
         answer = sandbox.run_command(
-            ["python3", "-c", "import socket; socket.socket(socket.AF_UNIX).connect('\\0coldframe-test-abstract')"]
+            ["python3", "-c", f"import socket; socket.socket(socket.AF_UNIX).connect('\\0{name}')"]
         )
     assert answer.exit_code == 1
     assert "ConnectionRefusedError" in (answer.stderr or "")

@@ -17,6 +17,7 @@ def test_there_are_forty_routes_and_each_canary_has_some() -> None:
 
 
 @pytest.mark.req("T3.07")
+@pytest.mark.once
 @pytest.mark.parametrize("who", ["root", "ordinary"])
 def test_what_forty_routes_find_outside_they_do_not_find_in_a_sandbox(who: Who, in_a_wrapper: None) -> None:
     if who == "root" and os.geteuid() != 0:

@@ -13,6 +13,13 @@ CREATE TABLE alembic_version (
 	CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num)
 );
 
+CREATE TABLE contract_plans (
+	sha256 TEXT NOT NULL,
+	document TEXT NOT NULL,
+	planned_at TEXT NOT NULL,
+	PRIMARY KEY (sha256)
+);
+
 CREATE TABLE contracts (
 	sandbox_id TEXT NOT NULL,
 	version INTEGER NOT NULL,
@@ -202,6 +209,24 @@ CREATE TABLE sessions (
 	PRIMARY KEY (session_id)
 );
 
+CREATE TABLE snapshots (
+	act_id TEXT NOT NULL,
+	snapshot_id TEXT,
+	state TEXT NOT NULL,
+	agent_id TEXT,
+	session_id TEXT,
+	sandbox_id TEXT,
+	name TEXT NOT NULL,
+	label TEXT NOT NULL,
+	reason TEXT NOT NULL,
+	taken_by TEXT NOT NULL,
+	created_at TEXT NOT NULL,
+	expires_at TEXT,
+	measured TEXT NOT NULL,
+	sha256 TEXT,
+	PRIMARY KEY (act_id)
+);
+
 CREATE TABLE tokens (
 	token_id TEXT NOT NULL,
 	name TEXT NOT NULL,
@@ -219,6 +244,8 @@ CREATE UNIQUE INDEX agents_one_living ON agents (agent_id) WHERE state != 'delet
 CREATE UNIQUE INDEX credential_handles_of_sandbox ON credential_handles (sandbox_id, credential_id);
 
 CREATE UNIQUE INDEX credentials_one_living ON credentials (name) WHERE revoked_at IS NULL;
+
+CREATE INDEX ix_contract_plans_planned_at ON contract_plans (planned_at);
 
 CREATE INDEX ix_rule_sets_sha256 ON rule_sets (sha256);
 
@@ -292,6 +319,10 @@ CREATE INDEX network_contacts_sandbox_id ON network_contacts (sandbox_id);
 
 CREATE INDEX sessions_sandbox_id ON sessions (sandbox_id);
 
+CREATE INDEX snapshots_agent_id ON snapshots (agent_id);
+
+CREATE UNIQUE INDEX snapshots_snapshot_id ON snapshots (snapshot_id);
+
 CREATE UNIQUE INDEX tokens_digest ON tokens (digest);
 
-INSERT INTO alembic_version VALUES ('0008');
+INSERT INTO alembic_version VALUES ('0011');

@@ -19,7 +19,20 @@ from coldframe.contract.errors import NotFound
 from coldframe.control.control import Control
 from coldframe.fronts.answers import NO_SNIFF, json_response
 from coldframe.fronts.auth import OPEN_PATHS, Door
-from coldframe.fronts.rest import agents, calls, commands, credentials, files, governance, lineage, network, sandboxes
+from coldframe.fronts.rest import (
+    agents,
+    calls,
+    commands,
+    contracts,
+    credentials,
+    files,
+    governance,
+    lineage,
+    network,
+    pipelines,
+    sandboxes,
+    snapshots,
+)
 from coldframe.fronts.rest.json_routes import JsonRoute
 from coldframe.fronts.rest.schema import RawRoute, make_document
 
@@ -29,7 +42,10 @@ ROUTES: tuple[RawRoute | JsonRoute, ...] = (
     *commands.ROUTES,
     *files.ROUTES,
     *sandboxes.ROUTES,
+    *snapshots.ROUTES,
+    *contracts.ROUTES,
     *network.ROUTES,
+    *pipelines.ROUTES,
     *lineage.ROUTES,
     *agents.ROUTES,
     *governance.ROUTES,

@@ -64,7 +64,7 @@ async def clean_scratch(request: Request) -> dict[str, Any]:
     require(caller, "agent.clean")
     control.agents.get(agent_id)
     mine = [box for box in control.sandboxes.list(caller) if box.agent_id == agent_id and box.state.state == "running"]
-    box = mine[0] if mine else await control.sandboxes.create(caller, SandboxSpec(agent_id=agent_id))
+    box = mine[0] if mine else await control.creation.create(caller, SandboxSpec(agent_id=agent_id))
     try:
         # As the sandbox's own user, through the gate: a link planted in place of `scratch` is not followed.
         result = await control.gate.call(caller, box.sandbox_id, "run_command", {"command": list(CLEAN_SCRATCH)})

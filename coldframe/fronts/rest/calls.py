@@ -15,8 +15,8 @@ async def call_tool(request: Request) -> Response:
     control, caller = control_of(request), caller_of(request)
     sandbox_id, tool = request.path_params["sandbox_id"], request.path_params["tool"]
     arguments = await read_object(request)
-    key = request.headers.get("idempotency-key")
-    if tool == "run_command" and wants_events(request):
+    key, snapshot_id = request.headers.get("idempotency-key"), request.query_params.get("snapshot")
+    if tool == "run_command" and wants_events(request) and snapshot_id is None:
         return await event_response(
             request,
             control.gate.stream(
@@ -25,7 +25,13 @@ async def call_tool(request: Request) -> Response:
         )
     return result_response(
         await control.gate.call(
-            caller, sandbox_id, tool, arguments, session_id=session_of(request), idempotency_key=key
+            caller,
+            sandbox_id,
+            tool,
+            arguments,
+            session_id=session_of(request),
+            idempotency_key=key,
+            snapshot_id=snapshot_id,
         )
     )
 
@@ -37,6 +43,7 @@ async def list_tools(request: Request) -> Response:
     return json_response([spec.info for spec in offered_tools(rules, *whom).values()])
 
 
+SNAPSHOT = ("snapshot", "string", "Read the files of this snapshot in place of those of the sandbox.")
 ROUTES = (
     RawRoute("GET", "/v1/tools", list_tools, "Tools with their schemas", JSON_LIST),
     RawRoute(
@@ -46,6 +53,7 @@ ROUTES = (
         "Call a tool",
         {**JSON_RESULT, **EVENTS},
         body=PLAIN_JSON,
+        query=(SNAPSHOT,),
         headers=(
             ("Idempotency-Key", "A call with the same key is carried out at most once; the answer is the first one's."),
             ("Coldframe-Session", "Session whose label counts; the sandbox's own by default."),

@@ -7,6 +7,7 @@ from starlette.requests import Request
 
 from coldframe.contract.credential import CredentialInfo, CredentialUse, HandleInfo, NewCredential, NewSecret
 from coldframe.contract.model import Model
+from coldframe.contract.sandbox import ENDED
 from coldframe.fronts.rest.governance import MAX_ENTRIES, MAX_SEQ
 from coldframe.fronts.rest.json_routes import JsonRoute
 from coldframe.fronts.rest.request import caller_of, control_of
@@ -50,10 +51,10 @@ async def list_credential_uses(request: Request, which: WhichUses) -> list[Crede
 
 
 async def list_handles(request: Request) -> list[HandleInfo]:
-    """What commands of the sandbox have in place of secrets. Nothing in a sandbox without network."""
+    """What commands of the sandbox have in place of secrets. Nothing in one without network, or that has ended."""
     control = control_of(request)
     info = control.sandboxes.get(caller_of(request), request.path_params["sandbox_id"])
-    return [] if info.network is None else list(control.credentials.handles(info))
+    return [] if info.network is None or info.state.state in ENDED else list(control.credentials.handles(info))
 
 
 ROUTES = (

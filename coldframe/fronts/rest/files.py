@@ -6,6 +6,7 @@ if the file changes meanwhile, the connection breaks instead of ending as if all
 
 import asyncio
 from collections.abc import AsyncIterator
+from urllib.parse import unquote
 
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.requests import Request
@@ -22,6 +23,7 @@ from coldframe.contract.errors import (
 )
 from coldframe.contract.tool import ToolResult
 from coldframe.fronts.answers import NO_SNIFF, json_response, result_response
+from coldframe.fronts.rest.calls import SNAPSHOT
 from coldframe.fronts.rest.request import caller_of, control_of, number_of, path_after, session_of
 from coldframe.fronts.rest.schema import BYTES, JSON_RESULT, PLAIN_JSON, RawRoute
 from coldframe.tools.registry import relative_path
@@ -110,6 +112,7 @@ async def _read(request: Request, path: str, offset: int, length: int, version: 
         "read_file",
         arguments,
         session_id=session_of(request),
+        snapshot_id=request.query_params.get("snapshot"),
         deliver=delivered.append,
     )
     return result, b"".join(delivered) if result.error is None else b""
@@ -117,7 +120,8 @@ async def _read(request: Request, path: str, offset: int, length: int, version: 
 
 async def upload_file(request: Request) -> Response:
     """Replace a file by the body, atomically: a broken upload changes nothing."""
-    version = request.headers.get("if-match")
+    _refuse_snapshot(request)
+    version, source = request.headers.get("if-match"), request.headers.get("coldframe-source")
     return result_response(
         await control_of(request).gate.upload(
             caller_of(request),
@@ -126,6 +130,7 @@ async def upload_file(request: Request) -> Response:
             request.stream(),
             session_id=session_of(request),
             if_version=None if version is None else version.strip('"'),
+            source=None if source is None else unquote(source),
         )
     )
 
@@ -135,6 +140,7 @@ async def remove_file(request: Request) -> Response:
 
     As the sandbox's own user, through the gate: two recorded commands, of which the first only looks.
     """
+    _refuse_snapshot(request)
     path = relative_path(path_after(request, "/files/"))
     recursive = request.query_params.get("recursive", "false")
     if not path or recursive not in ("true", "false"):
@@ -147,6 +153,15 @@ async def remove_file(request: Request) -> Response:
     if await _exit_code(request, ["rm", *(["-r"] if recursive == "true" else []), "-f", "--", name]) != 0:
         raise PermissionDenied(f"`{path}` could not be removed", path=path)
     return json_response({"ok": True, "path": path})
+
+
+def _refuse_snapshot(request: Request) -> None:
+    if "snapshot" in request.query_params:
+        raise InvalidArgument(
+            "snapshots never change",
+            hint="fork the snapshot, or reset the sandbox to it, and change files there",
+            argument="snapshot",
+        )
 
 
 async def _exit_code(request: Request, command: list[str]) -> int | None:
@@ -163,6 +178,7 @@ async def _exit_code(request: Request, command: list[str]) -> int | None:
 _PATH = "/v1/sandboxes/{sandbox_id}/files/{path:anything}"
 _SESSION = ("Coldframe-Session", "Session whose label counts; the sandbox's own by default.")
 _IF_MATCH = ("If-Match", "Version that the file must still have; CONFLICT otherwise.")
+_SOURCE = ("Coldframe-Source", "Where the content is from, in your words, percent-encoded; kept on record with it.")
 ROUTES = (
     RawRoute(
         "GET",
@@ -170,10 +186,12 @@ ROUTES = (
         download_file,
         "Download a file",
         BYTES,
-        query=(("offset", "integer", "First byte wanted."), ("length", "integer", "Bytes wanted.")),
+        query=(("offset", "integer", "First byte wanted."), ("length", "integer", "Bytes wanted."), SNAPSHOT),
         headers=(_SESSION, _IF_MATCH),
     ),
-    RawRoute("PUT", _PATH, upload_file, "Upload a file", JSON_RESULT, body=BYTES, headers=(_SESSION, _IF_MATCH)),
+    RawRoute(
+        "PUT", _PATH, upload_file, "Upload a file", JSON_RESULT, body=BYTES, headers=(_SESSION, _IF_MATCH, _SOURCE)
+    ),
     RawRoute(
         "DELETE",
         _PATH,

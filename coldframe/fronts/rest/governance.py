@@ -11,6 +11,7 @@ from starlette.responses import Response, StreamingResponse
 
 from coldframe import __version__
 from coldframe.contract.caller import TokenInfo
+from coldframe.contract.code import CodeInfo
 from coldframe.contract.errors import InvalidArgument
 from coldframe.contract.isolation import IsolationReport
 from coldframe.contract.ledger import LedgerEntry, LedgerVerdict
@@ -18,6 +19,7 @@ from coldframe.contract.model import Model
 from coldframe.contract.policy import Decision, PolicyChange, Role
 from coldframe.contract.receipt import Receipt
 from coldframe.contract.sandbox import AgentId
+from coldframe.control.codes import codes
 from coldframe.control.rights import require
 from coldframe.control.rulebook import MOST_CHANGES
 from coldframe.fronts.answers import NO_SNIFF, json_response
@@ -75,6 +77,11 @@ async def doctor(request: Request) -> IsolationReport:
     """Build a throw-away box and report what holds on this machine."""
     require(caller_of(request), "host.doctor")
     return await control_of(request).host.doctor()
+
+
+async def list_codes(request: Request) -> list[CodeInfo]:
+    """Every code that an error or the status of a command can have, with what to do."""
+    return codes()
 
 
 async def get_receipt(request: Request) -> Receipt:
@@ -192,6 +199,7 @@ async def show_past_policy(request: Request) -> Response:
 _YAML: dict[str, Any] = {"application/yaml": {"schema": {"type": "string"}}}
 ROUTES = (
     JsonRoute("GET", "/v1/health", health, dict[str, str]),
+    JsonRoute("GET", "/v1/errors", list_codes, list[CodeInfo]),
     JsonRoute("GET", "/v1/doctor", doctor, IsolationReport),
     JsonRoute("GET", "/v1/receipts/{receipt_id}", get_receipt, Receipt),
     JsonRoute("GET", "/v1/ledger/entries", list_entries, list[LedgerEntry], query=WhichEntries),

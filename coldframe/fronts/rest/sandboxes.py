@@ -6,35 +6,55 @@ from pydantic import Field
 from starlette.requests import Request
 
 from coldframe.contract.command import Contact
-from coldframe.contract.document import ContractDocument
 from coldframe.contract.files import ProcessInfo, Runtime
 from coldframe.contract.isolation import IsolationReport
 from coldframe.contract.model import Model
 from coldframe.contract.policy import Label
 from coldframe.contract.sandbox import (
+    ENDED,
+    EndMany,
     ExtendRequest,
+    ManyEnds,
     PauseRequest,
     SandboxEnd,
     SandboxInfo,
     SandboxSpec,
     SandboxState,
 )
+from coldframe.contract.snapshot import SnapshotRequest
 from coldframe.contract.tool import AllowedOperation
 from coldframe.control.lifecycle import Lifecycle
+from coldframe.control.rights import require
 from coldframe.control.sandboxes import Sandboxes
 from coldframe.fronts.rest.json_routes import JsonRoute
 from coldframe.fronts.rest.request import caller_of, control_of
 
 MOST_LISTED = 10_000
+LONGEST_QUEUE_S = 86_400.0
+LONGEST_WAIT_S = 60.0
+"""Of one request; whoever waits on asks again."""
 Shown = TypeVar("Shown", bound=SandboxInfo)
 
 
-async def create_sandbox(request: Request, spec: SandboxSpec) -> SandboxInfo:
+class Making(Model):
+    """When to make it."""
+
+    queue_s: Annotated[float, Field(gt=0, le=LONGEST_QUEUE_S)] | None = None
+    """Where as many run as may, wait for a turn for so long, in state `queued`, instead of being refused."""
+
+
+async def create_sandbox(request: Request, making: Making, spec: SandboxSpec) -> SandboxInfo:
     """Create a sandbox and measure its walls; nothing is left behind if one is missing."""
-    if request.app.on_missing == "refuse":  # the operator's word; a caller may be stricter, never laxer
-        spec = spec.model_copy(update={"on_missing": "refuse"})
+    spec = as_the_operator_says(request, spec)
     key = request.headers.get("idempotency-key")
-    return _shown(request, await _sandboxes(request).create(caller_of(request), spec, idempotency_key=key))
+    creation = control_of(request).creation
+    made = await creation.create(caller_of(request), spec, idempotency_key=key, queue_s=making.queue_s)
+    return _shown(request, made)
+
+
+def as_the_operator_says(request: Request, spec: SandboxSpec) -> SandboxSpec:
+    """A caller may be stricter about what is missing, never laxer."""
+    return spec.model_copy(update={"on_missing": "refuse"}) if request.app.on_missing == "refuse" else spec
 
 
 class Listed(Model):
@@ -44,6 +64,11 @@ class Listed(Model):
     agent_id: str | None = None
     label: Literal["PUBLIC", "INTERNAL", "CONFIDENTIAL", "RESTRICTED"] | None = None
     """Of the workspace."""
+    created_by: str | None = None
+    """Name of the token that asked for it."""
+    min_age_s: Annotated[float, Field(ge=0)] | None = None
+    min_idle_s: Annotated[float, Field(ge=0)] | None = None
+    """So long nothing was done in it, as timers count."""
     after: str | None = None
     """Those that come after this one, the last of the page before."""
     limit: Annotated[int, Field(ge=1, le=MOST_LISTED)] | None = None
@@ -51,19 +76,35 @@ class Listed(Model):
 
 async def list_sandboxes(request: Request, listed: Listed) -> list[SandboxInfo]:
     """Sandboxes that the caller may see, newest first."""
-    found = _sandboxes(request).list(
+    return control_of(request).roster.list(
         caller_of(request),
         states=listed.state,
         agent_id=listed.agent_id,
         label=None if listed.label is None else Label(listed.label),
+        created_by=listed.created_by,
+        min_age_s=listed.min_age_s,
+        min_idle_s=listed.min_idle_s,
         after=listed.after,
         limit=listed.limit,
     )
-    return [_shown(request, info) for info in found]
 
 
-async def get_sandbox(request: Request) -> SandboxInfo:
-    return _shown(request, _sandboxes(request).get(caller_of(request), request.path_params["sandbox_id"]))
+async def terminate_sandboxes(request: Request, which: EndMany) -> ManyEnds:
+    """End all that fit: by state, agent, maker, age and idle time. One that cannot be ended holds up no other."""
+    return await control_of(request).roster.end(caller_of(request), which)
+
+
+class Waiting(Model):
+    """How long to wait."""
+
+    wait_s: Annotated[float, Field(ge=0, le=LONGEST_WAIT_S)] = 0
+    """While it is `queued`, and so long at most."""
+
+
+async def get_sandbox(request: Request, waiting: Waiting) -> SandboxInfo:
+    caller, sandbox_id = caller_of(request), request.path_params["sandbox_id"]
+    info = await control_of(request).creation.wait(caller, sandbox_id, waiting.wait_s)
+    return control_of(request).roster.shown(info)
 
 
 async def pause_sandbox(request: Request, asked: PauseRequest) -> SandboxEnd:
@@ -84,6 +125,11 @@ class Ending(Model):
     """Do nothing, and say what would be lost."""
 
 
+class Termination(Ending):
+    snapshot: bool = False
+    """Take a snapshot of its files before."""
+
+
 async def stop_sandbox(request: Request, ending: Ending) -> SandboxEnd:
     """End its processes, and keep its files, records and session for `start`. The answer says what was lost."""
     sandbox_id = request.path_params["sandbox_id"]
@@ -101,15 +147,18 @@ async def extend_sandbox(request: Request, asked: ExtendRequest) -> SandboxInfo:
     return _shown(request, await _lifecycle(request).extend(caller_of(request), sandbox_id, asked.for_s))
 
 
-async def terminate_sandbox(request: Request, ending: Ending) -> SandboxEnd:
-    """End a sandbox and everything that runs in it. The workspace of its agent stays. The answer says what was lost."""
-    sandbox_id = request.path_params["sandbox_id"]
-    return await _lifecycle(request).terminate(caller_of(request), sandbox_id, dry_run=ending.dry_run)
-
-
-async def get_contract(request: Request) -> ContractDocument:
-    """Inputs, what is executed, outputs, and what remains at the end."""
-    return await _sandboxes(request).contract(caller_of(request), request.path_params["sandbox_id"])
+async def terminate_sandbox(request: Request, ending: Termination) -> SandboxEnd:
+    """End a sandbox and everything that runs in it. The workspace of its agent stays, a temporary one is gone, unless as a
+    snapshot. The answer says what was lost."""
+    control, caller, sandbox_id = control_of(request), caller_of(request), request.path_params["sandbox_id"]
+    snapshot_id = None
+    if ending.snapshot and not ending.dry_run:
+        require(caller, "sandbox.terminate")  # before anything is done
+        if control.sandboxes.get(caller, sandbox_id).state.state not in ENDED:
+            asked = SnapshotRequest(name=f"end of {sandbox_id}")
+            snapshot_id = (await control.snapshots.take(caller, sandbox_id, asked)).snapshot_id
+    ended = await control.lifecycle.terminate(caller, sandbox_id, dry_run=ending.dry_run)
+    return ended.model_copy(update={"snapshot_id": snapshot_id})
 
 
 async def measure_isolation(request: Request) -> IsolationReport:
@@ -153,16 +202,16 @@ _ALL = "/v1/sandboxes"
 _ONE = _ALL + "/{sandbox_id}"
 _KEY = ("Idempotency-Key", "With the same key the same sandbox is answered, and only one is made.")
 ROUTES = (
-    JsonRoute("POST", _ALL, create_sandbox, SandboxInfo, body=SandboxSpec, headers=(_KEY,)),
+    JsonRoute("POST", _ALL, create_sandbox, SandboxInfo, query=Making, body=SandboxSpec, headers=(_KEY,)),
     JsonRoute("GET", _ALL, list_sandboxes, list[SandboxInfo], query=Listed),
-    JsonRoute("GET", _ONE, get_sandbox, SandboxInfo),
-    JsonRoute("DELETE", _ONE, terminate_sandbox, SandboxEnd, query=Ending),
+    JsonRoute("POST", _ALL + "/terminate", terminate_sandboxes, ManyEnds, body=EndMany),
+    JsonRoute("GET", _ONE, get_sandbox, SandboxInfo, query=Waiting),
+    JsonRoute("DELETE", _ONE, terminate_sandbox, SandboxEnd, query=Termination),
     JsonRoute("POST", _ONE + "/pause", pause_sandbox, SandboxEnd, body=PauseRequest),
     JsonRoute("POST", _ONE + "/resume", resume_sandbox, SandboxInfo),
     JsonRoute("POST", _ONE + "/stop", stop_sandbox, SandboxEnd, query=Ending),
     JsonRoute("POST", _ONE + "/start", start_sandbox, SandboxInfo),
     JsonRoute("POST", _ONE + "/extend", extend_sandbox, SandboxInfo, body=ExtendRequest),
-    JsonRoute("GET", _ONE + "/contract", get_contract, ContractDocument),
     JsonRoute("GET", _ONE + "/report", measure_isolation, IsolationReport),
     JsonRoute("GET", _ONE + "/allowed", list_allowed, list[AllowedOperation]),
     JsonRoute("GET", _ONE + "/contacts", list_contacts, list[Contact]),

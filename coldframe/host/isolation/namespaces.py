@@ -26,7 +26,9 @@ from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
 
+from coldframe.guest.rows import UNAVAILABLE, Attempt, Call, Row
 from coldframe.host import birth, confine, routes
+from coldframe.host.limits import group_steps
 
 LEVEL = "namespaces"
 BWRAP = "/usr/bin/bwrap"
@@ -116,6 +118,9 @@ SETTINGS = {
     'CHROMIUM_FLAGS="$CHROMIUM_FLAGS --disable-component-update"\n',
 }
 
+OWN_SETTINGS = frozenset({"/etc/hosts", "/etc/hostname", "/etc/resolv.conf"})
+"""Those that a system of its own has of us as well."""
+
 CHROMIUM_POLICIES, FIREFOX_SETTINGS = "/opt/coldframe/chromium", "/opt/coldframe/firefox"
 LINKS = {
     "/etc/chromium/policies/managed": CHROMIUM_POLICIES,
@@ -155,6 +160,10 @@ class Plan(NamedTuple):
     """More files of the root, by their paths."""
     covers: dict[str, str] = {}
     """Files in place of settings of the host, as far as those are there."""
+    root: str | None = None
+    """Directory that is the box's whole system, and writable (see `own_system.py`); None for that of the host."""
+    users: tuple[int, int] | None = None
+    """Beside it: the user namespace that owns the box, and the one of its commands."""
 
 
 class Entrance(NamedTuple):
@@ -181,12 +190,18 @@ class BuildFailed(Exception):
 
 def arguments(plan: Plan, *, info: int, word: int, first: int, data: dict[str, int]) -> list[str]:
     """bubblewrap's command line. Numbers are descriptors that it inherits."""
-    line = [marked_name(plan.mark), "--unshare-all", "--unshare-user", "--disable-userns", "--cap-drop", "ALL"]
+    line = [marked_name(plan.mark), *_spaces(plan), "--cap-drop", "ALL"]
     line += ["--uid", str(UID), "--gid", str(GID), "--hostname", HOSTNAME, "--clearenv"]
     line += ["--new-session", "--die-with-parent", "--as-pid-1"]
     line += ["--info-fd", str(info), "--seccomp", str(word)]
-    line += _of_the_host()
-    if plan.settings is not None:
+    if plan.root is not None:
+        line += ["--bind", plan.root, "/"]
+    else:
+        line += _of_the_host()
+    if plan.root is not None:
+        for path in OWN_SETTINGS - plan.covers.keys():
+            line += ["--perms", "0444", "--ro-bind-data", str(data[path]), path]
+    elif plan.settings is not None:
         line += ["--ro-bind", plan.settings, "/etc"]
     else:
         line += ["--perms", "0755", "--dir", "/etc"]
@@ -199,6 +214,8 @@ def arguments(plan: Plan, *, info: int, word: int, first: int, data: dict[str, i
     line += ["--proc", "/proc", "--dev", "/dev"]
     for path, size in memory_sizes(plan.memory_mib).items():
         line += ["--perms", "0755" if path == "/run" else "1777", "--size", str(size), "--tmpfs", path]
+    if plan.root is not None:  # nothing of ours is to be in its layer
+        line += ["--perms", "0755", "--tmpfs", os.path.dirname(FIRST)]
     line += ["--perms", "0755", "--dir", TOOLS]
     if not plan.tools_only and "python" not in plan.tools:
         line += ["--symlink", "/usr/bin/python3", f"{TOOLS}/python"]
@@ -211,13 +228,25 @@ def arguments(plan: Plan, *, info: int, word: int, first: int, data: dict[str, i
         line += ["--perms", "0444", "--file", str(data[path]), path]
     for path in _covered(plan):
         line += ["--perms", "0444", "--ro-bind-data", str(data[path]), path]
-    return [*line, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", HOME, FIRST, "infinity"]
+    closed = "/" if plan.root is None else os.path.dirname(FIRST)
+    return [*line, "--remount-ro", "/dev", "--remount-ro", closed, "--chdir", HOME, FIRST, "infinity"]
+
+
+def _spaces(plan: Plan) -> list[str]:
+    """bubblewrap's options for them: in a system of its own the users are there already."""
+    if plan.users is None:
+        return ["--unshare-all", "--unshare-user", "--disable-userns"]
+    outer, inner = map(str, plan.users)
+    kinds = [f"--unshare-{kind}" for kind in ("ipc", "pid", "net", "uts", "cgroup")]
+    return [*kinds, "--userns", outer, "--userns2", inner]
 
 
 def _covered(plan: Plan) -> dict[str, str]:
     """Where there is no file to be covered, none can be made: the settings are mounted read-only."""
 
     def is_there(path: str) -> bool:
+        if plan.root is not None:  # and its roots are its own: its programs may replace them
+            return path in SETTINGS
         return path in SETTINGS or os.path.isfile((plan.settings or "/etc") + path.removeprefix("/etc"))
 
     return {path: text for path, text in plan.covers.items() if is_there(path)}
@@ -277,16 +306,18 @@ def build(plan: Plan, *, begun: Callable[[int, int], None], entrance: Entrance |
     info_read, info_write = os.pipe2(os.O_CLOEXEC)
     filter_read, word = os.pipe2(os.O_CLOEXEC)
     complaint = os.memfd_create("complaint", os.MFD_CLOEXEC)
-    made_up = {**(SETTINGS if plan.settings is None else {}), **plan.files, **_covered(plan)}
+    settings = {path: SETTINGS[path] for path in OWN_SETTINGS} if plan.root is not None else SETTINGS
+    made_up = {**(settings if plan.settings is None else {}), **plan.files, **_covered(plan)}
     data = {path: _data_file("setting", text.encode()) for path, text in made_up.items()}
     told, first = _file_with_end(_first_program())
     line = arguments(plan, info=info_write, word=filter_read, first=first, data=data)
-    handed = (info_write, filter_read, first, *data.values())
+    handed = (info_write, filter_read, first, *data.values(), *(plan.users or ()))
+    row = None
     try:
         if entrance is None:
             pid = _start_bwrap(line, complaint, handed)
         else:
-            pid = _start_bwrap_in_groups(line, complaint, handed, entrance)
+            pid, row = _start_bwrap_in_groups(line, complaint, handed, entrance)
     except OSError as error:
         raise BuildFailed(f"{BWRAP}: {error.strerror}") from error
     for file in handed:
@@ -303,6 +334,8 @@ def build(plan: Plan, *, begun: Callable[[int, int], None], entrance: Entrance |
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
         said = os.pread(complaint, 4000, 0).decode("utf-8", "replace").strip()
+        if row is not None and (number := row.progress().error):
+            said = f"{BWRAP}: {os.strerror(number)}"
         raise BuildFailed(said or "bubblewrap ended without a word")
     finally:
         told.close()
@@ -381,26 +414,47 @@ def _start_bwrap(line: list[str], complaint: int, handed: tuple[int, ...]) -> in
         signal.signal(signal.SIGCHLD, kept)
 
 
-def _start_bwrap_in_groups(line: list[str], complaint: int, handed: tuple[int, ...], entrance: Entrance) -> int:
-    """The same, born or moved by itself into the groups of the box. What goes wrong there is its complaint."""
+def _start_bwrap_in_groups(
+    line: list[str], complaint: int, handed: tuple[int, ...], entrance: Entrance
+) -> tuple[int, Row | None]:
+    """The same, born or moved by itself into the groups of the box; with its row, which is to be kept until it is at work.
+
+    What goes wrong before stands there, or in its complaint where it has to be forked.
+    """
     _hand_on(handed)
     null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
-    pid, _ = birth.Births(possible=True).fork(entrance.birthplace)
+    steps = [Call("dup3", source, target, 0) for target, source in enumerate((null, null, complaint))]
+    steps += group_steps(entrance.tasks)
+    row = Row([("start", steps)], [Attempt(os.fsencode(BWRAP), [os.fsencode(word) for word in line], {})])
+    made: tuple[int, Row | None]
+    kept = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        pid, process = row.start(entrance.birthplace)
+        os.close(process)
+        made = pid, row
+    except OSError as error:
+        if error.errno not in UNAVAILABLE:
+            raise
+        made = _fork_bwrap(line, complaint, steps, entrance.birthplace), None
+    finally:
+        signal.signal(signal.SIGCHLD, kept)
+    for file in (null, *entrance.tasks, entrance.birthplace):
+        if file >= 0:
+            os.close(file)
+    return made
+
+
+def _fork_bwrap(line: list[str], complaint: int, steps: list[Call], birthplace: int) -> int:
+    pid, _ = birth.Births(possible=True).fork(birthplace)
     if pid == 0:
         try:
-            for target, source in enumerate((null, null, complaint)):
-                os.dup2(source, target)
-            for file in entrance.tasks:
-                os.write(file, b"0")
-            signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+            for act in steps:
+                act()
             os.execve(BWRAP, line, {})
         except OSError as error:
             os.write(complaint, f"{BWRAP}: {error.strerror}".encode())
         finally:
             os._exit(127)
-    for file in (null, *entrance.tasks, entrance.birthplace):
-        if file >= 0:
-            os.close(file)
     return pid
 
 

@@ -40,8 +40,13 @@ def mount_points() -> dict[str, set[str]]:
     with open("/proc/1/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
         for line in file:
             fields = line.split()
-            found[_OCTAL.sub(lambda match: chr(int(match[1], 8)), fields[4])] = set(fields[5].split(","))
+            found[unescape(fields[4])] = set(fields[5].split(","))
     return found
+
+
+def unescape(target: str) -> str:
+    """A path as the table of mounts writes it."""
+    return _OCTAL.sub(lambda match: chr(int(match[1], 8)), target)
 
 
 def leave_only(programs: list[str], libraries: list[str], mounted: dict[str, set[str]]) -> None:

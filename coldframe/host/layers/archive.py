@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from coldframe.contract.errors import LimitReached, SnapshotCorrupt
 from coldframe.host.layers import tape
-from coldframe.host.layers.branch import MOST_LEVELS, OVERLAY, split
+from coldframe.host.layers.branch import MOST_LEVELS, OVERLAY, require_few, split
 from coldframe.host.layers.draft import Draft, Facts, data_ranges
 from coldframe.host.layers.manifest import ContentDigest, Record
 from coldframe.host.layers.merged import MergedView, Place
@@ -91,6 +91,7 @@ def write_archive(
             _write_name(view, place, write, tally, first_names)
             if place.is_directory:
                 ahead += reversed(view.children(place))
+                require_few(len(ahead))
         size = lines.tell()
         lines.seek(0)
         write(tape.head_of(tape.Member(_MANIFEST, tape.FILE, size=size, ranges=[(0, size)])))
@@ -251,7 +252,7 @@ def _head(reader: tape.Reader, member: tape.Member | None) -> str:
     try:
         head = json.loads(text)
         version, label = head["coldframe"], str(head["label"])
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise SnapshotCorrupt("this is no export of a sandbox") from error
     if version != FORMAT:
         raise SnapshotCorrupt(f"the archive has format {version}, and only {FORMAT} is known here")

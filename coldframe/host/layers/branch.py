@@ -27,6 +27,9 @@ NOT_OURS = (b"trusted.", b"security.selinux")
 
 MOST_LEVELS = 10_000
 """Of directories. Each is opened from the top when it is not at hand, so that more would cost minutes."""
+MOST_WAITING = 500_000
+"""Names that a walk knows and has not come to, as in one directory: of each it holds a kilobyte, and an agent may make
+millions of them."""
 _AT_HAND = 24
 _READ_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEEDED = stat.S_IRUSR | stat.S_IXUSR
@@ -49,6 +52,12 @@ def split(path: bytes) -> tuple[bytes, bytes]:
     return above, name
 
 
+def require_few(waiting: int) -> None:
+    """Raises TooLarge over MOST_WAITING."""
+    if waiting > MOST_WAITING:
+        raise TooLarge(f"directories hold more than {MOST_WAITING:,} names at once")
+
+
 class Branch:
     """The files of one layer. Descriptors are borrowed: good until some other directories were asked for.
 
@@ -60,6 +69,9 @@ class Branch:
         self._at_hand: OrderedDict[bytes, int] = OrderedDict()
         self._opened_up: set[bytes] = set()
         """Those of them that are closed to us by rights."""
+        top = os.fstat(self._root)
+        self.owner = top.st_uid, top.st_gid
+        """User and group of its top, whose the layer is."""
 
     def close(self) -> None:
         while self._at_hand:
@@ -145,11 +157,17 @@ class Branch:
                 return None
             raise
 
+    def names(self, path: bytes) -> list[bytes]:
+        """Names of what the directory *path* holds, whiteouts too, sorted."""
+        return sorted(map(os.fsencode, os.listdir(self.directory(path))))
+
     def entries(self, path: bytes) -> list[tuple[bytes, os.stat_result]]:
-        """What the directory *path* holds, whiteouts too, sorted."""
+        """The same with what each of them is. Raises TooLarge over MOST_WAITING."""
         here = self.directory(path)
+        names = self.names(path)
+        require_few(len(names))
         found = []
-        for name in sorted(map(os.fsencode, os.listdir(here))):
+        for name in names:
             try:
                 found.append((name, _closed.by_rights(os.stat(name, dir_fd=here, follow_symlinks=False))))
             except FileNotFoundError:
@@ -170,6 +188,7 @@ class Branch:
                 yield path, status
             if stat.S_ISDIR(status.st_mode):
                 ahead += [(join(path, name), found) for name, found in reversed(self.entries(path))]
+                require_few(len(ahead))
 
     def is_opaque(self, path: bytes) -> bool:
         """Whether the directory *path* hides the same directory of the layers below."""

@@ -13,8 +13,8 @@ import stat
 from collections.abc import Collection
 
 from coldframe.contract.errors import SnapshotCorrupt
-from coldframe.host.layers.branch import OPAQUE, Branch, is_whiteout, join, split
-from coldframe.host.layers.draft import Draft, copy_content, facts_of
+from coldframe.host.layers.branch import OPAQUE, Branch, is_whiteout, join, require_few, split
+from coldframe.host.layers.draft import Draft, Facts, copy_content, facts_of
 from coldframe.host.layers.merged import MergedView, Place
 
 
@@ -42,19 +42,20 @@ def copy_branch(source: Branch, target: str, *, without: Collection[bytes] = ())
             _copy_name(source, path, status, draft, first_names, of_overlay=True)
             if stat.S_ISDIR(status.st_mode):
                 ahead += _entries(source, path)
+                require_few(len(ahead))
         draft.finish()
 
 
-def merge(view: MergedView, target: str, *, highest: int, by_links: bool) -> None:
+def merge(view: MergedView, target: str, *, highest: int, by_links: bool, owner: tuple[int, int] | None = None) -> None:
     """Put the *highest* layers of a view together in an empty directory; the others stay what they are, below it.
 
     What these hold and the merged ones hide stays hidden. *by_links* shares the files with the layers, which must be
-    on the same disk and never change.
+    on the same disk and never change. *owner* gets all of it; None: whoever has it now.
     """
     first_names: dict[tuple[int, int], bytes] = {}
     with Draft(target) as draft:
         top = view.top()
-        draft.directory(b"", facts_of(top.status, view.attributes(top)))
+        draft.directory(b"", _given(facts_of(top.status, view.attributes(top)), owner))
         ahead = [top]
         while ahead:
             parent = ahead.pop()
@@ -69,11 +70,14 @@ def merge(view: MergedView, target: str, *, highest: int, by_links: bool) -> Non
                     continue
                 if place.is_directory:
                     ahead.append(place)
+                    require_few(len(ahead))
                 elif by_links and _shared(view, place, draft):
                     continue
                 hides = place.branches[-1] < highest and view.found(place.path, others) is not None
                 opaque = place.is_directory and hides
-                _copy_name(view.branches[number], place.path, place.status, draft, first_names, opaque=opaque)
+                _copy_name(
+                    view.branches[number], place.path, place.status, draft, first_names, opaque=opaque, owner=owner
+                )
         draft.finish()
 
 
@@ -90,6 +94,7 @@ def _copy_name(
     *,
     of_overlay: bool = False,
     opaque: bool = False,
+    owner: tuple[int, int] | None = None,
 ) -> None:
     kind = stat.S_IFMT(status.st_mode)
     identity = status.st_dev, status.st_ino
@@ -99,7 +104,7 @@ def _copy_name(
     attributes = source.attributes(path, of_overlay=of_overlay)
     if opaque:
         attributes[OPAQUE] = b"y"
-    facts = facts_of(status, attributes)
+    facts = _given(facts_of(status, attributes), owner)
     if kind == stat.S_IFDIR:
         draft.directory(path, facts)
     elif kind == stat.S_IFREG:
@@ -121,6 +126,11 @@ def _copy_name(
         raise SnapshotCorrupt(f"`{os.fsdecode(path)}` is a device, which no sandbox can make", path=os.fsdecode(path))
     if status.st_nlink > 1 and kind != stat.S_IFDIR:
         first_names[identity] = path
+
+
+def _given(facts: Facts, owner: tuple[int, int] | None) -> Facts:
+    """To *owner*, where this process can give anything to anybody."""
+    return facts if owner is None or facts.owner is None else facts._replace(owner=owner)
 
 
 def _shared(view: MergedView, place: Place, draft: Draft) -> bool:

@@ -6,10 +6,10 @@ made of the same layers in the same order, so they are the same.
 
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
-from coldframe.host.layers.branch import same_status
+from coldframe.host.layers.branch import require_few, same_status
 from coldframe.host.layers.manifest import KINDS, file_digest
 from coldframe.host.layers.merged import MergedView, Place
 
@@ -32,15 +32,29 @@ class Change(NamedTuple):
 
 
 def changes(
-    before: MergedView, after: MergedView, before_layers: Sequence[str], after_layers: Sequence[str]
+    before: MergedView,
+    after: MergedView,
+    before_layers: Sequence[str],
+    after_layers: Sequence[str],
+    *,
+    proceed: Callable[[], None] = lambda: None,
 ) -> Iterator[Change]:
-    """Every difference, sorted within each directory. The names of the layers are given from the highest down."""
-    yield from _Comparison(before, after, before_layers, after_layers).run()
+    """Every difference, sorted within each directory. The names of the layers are given from the highest down. *proceed* is
+    called for each path, and for each piece of a file that is read: it raises to break off."""
+    yield from _Comparison(before, after, before_layers, after_layers, proceed).run()
 
 
 class _Comparison:
-    def __init__(self, before: MergedView, after: MergedView, names_before: Sequence[str], names_after: Sequence[str]):
+    def __init__(
+        self,
+        before: MergedView,
+        after: MergedView,
+        names_before: Sequence[str],
+        names_after: Sequence[str],
+        proceed: Callable[[], None],
+    ) -> None:
         self._before, self._after = before, after
+        self._proceed = proceed
         self._names_before, self._names_after = names_before, names_after
 
     def run(self) -> Iterator[Change]:
@@ -51,6 +65,7 @@ class _Comparison:
             old, new = ahead.pop()
             deeper = []
             for path in self._in_doubt(old, new):
+                self._proceed()
                 name = path.rpartition(b"/")[2]
                 was, now = self._before.below(old, name), self._after.below(new, name)
                 if was is not None and now is not None and was.is_directory and now.is_directory:
@@ -60,6 +75,7 @@ class _Comparison:
                     continue
                 yield from self._compared(was, now)
             ahead += reversed(deeper)
+            require_few(len(ahead))
 
     def _in_doubt(self, old: Place, new: Place) -> list[bytes]:
         of_old = {self._names_before[number] for number in old.branches}
@@ -68,7 +84,8 @@ class _Comparison:
         for view, place, names in ((self._before, old, self._names_before), (self._after, new, self._names_after)):
             for number in place.branches:
                 if names[number] not in of_old & of_new:
-                    found.update(name for name, _ in view.branches[number].entries(place.path))
+                    found.update(view.branches[number].names(place.path))
+                    require_few(len(found))
         return sorted((old.path + b"/" if old.path else b"") + name for name in found)
 
     def _compared(self, was: Place | None, now: Place | None) -> Iterator[Change]:
@@ -82,11 +99,10 @@ class _Comparison:
                 yield _change(now, "metadata", was)
             return
         if was is not None:
-            if now is None or was.is_directory:
-                below = list(self._before.walk(was)) if was.is_directory else []
-                if now is None:
-                    yield _change(was, "deleted", was)
-                yield from (_change(place, "deleted", place) for place in below)
+            if now is None:
+                yield _change(was, "deleted", was)
+            if was.is_directory:
+                yield from (_change(place, "deleted", place) for place in self._before.walk(was))
             if now is not None:
                 yield _change(now, "changed", was)
         elif now is not None:
@@ -122,6 +138,7 @@ class _Comparison:
             raise
         with open(one, "rb") as old, open(other, "rb") as new:
             while True:
+                self._proceed()
                 piece = old.read(_PIECE_BYTES)
                 if piece != new.read(_PIECE_BYTES):
                     return False
@@ -132,11 +149,17 @@ class _Comparison:
         if self._names_before[was.branches[0]] == self._names_after[now.branches[0]]:
             return False
         old, new = was.status, now.status
-        if (old.st_mode, old.st_uid, old.st_gid) != (new.st_mode, new.st_uid, new.st_gid):
+        if old.st_mode != new.st_mode or _belongs(self._before, was) != _belongs(self._after, now):
             return True
         if not now.is_directory and old.st_mtime_ns != new.st_mtime_ns:
             return True  # that of a directory changes with what it holds, which is told by itself
         return self._before.attributes(was) != self._after.attributes(now)
+
+
+def _belongs(view: MergedView, place: Place) -> tuple[int, int] | None:
+    """User and group; None for the owner of the layer, who is another one in a fork."""
+    found = place.status.st_uid, place.status.st_gid
+    return None if found == view.branches[place.branches[0]].owner else found
 
 
 def _change(place: Place, change: Literal["added", "changed", "deleted", "metadata"], was: Place | None) -> Change:

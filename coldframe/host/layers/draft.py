@@ -4,6 +4,7 @@ Directories are open to us alone while they are filled; what they are to be like
 Nothing is visible in the store until its draft is renamed into it.
 """
 
+import ctypes
 import errno
 import fcntl
 import os
@@ -13,6 +14,8 @@ from typing import NamedTuple
 from coldframe.guest.paths import DIRECTORY, open_unlinked
 from coldframe.host.layers.branch import split
 
+_HERE, _EXCHANGE = -100, 2
+_libc = ctypes.CDLL(None, use_errno=True)
 FICLONE = 0x40049409
 _PIECE_BYTES = 8 * 1024 * 1024
 _NO_RANGE = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF)
@@ -137,6 +140,13 @@ def _dress(held: int, facts: Facts) -> None:
         os.setxattr(held, attribute, value)
     os.fchmod(held, facts.mode)  # after the owner, whose change takes setuid away
     os.utime(held, ns=facts.times_ns)
+
+
+def exchange(one: str, other: str) -> None:
+    """Two directories of one file system change places, in one step. Raises OSError, EINVAL where that cannot be had."""
+    if _libc.renameat2(_HERE, os.fsencode(one), _HERE, os.fsencode(other), ctypes.c_uint(_EXCHANGE)) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), one)
 
 
 def copy_content(source: int, target: int) -> bool:

@@ -20,7 +20,7 @@ from coldframe.contract.errors import (
     TooLarge,
 )
 from coldframe.guest.paths import MOST_LINKS, MOUNT
-from coldframe.host.layers.branch import Branch, is_whiteout, join
+from coldframe.host.layers.branch import Branch, is_whiteout, join, require_few
 
 READ_CAP_BYTES = 64 * 1024 * 1024
 LARGE_BYTES = 16 * 1024 * 1024
@@ -129,6 +129,7 @@ class MergedView:
                 yield place
             if place.is_directory:
                 ahead += reversed(self.children(place))
+                require_few(len(ahead))
 
     def attributes(self, place: Place) -> dict[bytes, bytes]:
         return self.branches[place.branches[0]].attributes(place.path)

@@ -25,6 +25,7 @@ import sys
 from types import TracebackType
 from typing import NamedTuple
 
+_READ_ONLY, _BIND = 0x1, 0x1000
 _NOSUID, _NODEV, _RECURSIVE, _PRIVATE, _DETACH = 0x2, 0x4, 0x4000, 0x40000, 0x2
 _NEW_MOUNTS, _NEW_USERS = 0x20000, 0x10000000
 _VOLATILE_MARK = os.path.join("work", "incompat", "volatile")
@@ -42,9 +43,12 @@ class Stacking(NamedTuple):
     lower: tuple[str, ...]
     """Directories of the sealed layers, the highest first; at least one."""
     upper: str
+    """Empty: it can be read and not written to."""
     work: str
     """On the same file system as *upper*, empty, and nobody else's."""
     volatile: bool = False
+    source: str = "overlay"
+    """What the table of mounts calls it."""
 
 
 def mount_stack(stacking: Stacking) -> None:
@@ -53,18 +57,27 @@ def mount_stack(stacking: Stacking) -> None:
     Raises:
         OSError: EPERM without the right to, EINVAL where overlayfs lacks something, EBUSY for an upper in use.
     """
-    held = [os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC) for path in stacking.lower]
-    held += [os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC) for path in (stacking.upper, stacking.work)]
+    paths = [*stacking.lower, *((stacking.upper, stacking.work) if stacking.upper else ())]
+    held = [os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC) for path in paths]
     try:
-        *lower, upper, work = (f"/proc/self/fd/{one}" for one in held)
-        options = f"userxattr,lowerdir={':'.join(lower)},upperdir={upper},workdir={work}"
-        options += ",volatile" if stacking.volatile else ""
+        lower = ":".join(f"/proc/self/fd/{one}" for one in held[: len(stacking.lower)])
+        options, flags = f"userxattr,lowerdir={lower}", _NOSUID | _NODEV
+        if stacking.upper:
+            options += f",upperdir=/proc/self/fd/{held[-2]},workdir=/proc/self/fd/{held[-1]}"
+            options += ",volatile" if stacking.volatile else ""
+        else:
+            flags |= _READ_ONLY
         if len(options) > MOST_OPTION_BYTES:
             raise OSError(errno.E2BIG, "more layers than one mount takes", stacking.target)
-        _mount(b"overlay", os.fsencode(stacking.target), b"overlay", _NOSUID | _NODEV, options.encode())
+        _mount(os.fsencode(stacking.source), os.fsencode(stacking.target), b"overlay", flags, options.encode())
     finally:
         for one in held:
             os.close(one)
+
+
+def bind_file(source: str, target: str) -> None:
+    """Show one file where another lies. As root."""
+    _mount(os.fsencode(source), os.fsencode(target), None, _BIND, None)
 
 
 def unmount_stack(target: str, *, lazy: bool = False) -> None:

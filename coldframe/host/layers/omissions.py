@@ -61,4 +61,4 @@ def _matching(branch: Branch, parent: bytes, part: bytes) -> list[bytes]:
     status = branch.status(parent)
     if status is None or not stat.S_ISDIR(status.st_mode):
         return []
-    return [join(parent, name) for name, _ in branch.entries(parent) if fnmatch.fnmatchcase(name, part)]
+    return [join(parent, name) for name in branch.names(parent) if fnmatch.fnmatchcase(name, part)]

@@ -31,6 +31,8 @@ class Stack:
     """The lowest first."""
     upper: str
     created_at: datetime
+    name: str = ""
+    """Of the workspace that it is, `workspace/AGENT` or `background/SESSION`; empty for one that is something else."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,14 @@ class Snapshot:
     created_at: datetime
     expires_at: datetime | None
     """None: kept until somebody removes it."""
+    workspace: str = ""
+    """Name of the workspace that it was taken of; empty for one that was imported."""
+    was_live: bool = False
+    frozen_ms: float | None = None
+    files: int | None = None
+    """How many there are, with folders and links; None while nobody has counted."""
+    bytes: int | None = None
+    """Of all files together, as they look; None while nobody has counted."""
 
 
 R = TypeVar("R", Stack, Snapshot)

@@ -13,11 +13,11 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
-from coldframe.contract.errors import Conflict, NotFound, SnapshotCorrupt, WrongState
+from coldframe.contract.errors import ColdframeError, Conflict, NotFound, SnapshotCorrupt, WrongState
 from coldframe.host.layers.omissions import OF_HOME, OF_SYSTEM, omitted, patterns_of
 from coldframe.host.layers.records import Shelf, Snapshot, Stack, StackKind, read_snapshot, read_stack
 from coldframe.host.layers.trees import Trees
@@ -26,6 +26,23 @@ from coldframe.host.removal import try_removal
 _log = logging.getLogger(__name__)
 
 R = TypeVar("R", Stack, Snapshot)
+
+
+class Sizes(NamedTuple):
+    """Of a snapshot on disk, in bytes; None while somebody has yet to measure."""
+
+    own: int | None
+    """Of layers that no stack and no other snapshot has."""
+    added: int | None
+    """Of layers that no older snapshot of the same workspace has: together they are all that these hold. Temporary
+    workspaces count as one, with archives that were brought in."""
+
+
+UNMEASURED = Sizes(None, None)
+
+
+def _sum(sizes: list[int | None]) -> int | None:
+    return None if None in sizes else sum(size for size in sizes if size is not None)
 
 
 def _now() -> datetime:
@@ -76,12 +93,19 @@ class Register:
 
     def _recover(self) -> None:
         self._stacks, broken_stacks = self._stack_shelf.read_all()
+        self._names = {stack.name: stack.id for stack in self._stacks.values() if stack.name}
         self._snapshots, broken_snapshots = self._snapshot_shelf.read_all()
         self.unreadable = frozenset(broken_stacks | broken_snapshots)
         """Stacks and snapshots whose description was altered or lost."""
+        for stack in list(self._stacks.values()):
+            if any(self._trees.is_awaited(tree) for tree in stack.layers):  # its directory is still what it was
+                self._drop_stack(stack.id)
         uppers = {stack.upper for stack in self._stacks.values()}
         for snapshot in list(self._snapshots.values()):
-            if uppers.intersection(snapshot.layers):  # was never taken: its stack did not get that far
+            broken_off = uppers.intersection(snapshot.layers) or not all(
+                map(self._trees.was_exchanged, snapshot.layers)
+            )
+            if broken_off:  # it was never taken: its stack, or directory, did not get that far
                 self._snapshot_shelf.remove(snapshot.id)
                 del self._snapshots[snapshot.id]
         points: list[Stack | Snapshot] = [*self._stacks.values(), *self._snapshots.values()]
@@ -116,6 +140,40 @@ class Register:
             raise NotFound(f"the snapshot `{snapshot_id}` was kept until {found.expires_at:%Y-%m-%d %H:%M}")
         return found
 
+    def stack_named(self, name: str) -> Stack | None:
+        """The one that is a workspace."""
+        with self._lock:
+            stack_id = self._names.get(name)
+            return None if stack_id is None else self._stacks[stack_id]
+
+    def users(self) -> set[int]:
+        """Whose files are in any layer: nobody else may become one of these."""
+        with self._lock:
+            points: list[Stack | Snapshot] = [*self._stacks.values(), *self._snapshots.values()]
+            found = {point.owner[0] for point in points}
+            trees = self._named()
+        for tree in trees:
+            with suppress(FileNotFoundError):  # gone, or damaged, which is told to whoever needs it
+                found.add(self._trees.owner(tree)[0])
+        return found
+
+    def sizes(self) -> dict[str, Sizes]:
+        """Of every snapshot."""
+        with self._lock:
+            snapshots = sorted(self._snapshots.values(), key=lambda one: (one.created_at, one.id))
+            points: list[Stack | Snapshot] = [*self._stacks.values(), *snapshots]
+        used = Counter(tree for one in points for tree in one.layers)
+        measured = {tree: self._trees.measured(tree) for one in snapshots for tree in one.layers}
+        found: dict[str, Sizes] = {}
+        earlier: dict[str, set[str]] = {}
+        for one in snapshots:
+            before = earlier.setdefault("" if one.workspace.startswith("background/") else one.workspace, set())
+            own = [measured[tree] for tree in one.layers if used[tree] == 1]
+            added = [measured[tree] for tree in one.layers if tree not in before]
+            before.update(one.layers)
+            found[one.id] = Sizes(_sum(own), _sum(added))
+        return found
+
     def _known(self, among: dict[str, R], record_id: str, what: str) -> R:
         with self._lock:
             found = among.get(record_id)
@@ -128,8 +186,7 @@ class Register:
     def remove_stack(self, stack_id: str) -> None:
         """It is no more; its snapshots and forks are. Raises WrongState if it is in use."""
         with self._held(stack_id), self._lock:
-            self._stack_shelf.remove(stack_id)
-            del self._stacks[stack_id]
+            self._drop_stack(stack_id)
 
     def remove_snapshot(self, snapshot_id: str) -> None:
         """What others need of it stays."""
@@ -141,6 +198,12 @@ class Register:
     def _put_stack(self, stack: Stack) -> None:
         self._stack_shelf.write(stack)
         self._stacks[stack.id] = stack
+        if stack.name:
+            self._names[stack.name] = stack.id
+
+    def _drop_stack(self, stack_id: str) -> None:
+        self._stack_shelf.remove(stack_id)
+        self._names.pop(self._stacks.pop(stack_id).name, None)
 
     def _put_snapshot(self, snapshot: Snapshot) -> None:
         with self._lock:
@@ -227,14 +290,22 @@ class Register:
 
     # -- upkeep --------------------------------------------------------------------------------------
 
-    def digest(self) -> int:
-        """Make the manifest of every sealed layer that has none; how many. For the background: it reads all of them."""
+    def digest(self, *, stopped: Callable[[], bool] = lambda: False) -> int:
+        """Measure every sealed layer and make its manifest, if it has none; how many. For the background: it reads all of
+        them, until it is *stopped*.
+        """
         made = 0
         for tree in sorted(self._named()):
             with self._pinned((tree,)):
-                if self._trees.is_sealed(tree) and not self._trees.has_manifest(tree):
-                    self._trees.make_manifest(tree)
+                if not self._trees.is_sealed(tree) or self._trees.has_manifest(tree):
+                    continue
+                try:
+                    self._trees.measure(tree)
+                    if not self._trees.make_manifest(tree, stopped=stopped):
+                        break
                     made += 1
+                except (OSError, ColdframeError) as error:  # of what one agent has put there others have nothing
+                    _log.warning("the layer `%s` has no digests: %s", tree, error)
         return made
 
     def verify(self, point: str) -> int:

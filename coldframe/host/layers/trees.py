@@ -14,7 +14,7 @@ import fcntl
 import os
 import secrets
 import stat
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from coldframe.contract.errors import SnapshotCorrupt
 from coldframe.host.layers.branch import Branch, split
@@ -65,14 +65,14 @@ class Trees:
     def begin_upper(self, facts: Facts, source: str | None = None, paths: Collection[bytes] = ()) -> str:
         """A draft of a layer to write to, whose top is like this.
 
-        What the layer *source* has at *paths* it has too, by second names: no data is copied.
+        What the directory *source* has at *paths* it has too, by second names: no data is copied.
         """
         tree = self.begin()
         os.mkdir(os.path.join(self.drafts, tree, "work"), 0o700)
         with Draft(self.draft_files(tree)) as draft:
             draft.directory(b"", facts)
             if source is not None and paths:
-                with self.branch(source) as branch:
+                with Branch(source) as branch:
                     made: set[bytes] = {b""}
                     for path in paths:
                         _carry(branch, draft, path, made)
@@ -90,11 +90,40 @@ class Trees:
         with Branch(self.draft_files(tree)) as branch:
             _strip(branch, paths)
 
+    def await_directory(self) -> str:
+        """A layer that has its name and no files yet; a directory is to become these."""
+        tree = secrets.token_hex(6)
+        os.mkdir(self.place(tree), 0o700)
+        return tree
+
+    def is_awaited(self, tree: str) -> bool:
+        """Whether the directory has not come to `await_directory`: what needs it was broken off."""
+        place = self.place(tree)
+        return os.path.isdir(place) and not self.is_sealed(tree) and not os.path.isdir(self.files(tree))
+
+    def announce_exchange(self, tree: str) -> None:
+        """From now on the draft is to change places with another directory, see `was_exchanged`. Its files stay till then."""
+        draft = os.path.join(self.drafts, tree)
+        _sync_all(self.drafts)
+        with open(os.path.join(draft, "announced"), "w", encoding="ascii") as note:
+            note.write(str(os.stat(os.path.join(draft, "files")).st_ino))
+        os.rename(draft, self.place(tree))
+
+    def was_exchanged(self, tree: str) -> bool:
+        """Whether the files of a layer are what they were announced for: False if the exchange was broken off."""
+        try:
+            with open(os.path.join(self.place(tree), "announced"), encoding="ascii") as note:
+                return os.stat(self.files(tree)).st_ino != int(note.read())
+        except FileNotFoundError:
+            return True
+
     def seal(self, tree: str, without: Collection[bytes]) -> None:
         """It will not change any more, and is rid of these paths. May be broken off and done again."""
         with self.branch(tree) as branch:
             _strip(branch, without)
         self._mark_sealed(self.place(tree))
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(os.path.join(self.place(tree), "announced"))
 
     def is_sealed(self, tree: str) -> bool:
         return os.path.exists(os.path.join(self.place(tree), "sealed"))
@@ -128,13 +157,43 @@ class Trees:
             return None
         return held
 
-    def make_manifest(self, tree: str) -> None:
-        """Write down what a sealed layer holds, with digests. Reads all of it."""
+    def owner(self, tree: str) -> tuple[int, int]:
+        """User and group of its top, whose the layer is."""
+        status = os.stat(self.files(tree))
+        return status.st_uid, status.st_gid
+
+    def measure(self, tree: str) -> int:
+        """Bytes on disk of a sealed layer, written down when it is first asked for. Looks at every file."""
+        path = os.path.join(self.place(tree), "size")
+        known = self.measured(tree)
+        if known is not None:
+            return known
+        with self.branch(tree) as branch:
+            blocks = {(status.st_dev, status.st_ino): status.st_blocks for _, status in branch.walk()}
+        size = 512 * sum(blocks.values())
+        with open(f"{path}.new", "w", encoding="ascii") as target:
+            target.write(str(size))
+        os.rename(f"{path}.new", path)
+        return size
+
+    def measured(self, tree: str) -> int | None:
+        """Bytes on disk of a layer that was measured."""
+        try:
+            with open(os.path.join(self.place(tree), "size"), encoding="ascii") as source:
+                return int(source.read())
+        except (FileNotFoundError, ValueError):
+            return None
+
+    def make_manifest(self, tree: str, *, stopped: Callable[[], bool] = lambda: False) -> bool:
+        """Write down what a sealed layer holds, with digests. Reads all of it. False if it was *stopped*."""
         path = os.path.join(self.place(tree), "manifest")
         with self.branch(tree) as branch, open(f"{path}.new", "wb") as target:
             for record in layer_records(branch):
+                if stopped():
+                    return False
                 target.write(record.line())
         os.rename(f"{path}.new", path)
+        return True
 
     def has_manifest(self, tree: str) -> bool:
         return os.path.exists(os.path.join(self.place(tree), "manifest"))

@@ -7,6 +7,7 @@ the machine's own and no system's is taken out again: machine id, keys of a secu
 import os
 import shutil
 import stat
+import tempfile
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -33,9 +34,9 @@ _SETTLE = (
     f'chroot "$1" useradd --uid {USER_ID} --user-group --create-home --shell /bin/bash user',
     'rm -f "$1"/etc/machine-id "$1"/var/lib/dbus/machine-id "$1"/etc/ssh/ssh_host_* "$1"/var/lib/systemd/random-seed',
     'rm -f "$1"/etc/hostname "$1"/etc/resolv.conf "$1"/var/log/*.log "$1"/var/log/apt/* "$1"/var/cache/ldconfig/aux-cache',
-    # Packages that want to start servers are told that there is nothing to start them with.
-    'printf "#!/bin/sh\\nexit 101\\n" > "$1"/usr/sbin/policy-rc.d && chmod 0755 "$1"/usr/sbin/policy-rc.d',
 )
+_NO_SERVERS = 'printf "#!/bin/sh\\nexit 101\\n" > "$1"/usr/sbin/policy-rc.d && chmod 0755 "$1"/usr/sbin/policy-rc.d'
+"""Packages that want to start servers are told that there is nothing to start them with. mmdebstrap removes this at its end."""
 
 
 class Package(NamedTuple):
@@ -113,6 +114,12 @@ def build(
             f"`{PROGRAM}` failed: {'; '.join(said) or 'without a word'}",
             hint="see the log of the build; most often a package source could not be reached",
         )
+    with tempfile.TemporaryFile() as complaint:
+        process = start_in_range(
+            ids, ["sh", "-c", _NO_SERVERS, "sh", target], output=complaint.fileno(), errors=complaint.fileno()
+        )
+        if process.wait() != 0:
+            raise Unavailable("the system that was built cannot be changed", hint="build it again")
 
 
 def packages(root: str) -> list[Package]:

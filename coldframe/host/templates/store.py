@@ -141,6 +141,9 @@ class Templates:
     def _draft(self, ids: IdRange) -> Iterator[str]:
         path = os.path.join(self._folder, _DRAFT + secrets.token_hex(8))
         os.mkdir(path, 0o711)
+        if os.getuid() == 0:  # set-uid programs of a template are for nobody on the host
+            os.chown(path, -1, ids.first_gid)
+            os.chmod(path, 0o710)
         with _held(path):
             try:
                 yield path

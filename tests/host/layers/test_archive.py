@@ -16,7 +16,7 @@ from coldframe.host.layers import tape
 from coldframe.host.layers.archive import Caps, Contents
 from coldframe.host.layers.manifest import ContentDigest
 from coldframe.host.layers.records import Snapshot
-from coldframe.host.layers.store import LayerStore
+from coldframe.host.layers.store import LayerStore, Wish
 from coldframe.host.layers.tape import DIRECTORY, FILE, HARD_LINK, SYMBOLIC_LINK, Member
 from tests.host.layers.trees import at_work, disturb, look_through, require_overlay
 
@@ -64,7 +64,7 @@ def filled(store: LayerStore) -> str:
     os.mkfifo(upper / "pipe")
     (upper / "closed").mkdir(mode=0o500)
     (upper / ".exec_history").write_text("what was done")
-    return store.take_snapshot(stack.id, label="internal").id
+    return store.take_snapshot(stack.id, Wish(label="internal")).id
 
 
 def test_what_comes_back_is_the_same(tmp_path: Path, store: LayerStore, filled: str) -> None:
@@ -199,6 +199,10 @@ HOSTILE: dict[str, bytes] = {
     "negative range": hostile(Member(b"files/x", FILE, size=10, ranges=[(5, 4)])),
     "ranges that overlap": hostile(Member(b"files/x", FILE, size=100, ranges=[(0, 50), (40, 60)])),
     "empty link": hostile(Member(b"files/x", SYMBOLIC_LINK)),
+    "nested beginning": tape.head_of(Member(b"coldframe.json", FILE, size=60_000, ranges=[(0, 60_000)]))
+    + b"[" * 60_000
+    + tape.padding(60_000)
+    + tape.END,
     "no export": b"PK\3\4" + bytes(2000),
     "empty": b"",
 }

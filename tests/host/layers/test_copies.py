@@ -16,7 +16,7 @@ from coldframe.host.layers.archive import Caps
 from coldframe.host.layers.branch import Branch
 from coldframe.host.layers.copies import copy_branch
 from coldframe.host.layers.manifest import layer_records
-from coldframe.host.layers.store import LayerStore
+from coldframe.host.layers.store import LayerStore, Wish
 from tests.host.layers.trees import at_work, disturb, look, look_through, require_overlay
 
 
@@ -134,7 +134,7 @@ def test_a_snapshot_of_a_stack_in_use_is_taken_while_it_is_frozen(tmp_path: Path
         Path(place, ".exec_history").write_text("not in it")
         with pytest.raises(WrongState):
             store.take_snapshot(stack.id)
-        snapshot = store.copy_snapshot(stack.id, frozen(), name="while it runs", label="internal")
+        snapshot = store.copy_snapshot(stack.id, frozen(), Wish(name="while it runs", label="internal"))
         assert events == ["frozen", "thawed"]
         Path(place, "late").write_text("after it")
     fork = store.fork(snapshot.id)

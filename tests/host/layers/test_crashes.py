@@ -7,20 +7,20 @@ import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import pytest
 
 from coldframe.contract.errors import ColdframeError
 from coldframe.host.layers.archive import Caps
-from coldframe.host.layers.store import LayerStore
+from coldframe.host.layers.store import LayerStore, Wish
 
 STEPS = ("open", "os.rename", "os.mkdir", "os.link", "os.symlink", "os.remove", "os.rmdir", "os.truncate", "os.chmod")
 """What the interpreter announces before it does it (`sys.addaudithook`): each is a place to die at."""
 
 
-def killed_at(step: int, work: Callable[[], object]) -> bool:
+def killed_at(step: int, work: Callable[[], object], *, steps: Collection[str] = STEPS) -> bool:
     """Whether *work* in a child of ours was killed before its step of that number; False if it had fewer."""
     child = os.fork()
     if child == 0:
@@ -28,7 +28,7 @@ def killed_at(step: int, work: Callable[[], object]) -> bool:
 
         def hook(event: str, arguments: object) -> None:
             nonlocal left
-            if event in STEPS:
+            if event in steps:
                 left -= 1
                 if left < 0:
                     os.kill(os.getpid(), signal.SIGKILL)
@@ -78,7 +78,7 @@ def prepared(directory: Path) -> tuple[str, str]:
         (top / "folder" / f"file-{number}").write_text(f"content {number}")
         if number:
             os.mknod(top / "folder" / "file-0", stat.S_IFCHR, 0)
-        snapshot = store.take_snapshot(stack.id, name=str(number))
+        snapshot = store.take_snapshot(stack.id, Wish(name=str(number)))
     (upper(store, stack.id) / "late").write_text("late")
     (upper(store, stack.id) / ".exec_history").write_text("record")
     store.close()

@@ -29,7 +29,7 @@ from coldframe.host.egress.streams import Handshake, Stream, TlsStream
 from coldframe.policy.addresses import OPENABLE, Address, AddressKind, judge_address
 from coldframe.policy.hostnames import NameInvalid, read_name
 from coldframe.policy.network import NetworkVerdict
-from coldframe.policy.network_rules import Registry, Scheme
+from coldframe.policy.network_rules import PackageKind, Registry, Scheme
 
 HEAD_S = 14.0
 """From the question to the head of the answer, the way to the server included. Clients are told within 30 s, and may
@@ -49,7 +49,7 @@ MOST_ORIGINS = 1000
 
 NAMED_BY_HOST = OPENABLE | {AddressKind.DOCUMENTATION, AddressKind.BENCHMARK}
 """Where a registry of the host's settings may be beside public addresses, if it proves its name; some resolvers hand out
-addresses for documentation as stand-ins. Without TLS it may be in private ranges."""
+addresses for documentation as stand-ins. What proves nothing may be in private ranges."""
 
 
 class RegistryFailed(Exception):
@@ -199,7 +199,7 @@ class Fetcher:
             said = {"accept-encoding": "identity", **headers, "user-agent": "coldframe"}
             if authorization is not None and page.origin == home:
                 said["authorization"] = authorization
-            reply = await self._ask(page, home, said)
+            reply = await self._ask(page, home, said, is_proven=_is_proven(page, registry))
             place = reply.headers.get("location")
             if reply.status not in (301, 302, 303, 307, 308) or place is None:
                 return reply
@@ -207,14 +207,16 @@ class Fetcher:
             page = read_page(place, page)
         raise RegistryFailed(f"it redirects more than {MOST_REDIRECTS} times")
 
-    async def _ask(self, page: Page, home: tuple[Scheme, str, int], headers: Mapping[str, str]) -> Reply:
+    async def _ask(
+        self, page: Page, home: tuple[Scheme, str, int], headers: Mapping[str, str], *, is_proven: bool
+    ) -> Reply:
         until, reason = self._down.get(page.origin, (0.0, ""))
         if until > time.monotonic():
             raise RegistryFailed(reason)
         try:
             async with asyncio.timeout(HEAD_S):
                 while True:
-                    line, is_used = await self._reach(page, home)
+                    line, is_used = await self._reach(page, home, is_proven=is_proven)
                     try:
                         return Reply(page, await line.ask(page, headers), line, self)
                     except (OSError, h11.RemoteProtocolError, EOFError) as error:
@@ -233,7 +235,7 @@ class Fetcher:
         self._down[page.origin] = (time.monotonic() + REST_S, str(failure))
         raise failure
 
-    async def _reach(self, page: Page, home: tuple[Scheme, str, int]) -> tuple["_Line", bool]:
+    async def _reach(self, page: Page, home: tuple[Scheme, str, int], *, is_proven: bool) -> tuple["_Line", bool]:
         """A connection, and whether it was used before. Raises RegistryFailed."""
         idle = self._idle.get(page.origin, [])
         while idle:
@@ -242,7 +244,7 @@ class Fetcher:
                 return line, True
             line.close()
         if page.origin == home:
-            kinds = NAMED_BY_HOST if page.scheme is Scheme.HTTPS else OPENABLE
+            kinds = NAMED_BY_HOST if is_proven else OPENABLE
         else:
             kinds = frozenset({self._kinds.get(home, AddressKind.PUBLIC)} if page.scheme is Scheme.HTTPS else ())
         try:
@@ -289,6 +291,11 @@ class Fetcher:
             line.close()
         if not lines:
             self._idle.pop(origin, None)
+
+
+def _is_proven(page: Page, registry: Registry) -> bool:
+    """Whether what comes is known to be the registry's: by TLS, or by signatures that its clients check."""
+    return page.scheme is Scheme.HTTPS or registry.kind is PackageKind.DEBIAN
 
 
 class _Line:

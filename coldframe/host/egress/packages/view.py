@@ -15,9 +15,10 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import replace
 from http import HTTPStatus
 from typing import NamedTuple, TypeVar
+from urllib.parse import quote
 
 from coldframe.host.egress.contact import EgressPackage
-from coldframe.host.egress.packages import npm, python
+from coldframe.host.egress.packages import debian, npm, python
 from coldframe.host.egress.packages.cache import Digest, DigestWrong, PackageCache
 from coldframe.host.egress.packages.download import (
     ABSENT,
@@ -145,9 +146,12 @@ class PackageView:
     ) -> PackageAnswer:
         short = registry.kind is PackageKind.NPM and npm.SHORT_TYPE in accept and wanted.version is None
         key, listing, is_stale = await self._listing(box, registry, wanted, short=short)
-        module = npm if registry.kind is PackageKind.NPM else python
-        form = (wanted.version or "", module.form_of(accept))
-        told = await self._shelf.tell(key, listing, form, lambda: module.tell(listing, wanted, accept))
+        if registry.kind is PackageKind.DEBIAN:
+            told = await self._shelf.tell(key, listing, ("", ""), lambda: debian.tell(listing))
+        else:
+            module = npm if registry.kind is PackageKind.NPM else python
+            form = (wanted.version or "", module.form_of(accept))
+            told = await self._shelf.tell(key, listing, form, lambda: module.tell(listing, wanted, accept))
         if told is None:
             raise PackageRefused(404, "NOT_FOUND", f"`{wanted.package}` has no version `{wanted.version}`")
         body, etag = told.body, told.etag
@@ -203,11 +207,15 @@ class PackageView:
         self, box: object, registry: Registry, wanted: Wanted, kept: Listing | None, *, short: bool
     ) -> Listing | None:
         """What it says now; None if it says that what is *kept* holds."""
+        encoding = "gzip"
         if registry.kind is PackageKind.NPM:
             path, accept = npm.question(wanted, short=short)
+        elif registry.kind is PackageKind.DEBIAN:
+            path, accept = debian.question(wanted)
+            encoding = "identity"  # its lists are packed already, and told as they are
         else:
             path, accept = python.question(wanted)
-        headers = {"accept": accept, "accept-encoding": "gzip"}
+        headers = {"accept": accept, "accept-encoding": encoding}
         if kept is not None and kept.etag:
             headers["if-none-match"] = kept.etag
         elif kept is not None and kept.modified:
@@ -232,7 +240,8 @@ class PackageView:
     async def _tell_file(self, box: object, registry: Registry, wanted: Wanted, name: str) -> PackageAnswer:
         key, listing = await self._listing_with(box, registry, wanted, name)
         file = replace(listing.files[name], hashes=listing.hashes_of(name))
-        package = EgressPackage(registry.kind.value, wanted.package, file.version, name)
+        shown = debian.package_of(wanted) if registry.kind is PackageKind.DEBIAN else wanted.package
+        package = EgressPackage(registry.kind.value, shown, file.version, name)
         kept = await open_kept(self._cache, file.digest)
         if kept is not None:
             return self._answer_kept(kept, file.digest, package)
@@ -260,6 +269,8 @@ class PackageView:
 
     async def _listing_with(self, box: object, registry: Registry, wanted: Wanted, name: str) -> tuple[str, Listing]:
         """A listing that has the file, with its key. Lock files name files of which no listing was asked for."""
+        if registry.kind is PackageKind.DEBIAN:
+            return await self._file_by_path(registry, wanted, name)
         is_npm = registry.kind is PackageKind.NPM
         oldest = self._clock() - RECENT_S
         for form in ("short", "") if is_npm else ("",):
@@ -278,6 +289,16 @@ class PackageView:
         if is_stale:
             raise _unreachable(registry, RegistryFailed("and it said nothing of this file before"))
         raise PackageRefused(404, "NOT_FOUND", f"`{wanted.package}` has no file `{name[:250]}`")
+
+    async def _file_by_path(self, registry: Registry, wanted: Wanted, name: str) -> tuple[str, Listing]:
+        key = self._key(registry, f"{wanted.package}/{name}", "")
+        async with self._keeping:
+            listing = await self._shelf.recall(key)
+            if listing is None or name not in listing.files:
+                page = page_of(registry, f"/{wanted.package}/{quote(name)}")
+                listing = replace(debian.listing_of(wanted, page.text), at=self._clock())
+                await self._shelf.keep(key, listing)
+        return key, listing
 
     def _answer_kept(self, kept: "Kept", digest: Digest | None, package: EgressPackage) -> PackageAnswer:
         assert digest is not None
@@ -324,12 +345,16 @@ def _headers_of(digest: Digest | None) -> tuple[tuple[str, str], ...]:
 
 
 def _read_path(kind: PackageKind, path: str) -> Wanted | None:
+    if kind is PackageKind.DEBIAN:
+        return debian.read_path(path)
     return npm.read_path(path) if kind is PackageKind.NPM else python.read_path(path)
 
 
 def _read_answer(registry: Registry, wanted: Wanted, reply: Reply, data: bytes) -> Listing:
     if registry.kind is PackageKind.NPM:
         return npm.read_answer(data, reply.page.text, wanted, registry.address)
+    if registry.kind is PackageKind.DEBIAN:
+        return debian.read_answer(data, wanted)
     return python.read_answer(data, reply.headers.get("content-type", ""), reply.page.text, wanted)
 
 

@@ -1,0 +1,82 @@
+"""Acts on whole workspaces, judged by the rules before they are done: PRE_TOOL_CALL is asked about them by their name.
+
+A rule may name one (`tool: take_snapshot`), and one that names no tool is about these too. What the floor and the lists
+say of commands does not concern them.
+"""
+
+from typing import Any
+
+from coldframe.contract.caller import Caller
+from coldframe.contract.policy import CallContext, Decision, Label, Outcome
+from coldframe.contract.sandbox import SandboxInfo
+from coldframe.contract.snapshot import SnapshotInfo
+from coldframe.control.judgement import build_context, digest_of, judge_call, refusal_of
+from coldframe.control.ledger import Ledger
+from coldframe.control.rulebook import Rulebook
+from coldframe.control.sandboxes import Sandboxes
+from coldframe.policy.labels import join
+from coldframe.tools.registry import CallFacts
+
+
+class JudgedActs:
+    """Asks, and records what was refused."""
+
+    def __init__(self, ledger: Ledger, rulebook: Rulebook, sandboxes: Sandboxes) -> None:
+        self._ledger = ledger
+        self._rulebook = rulebook
+        self._sandboxes = sandboxes
+
+    def allow(
+        self, caller: Caller, info: SandboxInfo, act: str, asked: dict[str, Any], *, label: Label = Label.PUBLIC
+    ) -> tuple[Decision, dict[str, Any]]:
+        """The decision, and what is to stand of it in the entry about the act, by which it can be made again. *label* is
+        that of data which the act is about, beside what lies in the workspace.
+
+        Raises:
+            Refused: a rule is against it; recorded.
+            PolicyUnavailable: it cannot be judged.
+        """
+        session = self._sandboxes.session(info)
+        seen = info.model_copy(update={"workspace_label": join(info.workspace_label, label)})
+        context = build_context(
+            caller, seen, session.session_id, session.taint, act, CallFacts(), digest_of({"act": act, **asked})
+        )
+        return self._told(caller, act, context, info.sandbox_id)
+
+    def allow_with(self, caller: Caller, snapshot: SnapshotInfo, act: str) -> tuple[Decision, dict[str, Any]]:
+        """The same for an act with a snapshot, which need not have been taken through a sandbox: an archive was brought
+        in, and what a crash left was found. Its label stands for that of session and workspace then."""
+        asked = {"snapshot_id": snapshot.snapshot_id}
+        if snapshot.sandbox_id is not None:
+            return self.allow(caller, self._sandboxes.find(snapshot.sandbox_id), act, asked, label=snapshot.label)
+        context = CallContext(
+            tool=act,
+            agent_id=snapshot.agent_id or "background",
+            session_id="",
+            sandbox_id="",
+            role=caller.role,
+            caller=caller.name,
+            profile="",
+            taint=snapshot.label,
+            workspace_label=snapshot.label,
+            arguments_sha256=digest_of({"act": act, **asked}),
+        )
+        return self._told(caller, act, context, snapshot.snapshot_id)
+
+    def _told(self, caller: Caller, act: str, context: CallContext, subject: str) -> tuple[Decision, dict[str, Any]]:
+        decision = judge_call(context, self._rulebook.current)
+        told = {"context": context.model_dump(mode="json"), "decision": decision.model_dump(mode="json")}
+        if decision.outcome is not Outcome.ALLOW:
+            error = refusal_of(decision)
+            body = {
+                "act": act,
+                "sandbox_id": context.sandbox_id or None,
+                "agent_id": None if context.agent_id == "background" else context.agent_id,
+                "caller": caller.name,
+                "code": error.code,
+                **told,
+            }
+            entry = self._ledger.append("act.refused", subject, body)
+            error.facts.update(rule=decision.rule_id, seq=entry.seq)
+            raise error
+        return decision, told

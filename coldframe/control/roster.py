@@ -1,0 +1,105 @@
+"""The roster: all sandboxes for people who look after them, by age, idle time and maker, and an end for many at once."""
+
+import itertools
+from collections.abc import Callable, Collection
+from datetime import datetime
+
+from coldframe.contract.caller import Caller
+from coldframe.contract.errors import ColdframeError
+from coldframe.contract.policy import Label
+from coldframe.contract.sandbox import ENDED, EndMany, ManyEnds, SandboxEnd, SandboxInfo
+from coldframe.control.ledger import Ledger
+from coldframe.control.lifecycle import Lifecycle
+from coldframe.control.rights import require
+from coldframe.control.sandboxes import Sandboxes
+from coldframe.control.timers import Shown, Timers
+
+_LATEST = 1 << 62
+
+
+class Roster:
+    """What is said of sandboxes beside what they are."""
+
+    def __init__(
+        self, ledger: Ledger, sandboxes: Sandboxes, timers: Timers, lifecycle: Lifecycle, clock: Callable[[], datetime]
+    ) -> None:
+        self._ledger = ledger
+        self._sandboxes = sandboxes
+        self._timers = timers
+        self._lifecycle = lifecycle
+        self._clock = clock
+        self._makers: dict[str, str] = {}
+
+    def shown(self, info: Shown) -> Shown:
+        """With its maker, and when it was active and a timer acts."""
+        more = {"created_by": self._maker(info.sandbox_id), "active_at": self._timers.active_at(info)}
+        return self._timers.shown(info.model_copy(update=more))
+
+    def list(
+        self,
+        caller: Caller,
+        *,
+        states: Collection[str] = (),
+        agent_id: str | None = None,
+        label: Label | None = None,
+        created_by: str | None = None,
+        min_age_s: float | None = None,
+        min_idle_s: float | None = None,
+        after: str | None = None,
+        limit: int | None = None,
+    ) -> list[SandboxInfo]:
+        """As `Sandboxes.list`, of those only that have this maker, are so old and were idle for so long."""
+        is_plain = (created_by, min_age_s, min_idle_s) == (None, None, None)
+        found = self._sandboxes.list(
+            caller, states=states, agent_id=agent_id, label=label, after=after, limit=limit if is_plain else None
+        )
+        fits = (
+            info
+            for info in map(self.shown, found)
+            if _fits(info, self._clock(), created_by=created_by, min_age_s=min_age_s, min_idle_s=min_idle_s)
+        )
+        return [*itertools.islice(fits, limit)]
+
+    async def end(self, caller: Caller, which: EndMany) -> ManyEnds:
+        """Terminate all that fit and have not ended. One that cannot be ended holds up no other.
+
+        Raises:
+            GrantMissing: the caller may not.
+        """
+        require(caller, "sandbox.terminate")
+        by = {"created_by": which.created_by, "min_age_s": which.min_age_s, "min_idle_s": which.min_idle_s}
+        ended: list[SandboxEnd] = []
+        failed = []
+        for info in self.list(caller, states=which.state, agent_id=which.agent_id, **by):  # type: ignore[arg-type]
+            now = self.shown(self._sandboxes.find(info.sandbox_id))  # something may have been done in it meanwhile
+            if now.state.state in ENDED or not _fits(now, self._clock(), **by):  # type: ignore[arg-type]
+                continue
+            try:
+                ended.append(await self._lifecycle.terminate(caller, info.sandbox_id, dry_run=which.dry_run))
+            except ColdframeError as error:
+                failed.append({"sandbox_id": info.sandbox_id, "error": error.to_wire()})
+        return ManyEnds(ended=tuple(ended), failed=tuple(failed))
+
+    def _maker(self, sandbox_id: str) -> str | None:
+        if sandbox_id not in self._makers:
+            made = self._ledger.last(sandbox_id, "sandbox.created", "sandbox.queued", before=_LATEST)
+            if made is None:
+                return None
+            self._makers[sandbox_id] = str(made.body["caller"])
+        return self._makers[sandbox_id]
+
+
+def _fits(
+    info: SandboxInfo,
+    now: datetime,
+    *,
+    created_by: str | None,
+    min_age_s: float | None,
+    min_idle_s: float | None,
+) -> bool:
+    idle_s = (now - (info.active_at or info.state.since)).total_seconds()
+    return (
+        created_by in (None, info.created_by)
+        and (min_age_s is None or (now - info.created_at).total_seconds() >= min_age_s)
+        and (min_idle_s is None or idle_s >= min_idle_s)
+    )

@@ -1,0 +1,108 @@
+"""Outputs that were declared are told with what they are, and a run that did not make them says so whatever it returns."""
+
+import base64
+import hashlib
+
+import pytest
+
+from coldframe.client.sync import SyncColdframe, SyncSandbox
+from coldframe.contract.errors import InvalidArgument
+from coldframe.contract.outputs import DeclaredOutputs
+from coldframe.contract.sandbox import SandboxSpec
+
+PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256))
+MAKE = (
+    "base64 -d > chart.png && mkdir -p report && echo '<p>one' > report/one.html && echo '<p>two' > report/two.html && "
+    "echo beside > beside.txt && ln -sf /etc/passwd report/out.html"
+)
+
+
+def told(outputs: DeclaredOutputs | None) -> dict[str, tuple[int, str, str]]:
+    assert outputs is not None
+    return {one.path: (one.bytes, one.sha256, one.type) for one in outputs.found}
+
+
+def as_told(content: bytes, kind: str) -> tuple[int, str, str]:
+    return len(content), hashlib.sha256(content).hexdigest(), kind
+
+
+EXPECTED = {
+    "chart.png": as_told(PNG, "image/png"),
+    "report/one.html": as_told(b"<p>one\n", "text/html"),
+    "report/two.html": as_told(b"<p>two\n", "text/html"),
+}
+
+
+@pytest.mark.req("T3.18")
+@pytest.mark.without_way_out
+def test_each_declared_output_is_told_and_what_came_beside_and_what_leads_out(
+    client: SyncColdframe, sandbox: SyncSandbox
+) -> None:
+    stdin = base64.b64encode(PNG)
+    done = sandbox.run_command(MAKE, stdin=stdin, outputs=["chart.png", "report/*.html"])
+    assert done.exit_code == 0
+    assert told(done.outputs) == EXPECTED
+    assert done.outputs is not None
+    assert [(one.path, one.reason) for one in done.outputs.refused] == [("report/out.html", "link_outside")]
+    assert (done.outputs.missing, done.outputs.undeclared) == ((), ("beside.txt",))
+    assert done.outputs.code == "OUTPUT_MISSING"  # what leads out is none
+    status = sandbox.command(done.command_id).status
+    assert status is not None
+    assert (status.state, status.code, status.family) == ("exited", "OUTPUT_MISSING", "input")
+    receipt = client.receipt(str(done.result.receipt_id))
+    assert DeclaredOutputs.model_validate(receipt["declared_outputs"]) == done.outputs
+    assert receipt["exit_code"] == 0
+
+
+@pytest.mark.req("T3.18")
+@pytest.mark.without_way_out
+def test_a_missing_output_is_the_outcome_of_a_run_that_returns_zero(sandbox: SyncSandbox) -> None:
+    done = sandbox.run_command("echo only > one.txt", outputs=["one.txt", "two.txt", "none/*"])
+    assert (done.exit_code, done.ended) == (0, "exited")
+    assert done.outputs is not None
+    assert (done.outputs.code, done.outputs.missing) == ("OUTPUT_MISSING", ("two.txt", "none/*"))
+    status = sandbox.command(done.command_id).status
+    assert status is not None
+    assert status.message == "it was to make two.txt, none/*"
+    assert status.next_actions
+    whole = sandbox.run_command("true", outputs=["one.txt"])
+    status = sandbox.command(whole.command_id).status
+    assert status is not None
+    assert (whole.outputs is not None and whole.outputs.code, status.code) == (None, None)
+    assert sandbox.run_command("true").outputs is None
+    with pytest.raises(InvalidArgument):
+        sandbox.run_command("true", outputs=["../out"])
+
+
+@pytest.mark.req("T3.18")
+@pytest.mark.without_way_out
+def test_a_job_has_its_outputs_when_it_has_ended_and_a_repeated_call_those_of_its_run(sandbox: SyncSandbox) -> None:
+    job = sandbox.start("read -r word; echo $word > made.txt", stdin_open=True, outputs=["made.txt"])
+    job.send_stdin(b"first\n")
+    job.wait()
+    info = sandbox.command(job.id)
+    assert told(info.outputs) == {"made.txt": as_told(b"first\n", "text/plain")}
+    first = sandbox.run_command("echo a > same.txt", outputs=["same.txt"], idempotency_key="outputs")
+    sandbox.write_file("same.txt", "changed since")
+    again = sandbox.run_command("echo a > same.txt", outputs=["same.txt"], idempotency_key="outputs")
+    assert again.command_id == first.command_id
+    assert told(again.outputs) == told(first.outputs) == {"same.txt": as_told(b"a\n", "text/plain")}
+
+
+@pytest.mark.req("T3.18")
+@pytest.mark.without_way_out
+def test_the_outputs_of_a_sandbox_are_those_that_its_files_are_now(client: SyncColdframe, agent_id: str) -> None:
+    spec = SandboxSpec(agent_id=agent_id, outputs=("chart.png", "report/*.html"))
+    with client.sandboxes.create(spec=spec) as sandbox:
+        assert sandbox.outputs().missing == spec.outputs
+        sandbox.run_command(MAKE, stdin=base64.b64encode(PNG))
+        sandbox.run_command("echo later > later.txt; rm beside.txt; rm report/out.html")
+        found = sandbox.outputs()
+        assert told(found) == EXPECTED
+        assert (found.code, found.undeclared) == (None, ("later.txt",))
+        lines = {line["id"]: line["value"] for line in sandbox.contract()["outputs"]}
+        assert lines["outputs.declared"] == list(spec.outputs)
+        named = sandbox.run_command("echo x > $'report/\\xff.html'", outputs=["report/*"])
+        assert named.outputs is not None
+        assert [one.path for one in named.outputs.found if not one.path.isascii()] == ["report/\ufffd.html"]
+        assert [one.path for one in sandbox.outputs().found][-1] == "report/\\udcff.html"
