@@ -233,12 +233,12 @@ def _mentions(pid: int, mark: bytes) -> bool:
         except OSError:
             continue
     try:
-        # What a box has mounted names the workspace on the host. Only in a table of its own: a disk or a stack of a workspace
-        # is in the table of every process of the machine, and whoever is named here gets killed.
-        if os.readlink(f"/proc/{pid}/ns/mnt") != os.readlink("/proc/self/ns/mnt"):
-            with open(f"/proc/{pid}/mountinfo", "rb") as file:
-                if any(mark in line.split()[3] for line in file):
-                    return True
+        # What a box has mounted names the workspace on the host, and where it is mounted does not. A disk or a stack of a
+        # workspace is in the table of every process of the machine, at a place that has the name, and so in every copy of
+        # that table; whoever is named here gets killed.
+        with open(f"/proc/{pid}/mountinfo", "rb") as file:
+            if any(mark in line.split()[3] and mark not in line.split()[4] for line in file):
+                return True
     except OSError:
         pass
     try:

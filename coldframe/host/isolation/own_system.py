@@ -151,8 +151,9 @@ def _let_go_of_others(workspace: str) -> None:
     data = os.path.dirname(os.path.dirname(workspace))
     with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as table:
         targets = [unescape(line.split()[4]) for line in table]
+    workspaces = (f"{data}/workspace/", f"{data}/background/")
     for target in reversed(targets):
-        if target.startswith(f"{data}/") and target != workspace and not target.startswith(f"{workspace}/"):
+        if target.startswith(workspaces) and target != workspace and not target.startswith(f"{workspace}/"):
             confine.detach(target)
 
 
