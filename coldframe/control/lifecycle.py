@@ -7,7 +7,7 @@ state that names what finishes it; at the next start the host says how things st
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypeVar
 
@@ -25,6 +25,7 @@ from coldframe.contract.errors import (
 from coldframe.contract.network import NetworkAccess
 from coldframe.contract.ports import Host
 from coldframe.contract.sandbox import ENDED, WITH_BOX, Loss, SandboxEnd, SandboxInfo
+from coldframe.control.acts import Acts
 from coldframe.control.contacts import Contacts
 from coldframe.control.creation import Creation
 from coldframe.control.ledger import Ledger
@@ -40,7 +41,6 @@ from coldframe.policy.labels import join
 
 T = TypeVar("T")
 End = Literal["stopped", "terminated"]
-CLOSE_S = 10.0
 LOOK_S = 1.0
 """For counting what an end takes away: it may be wanted because the keeper hangs."""
 TIMER = "timer"
@@ -75,16 +75,12 @@ class Lifecycle:
         self._host = host
         self._clock = clock
         self._issue_contract = issue_contract
-        self._acts: set[asyncio.Task[Any]] = set()
+        self._acts = Acts()
         timers.expire = self._expire
 
     async def close(self) -> None:
         """Wait for what was begun, if it does not take too long: the next start goes by what the host says."""
-        if self._acts:
-            _, late = await asyncio.wait(self._acts, timeout=CLOSE_S)
-            for act in late:
-                act.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
+        await self._acts.close()
 
     # -- pause and resume ----------------------------------------------------------------------------------------------
 
@@ -102,8 +98,8 @@ class Lifecycle:
         require(caller, "sandbox.pause")
         self._sandboxes.get(caller, sandbox_id)
         if kind == "files":
-            return await self._whole(self._end(sandbox_id, "stopped", caller.name))
-        return _ended(await self._whole(self._pause(sandbox_id, caller.name)), ())
+            return await self._acts.whole(self._end(sandbox_id, "stopped", caller.name))
+        return _ended(await self._acts.whole(self._pause(sandbox_id, caller.name)), ())
 
     async def _pause(self, sandbox_id: str, by: str, *, if_due: bool = False, **more: Any) -> SandboxInfo:
         async with self._sandboxes.turn(sandbox_id):
@@ -127,8 +123,8 @@ class Lifecycle:
         """
         require(caller, "sandbox.resume")
         if self._sandboxes.get(caller, sandbox_id).state.state == "stopped":
-            return await self._whole(self._start(sandbox_id, caller.name))
-        return await self._whole(self._resume(sandbox_id, caller.name))
+            return await self._acts.whole(self._start(sandbox_id, caller.name))
+        return await self._acts.whole(self._resume(sandbox_id, caller.name))
 
     async def _resume(self, sandbox_id: str, by: str) -> SandboxInfo:
         async with self._sandboxes.turn(sandbox_id):
@@ -206,7 +202,7 @@ class Lifecycle:
             end = "terminated" if info.spec.ephemeral else end
             self._check_end(info, end)
             return _ended(info, await self._losses(info, end), dry_run=True)
-        return await self._whole(self._end(sandbox_id, end, caller.name))
+        return await self._acts.whole(self._end(sandbox_id, end, caller.name))
 
     async def _end(self, sandbox_id: str, end: End, by: str, *, if_due: bool = False, **more: Any) -> SandboxEnd:
         async with self._sandboxes.turn(sandbox_id):
@@ -293,7 +289,7 @@ class Lifecycle:
         """
         require(caller, "sandbox.start")
         self._sandboxes.get(caller, sandbox_id)
-        return await self._whole(self._start(sandbox_id, caller.name))
+        return await self._acts.whole(self._start(sandbox_id, caller.name))
 
     async def _start(self, sandbox_id: str, by: str) -> SandboxInfo:
         async with self._sandboxes.turn(sandbox_id):
@@ -403,7 +399,7 @@ class Lifecycle:
 
     async def _expire(self, info: SandboxInfo, due: Due) -> None:
         """What its spec says; what cannot be paused is stopped."""
-        await self._whole(self._act_on(info, due))
+        await self._acts.whole(self._act_on(info, due))
 
     async def _act_on(self, info: SandboxInfo, due: Due) -> None:
         sandbox_id, action = info.sandbox_id, info.spec.on_timeout
@@ -421,19 +417,6 @@ class Lifecycle:
         else:
             end: End = "stopped" if action == "stop" else "terminated"
             await self._end(sandbox_id, end, TIMER, if_due=True, reason=due.reason)
-
-    async def _whole(self, act: Coroutine[Any, Any, T]) -> T:
-        """To its end, whoever leaves."""
-        task = asyncio.ensure_future(act)
-        self._acts.add(task)
-        task.add_done_callback(self._settle)
-        return await asyncio.shield(task)
-
-    def _settle(self, task: "asyncio.Task[Any]") -> None:
-        """Its failure is told to whoever asked, or to nobody if they have left: what is recorded tells."""
-        self._acts.discard(task)
-        if not task.cancelled():
-            task.exception()
 
 
 def _told(end: End, by: str, *, reason: Any = None, **_: Any) -> EndedWith:
