@@ -154,13 +154,7 @@ class Pipelines:
                     )
                 return self._load(pipeline_id).info
         self._sandboxes.require_running(info)
-        if [*self._places.values()].count(sandbox_id) >= MOST_RUNNING:
-            raise LimitReached(
-                f"{MOST_RUNNING} pipelines run in sandbox `{sandbox_id}`, and no more may",
-                hint="wait for one, or cancel one",
-                sandbox_id=sandbox_id,
-                limit=MOST_RUNNING,
-            )
+        self._require_room(sandbox_id)
         body = {**self._about(info.sandbox_id, info.agent_id, info.session_id), **_whose(caller), "spec": text}
         self._ledger.append("pipeline.started", pipeline_id, {"pipeline_id": pipeline_id, **body}, durable=True)
         self._launch(pipeline_id, sandbox_id)
@@ -193,6 +187,7 @@ class Pipelines:
         Raises:
             GrantMissing, NotFound: not the caller's.
             WrongState: it runs, there is nothing to run again, or the sandbox does not run.
+            LimitReached: MOST_RUNNING of them run in it.
             Conflict: an input of a step that succeeded is another one now; `changed` names those steps.
         """
         run = self._find(caller, "tool.call", sandbox_id, pipeline_id)
@@ -227,6 +222,7 @@ class Pipelines:
                 "every step succeeded, so there is nothing to run again", hint="name the steps to run again"
             )
         self._require_over(self._load(pipeline_id))  # somebody may have been faster meanwhile
+        self._require_room(sandbox_id)
         steps = [step.name for step in run.info.steps if step.name in wanted]
         self._ledger.append(
             "pipeline.rerun", pipeline_id, {**self._of(run), **_whose(caller), "steps": steps}, durable=True
@@ -446,6 +442,15 @@ class Pipelines:
                 f"pipeline `{run.info.pipeline_id}` runs",
                 hint="wait for its end, or cancel it",
                 pipeline_id=run.info.pipeline_id,
+            )
+
+    def _require_room(self, sandbox_id: str) -> None:
+        if [*self._places.values()].count(sandbox_id) >= MOST_RUNNING:
+            raise LimitReached(
+                f"{MOST_RUNNING} pipelines run in sandbox `{sandbox_id}`, and no more may",
+                hint="wait for one, or cancel one",
+                sandbox_id=sandbox_id,
+                limit=MOST_RUNNING,
             )
 
     def _entries(self, *, after: int = 0, **about: Any) -> builtins.list[LedgerEntry]:

@@ -298,9 +298,12 @@ def test_only_so_many_run_in_one_sandbox(tmp_path: Path, monkeypatch: pytest.Mon
         monkeypatch.setattr(pipelines, "MOST_RUNNING", 1)
         async with opened(tmp_path) as bench:
             info, other = await bench.sandbox(), await bench.sandbox("bob")
+            failed = await run(bench, info, spec(step("bad", "false")))
             first = bench.control.pipelines.start(OWNER, info.sandbox_id, spec(step("long", UNTIL_GO)))
             with pytest.raises(LimitReached):
                 bench.control.pipelines.start(OWNER, info.sandbox_id, spec(step("more", "true")))
+            with pytest.raises(LimitReached):
+                await rerun(bench, info, failed)
             assert (await run(bench, other, spec(step("more", "true")))).state == "succeeded"
             bench.go()
             await ended(bench, info, first.pipeline_id)
