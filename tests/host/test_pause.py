@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from coldframe.contract.command import CommandSpec, Ended
-from coldframe.contract.errors import IsolationUnavailable, NotFound, PauseKindUnsupported, WrongState
+from coldframe.contract.errors import FileMissing, IsolationUnavailable, NotFound, PauseKindUnsupported, WrongState
 from coldframe.contract.files import ListCommands, ListDirectory, ReadFile, SearchFiles
 from coldframe.contract.network import NetworkRecord
 from coldframe.contract.ports import Box
@@ -35,7 +35,11 @@ async def counting(box: Box) -> None:
     await run(box, f"({COUNTER}) >/dev/null 2>&1 &")
 
     async def counts() -> bool:
-        return int(await text_of(box, "count") or 0) > 3
+        try:
+            return int(await text_of(box, "count") or 0) > 3
+        except FileMissing:
+            # What was put in the background may not have begun when its command has ended.
+            return False
 
     await until(counts, "it counts")
 
