@@ -3,6 +3,7 @@
     ColdframeError
     ├── InvalidArgument            INVALID_ARGUMENT     the call itself is wrong
     │   ├── InvalidPattern         INVALID_PATTERN
+    │   ├── RecipeInvalid          RECIPE_INVALID       with the field or line of the recipe
     │   └── RulesInvalid           RULES_INVALID        with the line of the rule file
     ├── Unauthenticated            UNAUTHENTICATED
     ├── Refused                    family permission: nothing was done, and will not be
@@ -34,6 +35,11 @@
     │   ├── ContractChanged        CONTRACT_CHANGED     what was agreed to is not what would be made
     │   ├── ContractDrift          CONTRACT_DRIFT       what was made is not what was agreed to
     │   ├── SnapshotCorrupt        SNAPSHOT_CORRUPT     a snapshot or an archive of one is not what it was
+    │   ├── BuildFailed            TEMPLATE_BUILD_FAILED  a step of a recipe ended badly
+    │   ├── DependencyMissing      DEPENDENCY_MISSING   that version of a package is not to be had
+    │   ├── TemplateChanged        TEMPLATE_CHANGED     a template is not what was built
+    │   ├── TemplateWithdrawn      TEMPLATE_WITHDRAWN   somebody took it back
+    │   ├── StartNotReady          START_NOT_READY      what a template starts does not serve
     │   ├── TooLarge               TOO_LARGE
     │   └── PatternTooSlow         PATTERN_TOO_SLOW
     ├── LimitReached               LIMIT_DISK, LIMIT_…  with kind, limit, used
@@ -135,6 +141,17 @@ class RulesInvalid(InvalidArgument):
     family: ClassVar[Family] = "input"
     hint = "correct the rule file at the line given; the rules in force are unchanged"
     offer = ("policy.show", "shows the rules in force", {})
+
+
+class RecipeInvalid(InvalidArgument):
+    """A recipe or Dockerfile cannot be read as one. Nothing was built."""
+
+    code = "RECIPE_INVALID"
+    status = 422
+    retry: ClassVar[Retry] = "after_change"
+    family: ClassVar[Family] = "input"
+    hint = "correct the recipe where the message says"
+    offer = ("template.list", "lists the templates that there are", {})
 
 
 class Unauthenticated(ColdframeError):
@@ -470,6 +487,61 @@ class SnapshotCorrupt(Unfit):
     retry: ClassVar[Retry] = "never"
     family: ClassVar[Family] = "state"
     hint = "use another snapshot, or get the archive again from where it was made"
+
+
+class BuildFailed(Unfit):
+    """A step of a recipe ended badly. No template was made; the steps before it are kept for the next build."""
+
+    code = "TEMPLATE_BUILD_FAILED"
+    status = 409
+    retry: ClassVar[Retry] = "after_change"
+    family: ClassVar[Family] = "input"
+    hint = "look at the log of the build, correct the step that is named, and build again: the steps before it are kept"
+    offer = ("template.log", "shows the log of the build", {})
+
+
+class DependencyMissing(Unfit):
+    """A version of a package that was asked for is not to be had. No other version was taken in its place."""
+
+    code = "DEPENDENCY_MISSING"
+    status = 409
+    retry: ClassVar[Retry] = "after_change"
+    family: ClassVar[Family] = "input"
+    hint = "ask for one of the versions in `nearest`, or build without the lock"
+    offer = ("template.log", "shows the log of the build", {})
+
+
+class TemplateChanged(Unfit):
+    """A template on disk is not what was built. Nothing was started from it."""
+
+    code = "TEMPLATE_CHANGED"
+    status = 409
+    retry: ClassVar[Retry] = "after_change"
+    family: ClassVar[Family] = "state"
+    hint = "remove the template and build it again: somebody has changed its files on this machine"
+    offer = ("template.list", "lists the templates that there are", {})
+
+
+class TemplateWithdrawn(Unfit):
+    """Somebody took the template back. Nothing new starts from it."""
+
+    code = "TEMPLATE_WITHDRAWN"
+    status = 409
+    retry: ClassVar[Retry] = "after_change"
+    family: ClassVar[Family] = "state"
+    hint = "use another version; `why` says what was wrong with this one"
+    offer = ("template.list", "lists the templates that there are", {})
+
+
+class StartNotReady(Unfit):
+    """What the template starts did not come to serve in time, or ended. The sandbox was taken down again."""
+
+    code = "START_NOT_READY"
+    status = 409
+    retry: ClassVar[Retry] = "after_change"
+    family: ClassVar[Family] = "state"
+    hint = "look at `log`, correct the start command or its ready check, and build the template again"
+    offer = ("template.show", "shows the start command and its check", {})
 
 
 class PatternTooSlow(Unfit):

@@ -1,4 +1,4 @@
-"""The three protocols at which control and the machine side meet.
+"""The protocols at which control and the machine side meet.
 
 `Box` runs and reads: the gate alone is handed one. `BoxLife` starts and ends: the lifecycle has it.
 `Host` is one machine. A box behind a Ray actor, a privileged daemon behind a socket and a fake of the
@@ -24,6 +24,7 @@ from coldframe.contract.snapshot import (
     SnapshotWish,
     WorkspacePoint,
 )
+from coldframe.contract.template import BuildEvent, BuildOrder, TemplateFacts
 
 A = TypeVar("A", bound=Model)
 
@@ -167,6 +168,58 @@ class Snapshots(Protocol):
         ...
 
 
+class Templates(Protocol):
+    """Systems that boxes begin from, on one machine. Who may build and use them, and their names, is settled elsewhere."""
+
+    async def missing_inputs(self, digests: Sequence[str]) -> tuple[str, ...]:
+        """Which of these bytes have not been put here. Those that are stay for an hour from now on at least."""
+        ...
+
+    async def put_input(self, sha256: str, content: AsyncIterable[bytes], *, most_bytes: int) -> int:
+        """Keep bytes for builds under their digest; returns how many. A broken stream leaves nothing.
+
+        Raises:
+            InvalidArgument: they have another digest. TooLarge. LimitReached: no room.
+        """
+        ...
+
+    def build(self, order: BuildOrder) -> AsyncIterator[BuildEvent]:
+        """Carry out a recipe: lines and ends of steps as they come, and last the template, which may be one that was there.
+
+        Leaving the iterator early ends the build, and so does the end of whoever asked; whole steps stay for the next.
+
+        Raises:
+            BuildFailed: a step did, with its number and the end of its log in its facts.
+            DependencyMissing: a version that is asked for is not to be had; the nearest ones are in its facts.
+            InvalidArgument: an input was not put here, or an archive is none. IsolationUnavailable. LimitReached: no room.
+            NotFound: no such base or snapshot. SnapshotCorrupt, TemplateChanged: what it begins from is not what it was.
+        """
+        ...
+
+    async def all(self) -> list[TemplateFacts]:
+        """Those that are there and whole, newest first."""
+        ...
+
+    async def get(self, digest: str) -> TemplateFacts:
+        """Raises NotFound."""
+        ...
+
+    async def begun(self, workspace: WorkspacePoint) -> str | None:
+        """Digest of the template from which the system of a workspace began; None if it has none of its own yet."""
+        ...
+
+    async def verify(self, digest: str) -> None:
+        """Read all of it. Raises TemplateChanged if it is not what was built, NotFound."""
+        ...
+
+    async def remove(self, digest: str) -> None:
+        """Forget one. Nothing happens if there is none.
+
+        Raises WrongState: a workspace or another template stands on it; `used_by` of its facts names them.
+        """
+        ...
+
+
 class Host(Protocol):
     """One machine with its boxes and workspaces."""
 
@@ -186,10 +239,12 @@ class Host(Protocol):
 
         Without *network* the box has no way out, whatever the rules say later. *anew*: there was one of that id, whose
         records and temporary workspace were kept, and are in any case. A workspace that is not there is made: of the
-        snapshot that the spec names, or empty.
+        snapshot that the spec names, or empty. A `template` by name is the newest of that name; one by digest is that one,
+        and refused if the system of the workspace began from another.
 
         Raises:
             IsolationUnavailable: with property, reason and remedy.
+            TemplateChanged: the template is not what was built. WrongState: the workspace began from another one.
         """
         ...
 

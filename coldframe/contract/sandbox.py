@@ -13,6 +13,7 @@ from coldframe.contract.model import Model
 from coldframe.contract.outputs import Patterns
 from coldframe.contract.policy import Label
 from coldframe.contract.state import StateObject
+from coldframe.contract.template import HOST, TemplateRef
 
 _AGENT_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 RESERVED_AGENT_IDS = frozenset({"background"})
@@ -90,11 +91,12 @@ class SandboxSpec(Model):
     """Temporary workspace `background/<session-id>/`, gone with the session."""
     ephemeral: bool = False
     """Of a background sandbox: a stop is its end, so that no file outlives its processes. What is on record stays."""
-    template: Literal["host", "debian"] = "host"
-    """What the system is: this machine's own, read-only, or one of its own that was built by `coldframe setup`."""
+    template: TemplateRef = HOST
+    """What the system is: `host` for this machine's own, read-only, or one of its own that begins from a template: `name`
+    for the newest of that name, `name:version`, or `sha256:DIGEST`."""
     profile: Literal["exec", "computer"] = "exec"
     """`exec`: the system cannot be changed. `computer`: it can, and there is a root, who is root of the sandbox alone; what
-    was changed stays with the workspace. A template has its profile: `host` is for `exec`, `debian` for `computer`."""
+    was changed stays with the workspace. A template has its profile: `host` is for `exec`, all others for `computer`."""
     isolation: Literal["namespaces", "gvisor", "microvm"] = "namespaces"
     """The level. One that the host does not offer is refused, and never replaced by another."""
     requires: tuple[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*(:[a-z0-9_]+)?$", max_length=64)], ...] = Field(
@@ -141,13 +143,13 @@ class SandboxSpec(Model):
     @model_validator(mode="before")
     @classmethod
     def _with_profile(cls, given: object) -> object:
-        if isinstance(given, dict) and given.get("profile") is None and given.get("template") not in (None, "host"):
+        if isinstance(given, dict) and given.get("profile") is None and given.get("template") not in (None, HOST):
             return {**given, "profile": "computer"}
         return given
 
     @model_validator(mode="after")
     def _is_one_that_there_is(self) -> "SandboxSpec":
-        if (self.profile == "computer") != (self.template != "host"):
+        if (self.profile == "computer") != (self.template != HOST):
             raise ValueError(f"there is no profile `{self.profile}` of the template `{self.template}`")
         if self.ephemeral and not self.background:
             raise ValueError("only a `background` sandbox is `ephemeral`: the workspace of an agent is durable")
