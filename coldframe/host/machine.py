@@ -19,45 +19,39 @@ import asyncio
 import contextlib
 import os
 import secrets
-import socket
-import stat
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass, field
+from datetime import datetime
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Literal
 
 from coldframe.contract.command import CommandEvent
-from coldframe.contract.errors import GuestLost, InvalidArgument, IsolationUnavailable, NotFound, WrongState
+from coldframe.contract.errors import GuestLost, InvalidArgument, NotFound, WrongState
 from coldframe.contract.isolation import IsolationReport
 from coldframe.contract.network import NetworkAccess, NetworkAnswer, NetworkNews, NetworkPage, NetworkQuestion
-from coldframe.contract.policy import Label, Role
+from coldframe.contract.policy import Label
 from coldframe.contract.ports import Box, BoxLife, BoxStatus
 from coldframe.contract.sandbox import SandboxSpec
 from coldframe.contract.snapshot import WorkspacePoint
-from coldframe.host import report, trials
+from coldframe.host import report
 from coldframe.host.box import KeeperBox
 from coldframe.host.builder import Builder
 from coldframe.host.cgroups import BoxGroups, Controllers, detect_controllers, remove_groups
-from coldframe.host.confine import ConfineError
-from coldframe.host.egress.arrivals import Arrivals
+from coldframe.host.construction import Construction, Site
+from coldframe.host.doctor import Doctor
 from coldframe.host.endings import Endings
 from coldframe.host.layers.store import LayerStore
 from coldframe.host.life import KeeperLife
-from coldframe.host.link import SOCKET_NAME
-from coldframe.host.marks import ENDING, GRAVE, HANDOVER_NAME, KeeperMark, Marks
-from coldframe.host.offered_tools import NOTHING_DENIED, denied_here, libraries_of, offered_tools
-from coldframe.host.outfit import Outfit, pack
-from coldframe.host.processes import process_start
+from coldframe.host.marks import ENDING, GRAVE, KeeperMark, Marks
 from coldframe.host.removal import remove_directory, remove_tree, try_removal
 from coldframe.host.settings import HostSettings
 from coldframe.host.snapshots import MachineSnapshots, Occupant
 from coldframe.host.stillness import StillBox, go_on, is_held
 from coldframe.host.stored_commands import read_stored, remove_stored
 from coldframe.host.strays import kill_strays, mark_of
-from coldframe.host.templates.systems import Prepared, Systems
+from coldframe.host.templates.systems import Systems
 from coldframe.host.ways_out import BROKER_UID, WaysOut
-from coldframe.host.workspaces import PARTS, Workspaces
+from coldframe.host.workspaces import Workspaces
 
 
 @dataclass
@@ -68,15 +62,6 @@ class _Build:
     """Agent or session whose workspace it is built on."""
     over: asyncio.Event = field(default_factory=asyncio.Event)
     is_wanted: bool = True
-
-
-class _Settled(NamedTuple):
-    """A box that stands, and how far it is the machine's."""
-
-    mark: KeeperMark
-    measured: IsolationReport | None = None
-    failure: OSError | None = None
-    """That kept its mark from being written."""
 
 
 class _Occupied:
@@ -116,7 +101,6 @@ class Machine:
         self._data = os.path.abspath(data_dir)
         self._embedded = embedded
         self._root = os.getuid() == 0
-        self._server_uid = server_uid
         self._lives: dict[str, KeeperLife] = {}
         self._holds: list[set[str]] = []
         """Sandbox, agent and session ids of boxes that are being built: nobody may sweep or delete beneath them."""
@@ -151,6 +135,23 @@ class Machine:
         self.workspaces.taken_users = self.systems.users
         self._endings = Endings(self._marks, self.workspaces, self._groups_of)
         self._endings.finish_former()
+        site = Site(
+            data=self._data,
+            installation=self.installation,
+            server_uid=server_uid,
+            controllers=self._controllers,
+            marks=self._marks,
+            workspaces=self.workspaces,
+            systems=self.systems,
+            builder=self._builder,
+            ways_out=self._ways_out,
+            endings=self._endings,
+            lives=self._lives,
+            new_life=self._new_life,
+            groups_of=self._groups_of,
+        )
+        self._construction = Construction(site)
+        self._doctor = Doctor(site, self._construction, held=self._held, end_box=self.end_box)
         self.snapshots = MachineSnapshots(self.workspaces, _Occupied(self))
         for name, mark in self._marks.all():
             go_on(self.still_box(name, mark))  # of a machine that was killed while it took a snapshot
@@ -187,37 +188,6 @@ class Machine:
 
     async def create_workspace(self, agent_id: str) -> None:
         await asyncio.to_thread(self.workspaces.make, self.workspaces.of_agent(agent_id))
-
-    async def _make_workspace(self, path: str, spec: SandboxSpec, *, anew: bool) -> None:
-        """Whole, even if the caller leaves meanwhile; a temporary one goes again then."""
-        begins = spec.snapshot is not None and not anew
-        if not begins and self.workspaces.is_whole(path):
-            return
-        parts = () if spec.background else PARTS
-
-        def make() -> None:
-            self.workspaces.make(
-                path,
-                parts=parts,
-                disk_mib=spec.limits.disk_mib,
-                in_use=in_use,
-                snapshot_id=spec.snapshot,
-                begins=begins,
-            )
-
-        def in_use() -> bool:
-            return any(mark.owner == spec.agent_id and mark.alive() for _, mark in self._marks.all())
-
-        if self.workspaces.have_disks and spec.agent_id is not None:
-            await self._endings.finish(spec.agent_id)  # a disk that has to grow may not be in use
-        making = asyncio.ensure_future(asyncio.to_thread(make))
-        try:
-            await asyncio.shield(making)
-        except asyncio.CancelledError:
-            await asyncio.wait({making})
-            if spec.background:
-                await asyncio.to_thread(self.workspaces.remove, path)
-            raise
 
     async def delete_workspace(self, agent_id: str) -> None:
         path = self.workspaces.of_agent(agent_id)
@@ -301,7 +271,9 @@ class Machine:
             with self._held(sandbox_id, owner):
                 if anew:
                     await self._finish_end(sandbox_id)
-                return await self._create(sandbox_id, spec, session_id, network, anew=anew)
+                return await self._construction.build(
+                    sandbox_id, spec, session_id, network, anew=anew, is_wanted=lambda: build.is_wanted
+                )
         finally:
             del self._builds[sandbox_id]
             build.over.set()
@@ -327,261 +299,6 @@ class Machine:
     @property
     def _building(self) -> set[str]:
         return set().union(*self._holds)
-
-    async def _create(
-        self,
-        sandbox_id: str,
-        spec: SandboxSpec,
-        session_id: str,
-        network: NetworkAccess | None = None,
-        *,
-        is_refused_with_walls_missing: bool = True,
-        anew: bool = False,
-    ) -> IsolationReport:
-        if spec.background:
-            workspace = self.workspaces.of_session(session_id)
-        elif spec.agent_id is None:
-            raise InvalidArgument("a sandbox needs an agent, or `background`")
-        else:
-            workspace = self.workspaces.of_agent(spec.agent_id)
-        await self._make_workspace(workspace, spec, anew=anew)
-        owner = self._owner_of(workspace)
-        directory = self._marks.directory(sandbox_id)
-        try:
-            os.mkdir(directory, 0o711)
-        except FileExistsError:
-            if not anew or self._marks.is_there(sandbox_id):
-                raise WrongState(f"there is a box `{sandbox_id}` already") from None
-            await self._endings.end_unmarked(sandbox_id)  # of a machine that was killed while it built
-            await asyncio.to_thread(self._groups_of(sandbox_id, None).remove)
-        try:
-            building = partial(self._build, sandbox_id, spec, session_id, workspace, owner, network)
-            if network is None:
-                measured = await building()
-            else:
-                async with self._ways_out.outfit(sandbox_id, network) as outfit:
-                    measured = await building(outfit)
-            if sandbox_id in self._builds and not self._builds[sandbox_id].is_wanted:
-                raise WrongState(f"the box `{sandbox_id}` was ended while it was built")
-            if is_refused_with_walls_missing:
-                report.refuse_unless_enforced(measured)
-            report.refuse_unless_met(measured, spec.requires)
-            if spec.on_missing == "refuse":
-                report.refuse_unless_hard(measured)
-            return measured
-        except BaseException:
-            if anew:
-                await asyncio.shield(self._discard_box(sandbox_id))
-            else:
-                await asyncio.shield(self._discard(sandbox_id, workspace if spec.background else None))
-            raise
-
-    async def _build(
-        self,
-        sandbox_id: str,
-        spec: SandboxSpec,
-        session_id: str,
-        workspace: str,
-        owner: tuple[int, int],
-        network: NetworkAccess | None,
-        outfit: Outfit | None = None,
-    ) -> IsolationReport:
-        directory = self._marks.directory(sandbox_id)
-        records = os.path.join(directory, "records")
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(records, 0o700)
-        if self._root:
-            os.chown(records, *owner)
-        order = {
-            "sandbox_id": sandbox_id,
-            "mark": mark_of(self.installation),
-            "uid": owner[0],
-            "gid": owner[1],
-            "workspace": workspace,
-            "history": self.workspaces.history_of(workspace),
-            "records": records,
-            "tools": offered_tools(),
-            "limits": spec.limits.model_dump(mode="json"),
-            "tells_all": not self._root,
-            "memory_enforced": "memory" in self._controllers.controls,
-            "captured_ports": None if network is None else self._ways_out.ports(),
-            "system": None,
-            "runtimes": None if spec.runtimes is None else list(spec.runtimes),
-            "libraries": await asyncio.to_thread(libraries_of, spec.runtimes) if spec.runtimes else [],
-            **(await asyncio.to_thread(denied_here, spec.denied_programs) if spec.denied_programs else NOTHING_DENIED),
-        }
-        with contextlib.ExitStack() as opened:
-            listener = opened.enter_context(self._listen(directory, SOCKET_NAME, self._server_uid))
-            more = []
-            if spec.agent_id is not None and (digests := self.workspaces.open_digests(spec.agent_id)) is not None:
-                more.append(("digests", digests))
-                opened.callback(os.close, digests)
-            if outfit is not None:
-                more.append(("outfit", pack(outfit)))
-                opened.callback(os.close, more[-1][1])
-                handover = opened.enter_context(self._listen(directory, HANDOVER_NAME, None, socket.SOCK_SEQPACKET))
-                more.append(("handover", handover.fileno()))
-            system = await self._prepare_system(workspace, spec, owner, directory)
-            if system is not None:
-                more.append(("system", system.held))
-                opened.callback(os.close, system.held)
-                order["system"] = system.system._asdict()
-            template = None if system is None else system.digest
-            settling = partial(
-                self._settle, sandbox_id, spec, session_id, owner[0], template, ends_here=network is None
-            )
-            answer, settled = await self._builder.build(order, listener, spec.limits, more=more, then=settling)
-        if network is not None:
-            arrivals: Arrivals = answer["arrivals"]
-            kept = self._ways_out.mark_of(sandbox_id, network, arrivals)
-            settled = self._write(sandbox_id, replace(settled.mark, network=kept.model_dump(mode="json")))
-            if settled.failure is not None:
-                arrivals.close()
-        if settled.failure is not None:
-            await self._endings.end_keeper(settled.mark)  # nobody would find it again
-            raise settled.failure
-        if network is not None:
-            await self._ways_out.open(sandbox_id, spec.agent_id, kept, arrivals)
-        life = self._new_life(sandbox_id, settled.mark)
-        measured = settled.measured
-        if measured is None:
-            measured = await asyncio.to_thread(life.measure, answer["ready"])
-        if self._root and not report.is_whole(measured):  # what could not be read from here the keeper tells when asked
-            measured = await life.report()
-        self._lives[sandbox_id] = life
-        return measured
-
-    def _owner_of(self, workspace: str) -> tuple[int, int]:
-        """The sandbox user of a workspace. What was done to its directory inside, so that it could not be entered or is
-        another's, is undone.
-        """
-        status = os.stat(workspace)
-        owner = status.st_uid, status.st_gid
-        known = self.systems.user_of(os.path.relpath(workspace, self._data)) or owner if self._root else owner
-        if owner != known:
-            os.chown(workspace, *known)
-        if status.st_mode & stat.S_IRWXU != stat.S_IRWXU:
-            os.chmod(workspace, stat.S_IMODE(status.st_mode) | stat.S_IRWXU)
-        return known
-
-    async def _prepare_system(
-        self, workspace: str, spec: SandboxSpec, owner: tuple[int, int], directory: str
-    ) -> Prepared | None:
-        """Of a sandbox that has one of its own. Raises IsolationUnavailable, WrongState."""
-        if spec.template == "host":
-            return None
-        if spec.denied_programs:
-            raise IsolationUnavailable(
-                "programs cannot be denied in a system that its root may change",
-                hint="leave `template` out, or have the rules deny no programs to this agent",
-                property="denied_programs",
-                reason="root of the sandbox could install them anew",
-                remedy="leave `template` out",
-            )
-        if self.workspaces.has_disk(workspace):
-            raise IsolationUnavailable(
-                "a system of its own is not kept on the disk of a workspace yet, so that its limit would not hold",
-                hint="set `workspace_disk` to `directory`, or leave `template` out",
-                property="limit:disk",
-                reason="the workspace has a disk of its own",
-                remedy="set `workspace_disk` to `directory`",
-            )
-        if spec.runtimes is not None:
-            raise IsolationUnavailable(
-                "a system that its root may change cannot be restricted to a few programs",
-                hint="leave `template` out, or have the rules restrict this agent to no `runtimes`",
-                property="programs",
-                reason="root of the sandbox could install others",
-                remedy="leave `template` out",
-            )
-        if spec.agent_id is not None:
-            await self._endings.finish(spec.agent_id)  # a box that has just ended may still hold it
-        place = os.path.join(directory, "system")
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(place, 0o700)
-        name = os.path.relpath(workspace, self._data)
-        return await asyncio.to_thread(self.systems.prepare, name, spec.template, owner, place)
-
-    def _settle(
-        self,
-        sandbox_id: str,
-        spec: SandboxSpec,
-        session_id: str,
-        uid: int,
-        template: str | None,
-        answer: dict[str, Any],
-        *,
-        ends_here: bool,
-    ) -> "_Settled":
-        """What there is to be done of a box that stands, but for one with a way out. Blocking; on the builder's thread."""
-        mark = KeeperMark(
-            pid=answer["keeper"],
-            started=process_start(answer["keeper"]) or "",
-            created_at=datetime.now(UTC).isoformat(),
-            owner=spec.agent_id,
-            session_id=session_id,
-            uid=uid,
-            init=answer["init"],
-            init_started=process_start(answer["init"]) or "",
-            limits=spec.limits.model_dump(mode="json"),
-            groups=answer["groups"],
-            runtimes=None if spec.runtimes is None else list(spec.runtimes),
-            denied=list(spec.denied_programs),
-            settings=answer["settings"],
-            template=template,
-        )
-        if not ends_here:
-            return _Settled(mark)
-        settled = self._write(sandbox_id, mark)
-        if settled.failure is not None:
-            return settled
-        return _Settled(mark, self._new_life(sandbox_id, mark).measure(answer["ready"]))
-
-    def _write(self, sandbox_id: str, mark: KeeperMark) -> "_Settled":
-        try:
-            self._marks.write(sandbox_id, mark)
-        except OSError as error:
-            return _Settled(mark, failure=error)
-        return _Settled(mark)
-
-    def _listen(
-        self, directory: str, name: str, uid: int | None, kind: socket.SocketKind = socket.SOCK_STREAM
-    ) -> socket.socket:
-        """For this user and, as root, *uid*."""
-        listener = socket.socket(socket.AF_UNIX, kind)
-        folder = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            listener.bind(f"/proc/self/fd/{folder}/{name}")
-        finally:
-            os.close(folder)
-        path = os.path.join(directory, name)
-        os.chmod(path, 0o600)
-        if self._root and uid is not None:
-            os.chown(path, uid, -1)
-        listener.listen(128)
-        return listener
-
-    async def _discard(self, sandbox_id: str, background: str | None) -> None:
-        """Leave nothing of a box that did not come to be."""
-        mark = await self._discard_box(sandbox_id)
-        if mark is not None and mark.network is not None:
-            await self._ways_out.forget(sandbox_id)
-        await asyncio.to_thread(remove_directory, self._marks.directory(sandbox_id))
-        if background is not None:
-            await asyncio.to_thread(self.workspaces.remove, background)
-
-    async def _discard_box(self, sandbox_id: str) -> KeeperMark | None:
-        """Leave of it what was there before it, its records for one. Returns its mark, if it had one already."""
-        mark = self._marks.read(sandbox_id)
-        if mark is not None:
-            await self._endings.end_keeper(mark)
-            if mark.network is not None:
-                await self._ways_out.shut(sandbox_id)
-        with contextlib.suppress(ConfineError):  # what told the failure counts; the next sweep has another try
-            await asyncio.to_thread(self._groups_of(sandbox_id, mark).remove)
-        self._marks.remove(sandbox_id)
-        self._lives.pop(sandbox_id, None)
-        return mark
 
     def _life(self, sandbox_id: str) -> "KeeperLife":
         life = self._lives.get(sandbox_id)
@@ -735,41 +452,8 @@ class Machine:
         return groups
 
     async def doctor(self) -> IsolationReport:
-        """Build a throw-away box, measure it and try the promises in it; and another one with a way out that no rule opens.
-        A missing wall is told and not raised.
-
-        Raises:
-            IsolationUnavailable: no box can be built at all; with property, reason and remedy.
-        """
-        async with self._throw_away(None) as (name, measured):
-            tried = await trials.try_promises(self._lives[name].box)
-        walls = [*measured.properties]
-        try:
-            access = NetworkAccess(asked="none", role=Role.OWNER, taint=Label.PUBLIC)
-            async with self._throw_away(access) as (name, with_way_out):
-                tried += await trials.try_way_out(self._lives[name].box)
-            walls += [
-                one.model_copy(update={"name": report.WAY_OUT})
-                for one in with_way_out.properties
-                if one.name == "network"
-            ]
-        except IsolationUnavailable as error:
-            walls.append(report.without_way_out(error))
-        return measured.model_copy(update={"trials": tried, "properties": tuple(walls)})
-
-    @contextlib.asynccontextmanager
-    async def _throw_away(self, network: NetworkAccess | None) -> AsyncIterator[tuple[str, IsolationReport]]:
-        """A box of no agent, and what was measured of it. Nothing of it is left afterwards."""
-        name = f"doctor-{secrets.token_hex(4)}"
-        spec = SandboxSpec(background=True, limits=trials.LIMITS)
-        with self._held(name):
-            try:
-                yield name, await self._create(name, spec, name, network, is_refused_with_walls_missing=False)
-            finally:
-                await self.end_box(name)
-                await asyncio.to_thread(remove_directory, self._marks.directory(name))
-                if network is not None:
-                    await self._ways_out.forget(name)
+        """As `Doctor.examine`."""
+        return await self._doctor.examine()
 
     # -- ways out ------------------------------------------------------------------------------
 
