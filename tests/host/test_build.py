@@ -228,7 +228,7 @@ def test_a_box_whose_order_is_too_long_is_refused_before_it_is_sent(who: str) ->
         spec = SandboxSpec(agent_id="other", denied_programs=("no-such-program",), on_missing="degrade")
         denied = {"denied": ["x" * MAX_ORDER_BYTES], "denied_links": []}
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("coldframe.host.machine.denied_here", lambda _: denied)
+            patch.setattr("coldframe.host.construction.denied_here", lambda _: denied)
             with pytest.raises(IsolationUnavailable, match="deny fewer programs"):
                 await machine.create("second", spec, session_id="s")
         assert os.listdir(os.path.join(machine._data, "boxes")) == ["first"]

@@ -204,7 +204,7 @@ def test_no_process_of_a_box_has_the_call_that_the_keeper_keeps_for_itself(
     offered.chmod(0o755)
     for folder in (tmp_path, *list(tmp_path.parents)[:2]):
         folder.chmod(0o755)
-    monkeypatch.setattr("coldframe.host.machine.offered_tools", lambda: {absent: str(offered)})
+    monkeypatch.setattr("coldframe.host.construction.offered_tools", lambda: {absent: str(offered)})
 
     async def steps(machine: Machine, box: Box) -> None:
         told = (await run(box, f"python3 -c '{clone3}'; (bash -c \"python3 -c '{clone3}'\")")).stdout.split()
