@@ -191,6 +191,7 @@ def test_neither_sees_the_other_by_tools_or_commands(
         other.write_file("find.py", FIND)
         other.write_file("canary.txt", canary)
         other.run_command("echo marked > /tmp/$(cat canary.txt); exec -a $(cat canary.txt) sleep 300 &")
+        wait_until(lambda other=other, canary=canary: canary in str(other.processes()), "it runs under its name")
     for looking, other, canary, folder, name in sides:
         where = str(other.run_command(["python3", "find.py", canary]).stdout)
         assert all(found in where for found in ("/home/user/canary.txt", f"/tmp/{canary}", "cmdline")), where

@@ -349,6 +349,9 @@ time.sleep(600)
     job = sandbox.start(["python3", "tree.py"])
     left = sandbox.run_command("sleep 601 & echo")
     wait_until(lambda: b"ready" in job.output(), "all are there")
+    wait_until(
+        lambda: "sleep 601" in {one.command_line for one in sandbox.processes()}, "what was left runs its program"
+    )
     main, stopped, zombie, apart, tcp, udp = (int(word) for word in job.output().split()[:-1])
     found = {one.pid: one for one in sandbox.processes()}
     own = [one for one in found.values() if one.command_id == job.id]
