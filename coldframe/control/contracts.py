@@ -10,13 +10,11 @@ two hundred lines, and every creation of a sandbox waits for one. It is checked 
 """
 
 import hashlib
-import json
 import sys
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any, NamedTuple
 
-import sqlalchemy as sa
 from pydantic import TypeAdapter
 
 from coldframe.contract.caller import Caller
@@ -30,29 +28,16 @@ from coldframe.control.checkpoints import canonical
 from coldframe.control.contract_lines import Lines, differences, timeless
 from coldframe.control.contract_lines import line as _line
 from coldframe.control.contract_sections import fixed_sections, measured_sections
+from coldframe.control.contract_versions import ContractVersions
 from coldframe.control.exposure import exposure
 from coldframe.control.judgement import allowed_operations, digest_of
 from coldframe.control.ledger import Ledger, format_time
 from coldframe.control.network_terms import GivenCredential, NetworkTerms, find_terms, reaches
 from coldframe.control.rulebook import Rulebook
-from coldframe.control.store import Store, metadata
+from coldframe.control.store import Store
 from coldframe.policy.rules import RuleSet
 
-contracts = sa.Table(
-    "contracts",
-    metadata,
-    sa.Column("sandbox_id", sa.Text, primary_key=True),
-    sa.Column("version", sa.Integer, primary_key=True),
-    sa.Column("sha256", sa.Text, nullable=False),
-    sa.Column("document", sa.Text, nullable=False),
-)
-
-_LATEST = "SELECT document FROM contracts WHERE sandbox_id = ? ORDER BY version DESC LIMIT 1"
-_ONE = "SELECT document FROM contracts WHERE sandbox_id = ? AND version = ?"
-_RULES = """SELECT json_extract(line.value, '$.value')
-FROM (SELECT document FROM contracts WHERE sandbox_id = ? ORDER BY version DESC LIMIT 1),
-json_each(document, '$.permissions') AS line WHERE json_extract(line.value, '$.id') = 'permissions.rules'"""
-_INSERT = "INSERT INTO contracts (sandbox_id, version, sha256, document) VALUES (?, ?, ?, ?)"
+_RULES = "permissions.rules"
 _TIME = TypeAdapter(datetime)
 _CAUSES = ("policy.changed", "credential.added", "credential.rotated", "credential.revoked", "credential.agent_removed")
 _OWN_CAUSES = ("isolation.changed", "sandbox.started")
@@ -75,6 +60,7 @@ class Contracts:
 
     def __init__(self, store: Store, ledger: Ledger, rulebook: Rulebook, clock: Callable[[], datetime]) -> None:
         self._store = store
+        self._versions = ContractVersions(store)
         self._ledger = ledger
         self._rulebook = rulebook
         self._clock = clock
@@ -90,12 +76,11 @@ class Contracts:
         """
         fixed, measured = self._fixed(info), self._measured(info, report)
         with self._store.transaction() as connection:
-            rows = self._store.read(_LATEST, (info.sandbox_id,))
-            version, change = 1, {}
-            if rows:
-                newest, sections = json.loads(rows[0][0]), {**fixed.sections, **measured}
-                if all(_settled(newest[name]) == _settled(lines) for name, lines in sections.items()):
-                    return str(rows[0][0])
+            newest = self._versions.newest(info.sandbox_id)
+            version, change, sections = 1, {}, {**fixed.sections, **measured}
+            if newest is not None:
+                if all(_is_settled(newest[name], lines) for name, lines in sections.items()):
+                    return canonical(newest)
                 version += int(newest["version"])
                 change = {"change": self._change(info, newest, sections)}
             head = {
@@ -109,26 +94,28 @@ class Contracts:
             content = ",".join(f'"{name}":{texts[name]}' for name in sorted(texts))
             sha256 = hashlib.sha256(f"{{{content}}}".encode()).hexdigest()
             document = f'{{{content},"sha256":"{sha256}"}}'
-            self._store.raw.execute(_INSERT, (info.sandbox_id, version, sha256, document))
+            self._versions.add({**head, **sections, "sha256": sha256}, document)
             body = {"sandbox_id": info.sandbox_id, "agent_id": info.agent_id, "version": version, "sha256": sha256}
             self._ledger.append("contract.issued", info.sandbox_id, body, connection=connection)
         return document
 
     def is_of_the_rules_in_force(self, info: SandboxInfo) -> bool:
         """Whether the newest version was made under them; true as well while there are none, and none can be made."""
-        rules = self._rulebook.in_force
-        return rules is None or self._store.read(_RULES, (info.sandbox_id,)) == [(rules.sha256,)]
+        rules, newest = self._rulebook.in_force, self._versions.newest(info.sandbox_id)
+        if rules is None or newest is None:
+            return rules is None
+        return any((line["id"], line["value"]) == (_RULES, rules.sha256) for line in newest["permissions"])
 
     def version(self, info: SandboxInfo, version: int) -> ContractDocument:
         """One as it was issued. Raises NotFound."""
-        rows = self._store.read(_ONE, (info.sandbox_id, version))
-        if not rows:
+        found = self._versions.find(info.sandbox_id, version)
+        if found is None:
             raise NotFound(
                 f"the contract of sandbox `{info.sandbox_id}` has no version {version}",
                 next_actions=[next_action("sandbox.contract", "gives the newest", sandbox_id=info.sandbox_id)],
                 sandbox_id=info.sandbox_id,
             )
-        return ContractDocument.model_validate(json.loads(rows[0][0]))
+        return ContractDocument.model_validate(found)
 
     def planned(self, info: SandboxInfo, role: Role) -> ContractPlan:
         """The contract that a sandbox made by somebody of that *role* would have, with no time in it.
@@ -152,7 +139,10 @@ class Contracts:
     def _change(self, info: SandboxInfo, newest: dict[str, Any], sections: dict[str, Lines]) -> dict[str, Any]:
         """A ContractChange, as JSON. Without causes if nothing but time has passed: a credential has expired."""
         changed = [
-            one for name, lines in sections.items() for one in differences(_settled(newest[name]), _settled(lines))
+            one
+            for name, lines in sections.items()
+            if newest[name] != lines
+            for one in differences(_settled(newest[name]), _settled(lines))
         ]
         issued = self._ledger.last(info.sandbox_id, "contract.issued", before=sys.maxsize)
         after = 0 if issued is None else issued.seq
@@ -216,7 +206,7 @@ def _asked(info: SandboxInfo, rules: RuleSet) -> Lines:
     nobody = "contract"
     agent = Caller(token_id=nobody, role=Role.AGENT, agent_id=info.agent_id or "background", surface="embedded")
     lines = [
-        _line("permissions.rules", "The rules in force, by digest.", rules.sha256, "record:policy.changed"),
+        _line(_RULES, "The rules in force, by digest.", rules.sha256, "record:policy.changed"),
         _line(
             "permissions.unlisted",
             "An operation that is not listed is denied. Answers are for an agent's token in a PUBLIC session.",
@@ -230,6 +220,11 @@ def _asked(info: SandboxInfo, rules: RuleSet) -> Lines:
             _line(f"permissions.{one.operation}", text + ".", {"answer": one.answer, "rule_id": one.rule_id}, "gate")
         )
     return lines
+
+
+def _is_settled(before: Lines, now: Lines) -> bool:
+    """Whether they say the same; most sections are equal to the letter, which is a hundredth of the work."""
+    return before == now or _settled(before) == _settled(now)
 
 
 def _settled(lines: Lines) -> Lines:

@@ -1,14 +1,10 @@
 """Reconciliation: after a start, what a crash of ours left half done is settled by what the host says."""
 
-import json
-
-import sqlalchemy as sa
-
 from coldframe.contract.ports import Host
 from coldframe.contract.sandbox import WITH_BOX, SandboxState
 from coldframe.control.keyed_calls import KeyedCalls
 from coldframe.control.ledger import Ledger
-from coldframe.control.sandbox_rows import finishing, sandboxes
+from coldframe.control.sandbox_rows import STATES_OF_LIVING, finishing
 from coldframe.control.sandboxes import Sandboxes
 from coldframe.control.store import Store
 
@@ -26,23 +22,21 @@ class Reconciliation:
     async def run(self) -> list[str]:
         """After a start: the states are made what the host says; boxes that nobody knows are removed. Returns what was."""
         boxes = {status.sandbox_id: status.state for status in await self._host.boxes()}
-        with self._store.transaction() as connection:
-            rows = connection.execute(sa.select(sandboxes)).all()
-        for row in rows:
-            state: SandboxState = json.loads(row.state)["state"]
+        state: SandboxState
+        for sandbox_id, state, was_running in self._store.read(STATES_OF_LIVING):
             if state in ("queued", "starting"):
-                self._settle_start(row.sandbox_id, was_running=row.report is not None)
+                self._settle_start(sandbox_id, was_running=bool(was_running))
             elif state == "stopping":
-                self._settle_end(row.sandbox_id)
-            elif state in WITH_BOX and boxes.get(row.sandbox_id, "lost") != "lost":
-                self._settle_pause(row.sandbox_id, state, is_paused=boxes[row.sandbox_id] == "paused")
-                self._sandboxes.slots.occupy(row.sandbox_id)
-                self._sandboxes.used.add(row.sandbox_id)  # nobody knows what was started in it before
-                info = self._sandboxes.find(row.sandbox_id)
+                self._settle_end(sandbox_id)
+            elif state in WITH_BOX and boxes.get(sandbox_id, "lost") != "lost":
+                self._settle_pause(sandbox_id, state, is_paused=boxes[sandbox_id] == "paused")
+                self._sandboxes.slots.occupy(sandbox_id)
+                self._sandboxes.used.add(sandbox_id)  # nobody knows what was started in it before
+                info = self._sandboxes.find(sandbox_id)
                 if info.network is not None:
                     self._sandboxes.networked.add(info)
             elif state in WITH_BOX:
-                self._sandboxes.mark_lost(row.sandbox_id, "its box was not there when the server started")
+                self._sandboxes.mark_lost(sandbox_id, "its box was not there when the server started")
         return await self._sandboxes.sweep()
 
     def _settle_start(self, sandbox_id: str, *, was_running: bool) -> None:

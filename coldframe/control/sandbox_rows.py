@@ -1,16 +1,18 @@
 """Rows of sandboxes: the table, the state object of each state, and what of a row is worth keeping parsed."""
 
 import json
+from collections.abc import Collection, Iterator
 from datetime import datetime
 from functools import lru_cache
+from typing import Any
 
 import sqlalchemy as sa
 
 from coldframe.contract.errors import NextAction, next_action
 from coldframe.contract.isolation import IsolationReport
-from coldframe.contract.sandbox import SandboxSpec, SandboxState
+from coldframe.contract.sandbox import ENDED, SandboxSpec, SandboxState
 from coldframe.contract.state import StateObject
-from coldframe.control.store import metadata
+from coldframe.control.store import Store, metadata
 
 sandboxes = sa.Table(
     "sandboxes",
@@ -24,11 +26,16 @@ sandboxes = sa.Table(
     sa.Column("workspace_label", sa.Text, nullable=False),
     sa.Column("created_at", sa.Text, nullable=False),
 )
+STATE = "json_extract(state, '$.state')"
+LIVING = f"{STATE} NOT IN ('failed', 'lost', 'terminated')"
+"""All but `ENDED`, of which there get ever more."""
 FIELDS = (
     "sandbox_id, agent_id, session_id, spec, state, report, workspace_label, created_at, "
     "(SELECT role FROM networks WHERE networks.sandbox_id = sandboxes.sandbox_id)"
 )
 """The last one is the role of whoever made it, and None for a sandbox without network."""
+ALL_LIVING = f"SELECT {FIELDS} FROM sandboxes WHERE {LIVING}"  # noqa: S608  texts of ours
+STATES_OF_LIVING = f"SELECT sandbox_id, {STATE}, report IS NOT NULL FROM sandboxes WHERE {LIVING}"  # noqa: S608
 INSERT = (
     "INSERT INTO sandboxes (sandbox_id, agent_id, session_id, spec, state, workspace_label, created_at) "
     "VALUES (?, ?, ?, ?, ?, ?, ?)"
@@ -37,6 +44,42 @@ SET_RUNNING = "UPDATE sandboxes SET report = ?, state = ? WHERE sandbox_id = ?"
 SET_REPORT = "UPDATE sandboxes SET report = ? WHERE sandbox_id = ?"
 SET_SPEC = "UPDATE sandboxes SET spec = ? WHERE sandbox_id = ?"
 SET_STATE = "UPDATE sandboxes SET state = ? WHERE sandbox_id = ?"
+ROWS_AT_ONCE = 500
+"""Rows that a listing reads at once: what is kept of them for each caller ends with the page that is asked for."""
+
+
+def newest(
+    store: Store,
+    *,
+    states: Collection[str] = (),
+    agent_id: str | None = None,
+    after: tuple[str, str] | None = None,
+    expected: int | None = None,
+) -> Iterator[tuple[Any, ...]]:
+    """FIELDS of these rows, newest first, read as far as the caller goes on; *after* a time of creation and an id.
+    *expected*: how many are wanted if each of them counts.
+    """
+    where, values = ["1"], []  # type: tuple[list[str], list[Any]]
+    if states:
+        where.append(f"{STATE} IN ({', '.join('?' * len(states))})")
+        values += states
+        if not set(states) & set(ENDED):
+            where.append(LIVING)
+    if agent_id is not None:
+        where.append("agent_id = ?")
+        values.append(agent_id)
+    at_once = min(expected or ROWS_AT_ONCE, ROWS_AT_ONCE)
+    while True:
+        since = [] if after is None else ["(created_at, sandbox_id) < (?, ?)"]
+        rows = store.read(
+            f"SELECT {FIELDS} FROM sandboxes WHERE {' AND '.join([*where, *since])} "  # noqa: S608  texts of ours
+            "ORDER BY created_at DESC, sandbox_id DESC LIMIT ?",
+            (*values, *(after or ()), at_once),
+        )
+        yield from rows
+        if len(rows) < at_once:
+            return
+        after, at_once = (rows[-1][7], rows[-1][0]), ROWS_AT_ONCE
 
 
 @lru_cache(maxsize=1024)

@@ -53,13 +53,16 @@ from coldframe.control.networked import Networked, find_profiles
 from coldframe.control.rights import require
 from coldframe.control.rulebook import Rulebook
 from coldframe.control.sandbox_rows import (
+    ALL_LIVING,
     FIELDS,
     INSERT,
     SET_REPORT,
     SET_RUNNING,
     SET_STATE,
+    STATES_OF_LIVING,
     degraded_of,
     fallen_walls,
+    newest,
     sandboxes,
     state_object,
     stored_spec,
@@ -199,25 +202,19 @@ class Sandboxes:
             NotFound: there is none to come after, or it is not the caller's.
         """
         require(caller, "sandbox.read")
-        where, values = ["1"], []  # type: tuple[builtins.list[str], builtins.list[Any]]
-        if agent_id is not None:
-            where.append("agent_id = ?")
-            values.append(agent_id)
+        position = None
         if after is not None:
             last = self.get(caller, after)
-            where.append("(created_at, sandbox_id) < (?, ?)")
-            values += [format_time(last.created_at), last.sandbox_id]
-        rows = self._store.read(
-            f"SELECT {FIELDS} FROM sandboxes WHERE {' AND '.join(where)} "  # noqa: S608
-            "ORDER BY created_at DESC, sandbox_id DESC",
-            tuple(values),
-        )
+            position = format_time(last.created_at), last.sandbox_id
+        if caller.role is Role.AGENT:  # it sees no others, so none of them is read
+            if agent_id not in (None, caller.agent_id):
+                return []
+            agent_id = caller.agent_id
+        rows = newest(self._store, states=states, agent_id=agent_id, after=position, expected=limit)
         found = (
             info
             for info in (self._labelled(self._info(row)) for row in rows)
-            if (not states or info.state.state in states)
-            and label in (None, info.workspace_label)
-            and self._is_visible(caller, info)
+            if label in (None, info.workspace_label) and self._is_visible(caller, info)
         )
         return [*itertools.islice(found, limit)]
 
@@ -469,8 +466,7 @@ class Sandboxes:
 
     def living(self) -> builtins.list[SandboxInfo]:
         """All that have not ended, whoever's."""
-        rows = self._store.read(f"SELECT {FIELDS} FROM sandboxes")  # noqa: S608
-        return [info for info in map(self._info, rows) if info.state.state not in ENDED]
+        return [self._info(row) for row in self._store.read(ALL_LIVING)]
 
     def note_activity(self, sandbox_id: str) -> None:
         """Something was begun or done in it that is more than a look."""
@@ -489,13 +485,10 @@ class Sandboxes:
 
     async def sweep(self) -> builtins.list[str]:
         """Have the host remove what belongs to no sandbox that has a box, or is about to. Returns what was."""
-        with self._store.transaction() as connection:
-            rows = connection.execute(sa.select(sandboxes)).all()
-        states = {row.sandbox_id: json.loads(row.state)["state"] for row in rows}
-        living = [sandbox_id for sandbox_id, state in states.items() if state not in ENDED]
+        living = {str(sandbox_id): state for sandbox_id, state, _ in self._store.read(STATES_OF_LIVING)}
         kept = {session.session_id for sandbox_id in living for session in self._sessions.of_sandbox(sandbox_id)}
         return await self._host.sweep(
-            keep_boxes={sandbox_id for sandbox_id in living if states[sandbox_id] != "stopped"}, keep_sessions=kept
+            keep_boxes={sandbox_id for sandbox_id, state in living.items() if state != "stopped"}, keep_sessions=kept
         )
 
     def close_sessions(self, sandbox_id: str) -> None:

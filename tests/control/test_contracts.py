@@ -2,6 +2,7 @@
 makes a version that says what it comes from."""
 
 import asyncio
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,12 @@ from coldframe.contract.errors import ContractChanged, ContractDrift, GrantMissi
 from coldframe.contract.isolation import IsolationReport
 from coldframe.contract.policy import Role
 from coldframe.contract.sandbox import Limits, SandboxSpec
+from coldframe.control.checkpoints import canonical
 from coldframe.control.contract_lines import drift, timeless
+from coldframe.control.contract_versions import ContractVersions
+from coldframe.control.contracts import document_digest
 from coldframe.control.judgement import digest_of
+from coldframe.control.store import Store
 from tests.control.bench import AGENT, OWNER, Bench, opened
 
 MEMBER = Caller(token_id="tok_member", role=Role.MEMBER, surface="embedded")
@@ -254,3 +259,53 @@ def test_whoever_may_not_make_a_sandbox_may_not_plan_one(tmp_path: Path) -> None
             await plan(bench, MEMBER, agent_id="ada")
 
     asyncio.run(scenario())
+
+
+@pytest.mark.req("T3.21")
+def test_a_version_is_kept_as_what_differs_and_read_as_it_was_issued_whatever_came_after(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path, REACHING) as bench:
+            info = await bench.sandbox()
+            texts = [REACHING.replace("deny_commands: [nc]", f"deny_commands: [nc, no-{n}]") for n in range(6)]
+            issued = [await bench.control.sandboxes.contract(OWNER, info.sandbox_id)]
+            for text in (*texts, EVEN_FURTHER, REACHING):
+                await bench.control.rulebook.load(text, caller=OWNER)
+                issued.append(await bench.control.sandboxes.contract(OWNER, info.sandbox_id))
+            await bench.restart()
+            again = [bench.control.contracts.version(info, one.version) for one in issued]
+            assert again == issued
+            assert [one.version for one in again] == [*range(1, len(issued) + 1)]
+            assert all(document_digest(one) == one.sha256 for one in again)
+            kept = sqlite3.connect(bench.root / "control" / "coldframe.db")
+            sizes = [size for (size,) in kept.execute("SELECT length(document) FROM contracts ORDER BY version")]
+            kept.close()
+            assert max(sizes[1 : 1 + len(texts)]) < sizes[0] / 8, sizes
+            assert max(sizes[1:]) < sizes[0] / 4, sizes
+            assert await bench.control.sandboxes.contract(OWNER, info.sandbox_id) == issued[-1]
+
+    asyncio.run(scenario())
+
+
+def test_a_version_that_differs_much_is_kept_whole_and_later_ones_differ_from_it(tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "control.db"))
+    try:
+        versions = ContractVersions(store)
+        made = []
+        for number in range(1, 6):
+            kind = "first" if number < 3 else "second"
+            sections: dict[str, Any] = {
+                name: [{"id": f"{name}.{place}", "value": f"{kind} {'x' * 100}"} for place in range(9)]
+                for name in SECTIONS
+            }
+            sections["cost"] = [{"id": f"cost.{place}", "value": number} for place in range(number)]
+            document = {"sandbox_id": "sb", "version": number, "sha256": "0", **sections}
+            with store.transaction():
+                versions.add(document, canonical(document))
+            made.append(document)
+        assert [versions.find("sb", number) for number in range(1, 6)] == made
+        assert versions.newest("sb") == made[-1]
+        assert (versions.find("sb", 6), versions.newest("other")) == (None, None)
+        sizes = [size for (size,) in store.read("SELECT length(document) FROM contracts ORDER BY version")]
+        assert [size > sizes[0] / 2 for size in sizes] == [True, False, True, False, False]
+    finally:
+        store.close()

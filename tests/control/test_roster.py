@@ -12,6 +12,7 @@ from coldframe.contract.caller import Caller
 from coldframe.contract.errors import GrantMissing, HostUnreachable
 from coldframe.contract.policy import Role
 from coldframe.contract.sandbox import EndMany, SandboxInfo, SandboxSpec
+from coldframe.control import sandbox_rows
 from tests.control.bench import AGENT, OWNER, VIEWER, opened
 from tests.fakes.box import FakeBox
 
@@ -72,5 +73,43 @@ def test_what_is_old_idle_or_somebodys_is_listed_and_ended_in_one_call(
             again = await bench.control.roster.end(ADMIN, EndMany(min_age_s=3600))
             assert {one.sandbox_id for one in again.ended} == ids(old)
             assert {one.sandbox_id for one in await bench.host.boxes()} == ids(theirs)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.req("T4.64")
+def test_a_list_reads_the_page_that_is_asked_for_and_gives_each_sandbox_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sandbox_rows, "ROWS_AT_ONCE", 3)
+
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            made = [
+                await bench.control.creation.create(OWNER, SandboxSpec(agent_id=("ada", "bob")[number % 2]))
+                for number in range(10)
+            ]
+            for info in made[:6]:
+                await bench.control.lifecycle.terminate(OWNER, info.sandbox_id)
+            ids = [info.sandbox_id for info in made]
+            listed = bench.control.roster.list
+
+            def told(caller: Caller = OWNER, **which: Any) -> list[str]:
+                return [one.sandbox_id for one in listed(caller, **which)]
+
+            newest = told()
+            assert sorted(newest) == sorted(ids)
+            for size in (1, 2, 3, 4, 10, 11):
+                pages: list[str] = []
+                while page := told(limit=size, after=pages[-1] if pages else None):
+                    assert len(page) <= size
+                    pages += page
+                assert pages == newest
+            assert set(told(states=("running",))) == set(ids[6:])
+            assert set(told(states=("terminated", "running"))) == set(ids)
+            assert set(told(states=("terminated",), agent_id="ada", limit=2)) <= set(ids[:6:2])
+            assert set(told(AGENT)) == set(ids[::2])
+            assert told(AGENT, agent_id="bob") == []
+            assert {info.sandbox_id for info in bench.control.sandboxes.living()} == set(ids[6:])
 
     asyncio.run(scenario())
