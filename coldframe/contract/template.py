@@ -7,7 +7,6 @@ changes: its digest is its name for programs, `name:version` the one for people.
 import hashlib
 import json
 import re
-from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
@@ -53,7 +52,7 @@ SystemPath = Annotated[str, Field(min_length=2, max_length=4096), AfterValidator
 # What a manager takes as a package, and never as an option or a command: no leading hyphen, no space, no URL for apt.
 AptPackage = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9+.-]*(:[a-z0-9-]+)?(=[A-Za-z0-9.+:~-]+)?$", max_length=300)]
 PipPackage = Annotated[
-    str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*(\[[A-Za-z0-9,._ -]+\])?[A-Za-z0-9.,<>=!~*+ _-]*$", max_length=300)
+    str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*(\[[A-Za-z0-9,._-]+\])?[A-Za-z0-9.,<>=!~*+_-]*$", max_length=300)
 ]
 NpmPackage = Annotated[
     str, Field(pattern=r"^(@[a-z0-9][a-z0-9._-]*/)?[a-z0-9][a-z0-9._-]*(@[A-Za-z0-9.^~<>=*+-]+)?$", max_length=300)
@@ -403,12 +402,3 @@ def describe_step(step: Step) -> str:
         case RunStep():
             line = step.command if isinstance(step.command, str) else " ".join(step.command)
             return "run " + re.sub(r"\s+", " ", line)[:200]
-
-
-def resolve_variables(text: str, variables: Mapping[str, str]) -> str:
-    """Replace `$NAME` and `${NAME}` by their values, as Docker does; what is unknown by nothing. `\\$` is a dollar."""
-    return re.sub(
-        r"\\\$|\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))",
-        lambda found: "$" if found[0] == r"\$" else variables.get(found[1] or found[2], ""),
-        text,
-    )
