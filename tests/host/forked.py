@@ -1,4 +1,4 @@
-"""Runs a function in a child process, for what cannot be undone in the one that runs the tests."""
+"""Runs a function in a child process, for what cannot be undone in the one that runs the tests; and looks at processes."""
 
 import os
 import pickle
@@ -46,3 +46,15 @@ def wait_until(condition: Callable[[], bool], *, timeout_s: float = 10.0) -> Non
         if time.monotonic() > deadline:
             raise TimeoutError("the condition did not come true")
         time.sleep(0.005)
+
+
+def status_of(pid: int) -> dict[str, str]:
+    with open(f"/proc/{pid}/status", encoding="ascii") as source:
+        return dict(line.rstrip("\n").split(":\t", 1) for line in source if ":\t" in line)
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        return status_of(pid)["State"].startswith("Z")
+    except (OSError, KeyError):
+        return True
