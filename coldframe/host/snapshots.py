@@ -43,15 +43,17 @@ from coldframe.contract.snapshot import (
 from coldframe.host.layers import diff
 from coldframe.host.layers.archive import Caps, Contents
 from coldframe.host.layers.merged import MergedView
+from coldframe.host.layers.moves import Wish
 from coldframe.host.layers.records import Snapshot
 from coldframe.host.layers.register import UNMEASURED, Sizes
-from coldframe.host.layers.store import LayerStore, Wish
+from coldframe.host.layers.store import LayerStore
 from coldframe.host.life import KeeperLife
 from coldframe.host.reader import ANSWERED
 from coldframe.host.reader_link import Reader
+from coldframe.host.sandbox_users import FIRST_UID, UID_COUNT
 from coldframe.host.stacks import HISTORY
 from coldframe.host.stillness import StillBox, Stillness
-from coldframe.host.workspaces import FIRST_UID, PARTS, UID_COUNT, Workspaces
+from coldframe.host.workspaces import PARTS, Workspaces
 from coldframe.policy.labels import join, parse
 
 A = TypeVar("A", bound=Model)

@@ -25,9 +25,10 @@ from coldframe.contract.errors import Conflict, IsolationUnavailable, NotFound, 
 from coldframe.host.isolation.namespaces import HOME
 from coldframe.host.layers.mapping import Ownership, mount_mapped
 from coldframe.host.layers.mounts import Stacking, bind_file, mount_stack, unmount_stack
+from coldframe.host.layers.moves import Wish
 from coldframe.host.layers.offer import Offer, overlay_offered
 from coldframe.host.layers.records import Snapshot, Stack
-from coldframe.host.layers.store import LayerStore, Wish
+from coldframe.host.layers.store import LayerStore
 
 HISTORY = ".exec_history"
 LET_GO_S = 2.0

@@ -43,7 +43,7 @@ from coldframe.host.outfit import Outfit, make_outfit
 from coldframe.host.package_clients import dress
 from coldframe.host.questions import Questions
 from coldframe.host.registries import RegistrySettings, read_registry_settings
-from coldframe.host.workspaces import FIRST_UID, UID_COUNT
+from coldframe.host.sandbox_users import FIRST_UID, UID_COUNT
 from coldframe.policy import labels
 from coldframe.policy.network import Origin
 from coldframe.policy.network_rules import NetworkRules, Registry

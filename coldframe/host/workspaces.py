@@ -31,15 +31,13 @@ from coldframe.guest.digests import MOST_BYTES
 from coldframe.guest.records import is_id
 from coldframe.host.disk_images import BASE_MIB, DiskImages
 from coldframe.host.history_tail import unseen
+from coldframe.host.layers.moves import Wish
 from coldframe.host.layers.records import Snapshot
-from coldframe.host.layers.store import Wish
 from coldframe.host.removal import remove_directory, remove_tree
+from coldframe.host.sandbox_users import FIRST_UID, UID_COUNT
 from coldframe.host.stacks import HISTORY, Stacks
 
 PARTS = ("scratch", "integrations", "skills")
-FIRST_UID = 2_000_000
-"""Sandbox users of a root installation: one per workspace, far above people, services and subordinate ids."""
-UID_COUNT = 60_000
 PARENTS = ("workspace", "background")
 _DRAFT, _GRAVE = ".new-", ".gone-"
 

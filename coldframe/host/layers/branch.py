@@ -18,6 +18,7 @@ from typing import Any
 
 from coldframe.contract.errors import TooLarge
 from coldframe.guest.paths import DIRECTORY, open_unlinked
+from coldframe.host.layers.mapping import Users
 
 OPAQUE = b"user.overlay.opaque"
 OVERLAY = b"user.overlay."
@@ -64,8 +65,10 @@ class Branch:
     For one thread at a time.
     """
 
-    def __init__(self, path: str | bytes) -> None:
+    def __init__(self, path: str | bytes, *, users: Users | None = None) -> None:
         self._root, self._top_opened_up = _enter(None, path)
+        self.users = users
+        """Whom the users inside are in it; None where that is not known, and the owner of its top is the only one."""
         self._at_hand: OrderedDict[bytes, int] = OrderedDict()
         self._opened_up: set[bytes] = set()
         """Those of them that are closed to us by rights."""

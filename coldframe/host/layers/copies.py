@@ -11,10 +11,12 @@ import errno
 import os
 import stat
 from collections.abc import Collection
+from typing import NamedTuple
 
 from coldframe.contract.errors import SnapshotCorrupt
 from coldframe.host.layers.branch import OPAQUE, Branch, is_whiteout, join, require_few, split
 from coldframe.host.layers.draft import Draft, Facts, copy_content, facts_of
+from coldframe.host.layers.mapping import Users, moved
 from coldframe.host.layers.merged import MergedView, Place
 
 
@@ -46,16 +48,32 @@ def copy_branch(source: Branch, target: str, *, without: Collection[bytes] = ())
         draft.finish()
 
 
-def merge(view: MergedView, target: str, *, highest: int, by_links: bool, owner: tuple[int, int] | None = None) -> None:
+class Heirs(NamedTuple):
+    """Whose the files of a copy are to be."""
+
+    owner: tuple[int, int]
+    users: Users | None = None
+    """Whom the users inside are there. Of layers of which it is not known who they were all belongs to the owner."""
+
+    def of(self, branch: Branch, facts: Facts) -> Facts:
+        """Where this process can give anything to anybody."""
+        if facts.owner is None:
+            return facts
+        if self.users is None or branch.users is None:
+            return facts._replace(owner=self.owner)
+        return facts._replace(owner=moved(facts.owner, branch.users, self.users))
+
+
+def merge(view: MergedView, target: str, *, highest: int, by_links: bool, heirs: Heirs | None = None) -> None:
     """Put the *highest* layers of a view together in an empty directory; the others stay what they are, below it.
 
     What these hold and the merged ones hide stays hidden. *by_links* shares the files with the layers, which must be
-    on the same disk and never change. *owner* gets all of it; None: whoever has it now.
+    on the same disk and never change. *heirs* get all of it; None: whoever has it now.
     """
     first_names: dict[tuple[int, int], bytes] = {}
     with Draft(target) as draft:
         top = view.top()
-        draft.directory(b"", _given(facts_of(top.status, view.attributes(top)), owner))
+        draft.directory(b"", _given(heirs, view.branches[top.branches[0]], facts_of(top.status, view.attributes(top))))
         ahead = [top]
         while ahead:
             parent = ahead.pop()
@@ -76,7 +94,7 @@ def merge(view: MergedView, target: str, *, highest: int, by_links: bool, owner:
                 hides = place.branches[-1] < highest and view.found(place.path, others) is not None
                 opaque = place.is_directory and hides
                 _copy_name(
-                    view.branches[number], place.path, place.status, draft, first_names, opaque=opaque, owner=owner
+                    view.branches[number], place.path, place.status, draft, first_names, opaque=opaque, heirs=heirs
                 )
         draft.finish()
 
@@ -94,7 +112,7 @@ def _copy_name(
     *,
     of_overlay: bool = False,
     opaque: bool = False,
-    owner: tuple[int, int] | None = None,
+    heirs: Heirs | None = None,
 ) -> None:
     kind = stat.S_IFMT(status.st_mode)
     identity = status.st_dev, status.st_ino
@@ -104,7 +122,7 @@ def _copy_name(
     attributes = source.attributes(path, of_overlay=of_overlay)
     if opaque:
         attributes[OPAQUE] = b"y"
-    facts = _given(facts_of(status, attributes), owner)
+    facts = _given(heirs, source, facts_of(status, attributes))
     if kind == stat.S_IFDIR:
         draft.directory(path, facts)
     elif kind == stat.S_IFREG:
@@ -128,9 +146,8 @@ def _copy_name(
         first_names[identity] = path
 
 
-def _given(facts: Facts, owner: tuple[int, int] | None) -> Facts:
-    """To *owner*, where this process can give anything to anybody."""
-    return facts if owner is None or facts.owner is None else facts._replace(owner=owner)
+def _given(heirs: Heirs | None, branch: Branch, facts: Facts) -> Facts:
+    return facts if heirs is None else heirs.of(branch, facts)
 
 
 def _shared(view: MergedView, place: Place, draft: Draft) -> bool:

@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 
 from coldframe.host.layers.branch import require_few, same_status
 from coldframe.host.layers.manifest import KINDS, file_digest
+from coldframe.host.layers.mapping import INSIDE
 from coldframe.host.layers.merged import MergedView, Place
 
 _PIECE_BYTES = 1024 * 1024
@@ -156,10 +157,14 @@ class _Comparison:
         return self._before.attributes(was) != self._after.attributes(now)
 
 
-def _belongs(view: MergedView, place: Place) -> tuple[int, int] | None:
-    """User and group; None for the owner of the layer, who is another one in a fork."""
-    found = place.status.st_uid, place.status.st_gid
-    return None if found == view.branches[place.branches[0]].owner else found
+def _belongs(view: MergedView, place: Place) -> tuple[int | None, int | None] | None:
+    """User and group by their numbers inside; None for the sandbox user. Where these are not known: for the owner of the
+    layer, who is another one in a fork."""
+    branch, (uid, gid) = view.branches[place.branches[0]], (place.status.st_uid, place.status.st_gid)
+    if branch.users is None:
+        return None if (uid, gid) == branch.owner else (uid, gid)
+    inside = branch.users.inside(uid), branch.users.inside(gid, of_groups=True)
+    return None if inside == (INSIDE, INSIDE) else inside
 
 
 def _change(place: Place, change: Literal["added", "changed", "deleted", "metadata"], was: Place | None) -> Change:

@@ -8,6 +8,7 @@ import os
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from itertools import zip_longest
 from typing import NamedTuple
 
 from coldframe.contract.errors import (
@@ -21,6 +22,7 @@ from coldframe.contract.errors import (
 )
 from coldframe.guest.paths import MOST_LINKS, MOUNT
 from coldframe.host.layers.branch import Branch, is_whiteout, join, require_few
+from coldframe.host.layers.mapping import Users
 
 READ_CAP_BYTES = 64 * 1024 * 1024
 LARGE_BYTES = 16 * 1024 * 1024
@@ -49,14 +51,15 @@ class Match(NamedTuple):
 
 
 class MergedView:
-    """Reads a stack of layers, given from the highest to the lowest. For one thread at a time; to be closed."""
+    """Reads a stack of layers, given from the highest to the lowest, and whom the users inside are in each, as far as that is
+    known. For one thread at a time; to be closed."""
 
-    def __init__(self, directories: Sequence[str]) -> None:
+    def __init__(self, directories: Sequence[str], users: Sequence[Users | None] = ()) -> None:
         self._closing = ExitStack()
         self.branches: list[Branch] = []
         try:
-            for path in directories:
-                self.branches.append(branch := Branch(path))
+            for path, theirs in zip_longest(directories, users):
+                self.branches.append(branch := Branch(path, users=theirs))
                 self._closing.callback(branch.close)
         except BaseException:
             self.close()

@@ -9,11 +9,12 @@ import hashlib
 import json
 import os
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from coldframe.contract.errors import SnapshotCorrupt
+from coldframe.host.layers.mapping import Users
 
 Reason = Literal["asked", "automatic", "discarded", "imported"]
 StackKind = Literal["home", "system"]
@@ -33,6 +34,22 @@ class Stack:
     created_at: datetime
     name: str = ""
     """Of the workspace that it is, `workspace/AGENT` or `background/SESSION`; empty for one that is something else."""
+    users: Users | None = None
+    """Whom the users inside are in what is written to it; None where nobody but the owner is."""
+    template: str = ""
+    """Digest of what lies below a system."""
+
+
+@dataclass(frozen=True)
+class SystemPart:
+    """The system of its own that a workspace had at a point of time: what was changed in it since it began."""
+
+    stack: str
+    owner: tuple[int, int]
+    layers: tuple[str, ...]
+    """The lowest first, above the template."""
+    template: str
+    users: Users | None = None
 
 
 @dataclass(frozen=True)
@@ -61,9 +78,26 @@ class Snapshot:
     """How many there are, with folders and links; None while nobody has counted."""
     bytes: int | None = None
     """Of all files together, as they look; None while nobody has counted."""
+    system: SystemPart | None = None
+    """Taken in the same moment; None if the workspace had none."""
+
+    @property
+    def trees(self) -> tuple[str, ...]:
+        """All layers that it needs."""
+        return self.layers if self.system is None else (*self.layers, *self.system.layers)
 
 
-R = TypeVar("R", Stack, Snapshot)
+@dataclass(frozen=True)
+class Move:
+    """Stacks that go on from other layers at the same moment. Once this is in place all of it is so, whatever becomes of
+    whoever does it."""
+
+    id: str
+    stacks: tuple[Stack, ...]
+    snapshot: Snapshot | None
+
+
+R = TypeVar("R", Stack, Snapshot, Move)
 
 
 class Shelf(Generic[R]):
@@ -78,11 +112,7 @@ class Shelf(Generic[R]):
 
     def write(self, record: R) -> None:
         """In place as a whole, on disk before that."""
-        fields = asdict(record)
-        for name, value in fields.items():
-            if isinstance(value, datetime):
-                fields[name] = value.isoformat()
-        text = json.dumps(fields, sort_keys=True)
+        text = json.dumps(asdict(record), sort_keys=True, default=datetime.isoformat)
         draft = self.path(record.id) + ".new"
         with open(draft, "w", encoding="utf-8") as target:
             target.write(json.dumps({"sha256": _digest(text), "record": text}))
@@ -124,20 +154,40 @@ class Shelf(Generic[R]):
         return record
 
 
-def read_stack(fields: dict[str, object]) -> Stack:
-    return _with_types(Stack(**fields))  # type: ignore[arg-type]
+def read_stack(fields: dict[str, Any]) -> Stack:
+    return Stack(**{**fields, **_common(fields), "created_at": datetime.fromisoformat(fields["created_at"])})
 
 
-def read_snapshot(fields: dict[str, object]) -> Snapshot:
-    snapshot: Snapshot = _with_types(Snapshot(**fields))  # type: ignore[arg-type]
-    expires = snapshot.expires_at
-    return replace(snapshot, expires_at=datetime.fromisoformat(str(expires)) if expires else None)
+def read_snapshot(fields: dict[str, Any]) -> Snapshot:
+    expires, system = fields["expires_at"], fields.get("system")
+    typed = {
+        "owner": _pair(fields["owner"]),
+        "layers": tuple(map(str, fields["layers"])),
+        "created_at": datetime.fromisoformat(fields["created_at"]),
+        "expires_at": datetime.fromisoformat(expires) if expires else None,
+        "system": None if system is None else SystemPart(**{**system, **_common(system)}),
+    }
+    return Snapshot(**{**fields, **typed})
 
 
-def _with_types(record: R) -> R:
-    user, group = record.owner
-    created = datetime.fromisoformat(str(record.created_at))
-    return replace(record, owner=(int(user), int(group)), layers=tuple(map(str, record.layers)), created_at=created)
+def read_move(fields: dict[str, Any]) -> Move:
+    snapshot = fields["snapshot"]
+    stacks = tuple(read_stack(one) for one in fields["stacks"])
+    return Move(fields["id"], stacks, None if snapshot is None else read_snapshot(snapshot))
+
+
+def _common(fields: dict[str, Any]) -> dict[str, Any]:
+    users = fields.get("users")
+    return {
+        "owner": _pair(fields["owner"]),
+        "layers": tuple(map(str, fields["layers"])),
+        "users": None if users is None else Users(*map(_pair, users)),
+    }
+
+
+def _pair(told: Any) -> tuple[int, int]:
+    user, group = told
+    return int(user), int(group)
 
 
 def sync_directory(path: str) -> None:

@@ -12,20 +12,34 @@ import logging
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from typing import NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 from coldframe.contract.errors import ColdframeError, Conflict, NotFound, SnapshotCorrupt, WrongState
+from coldframe.host.layers.mapping import Users
+from coldframe.host.layers.merged import MergedView
 from coldframe.host.layers.omissions import OF_HOME, OF_SYSTEM, omitted, patterns_of
-from coldframe.host.layers.records import Shelf, Snapshot, Stack, StackKind, read_snapshot, read_stack
+from coldframe.host.layers.records import (
+    Move,
+    Shelf,
+    Snapshot,
+    Stack,
+    StackKind,
+    SystemPart,
+    read_move,
+    read_snapshot,
+    read_stack,
+)
 from coldframe.host.layers.trees import Trees
 from coldframe.host.removal import try_removal
 
 _log = logging.getLogger(__name__)
 
 R = TypeVar("R", Stack, Snapshot)
+Part = Literal["home", "system"]
+"""Of a snapshot: the files of the workspace, or the system that it had."""
 
 
 class Sizes(NamedTuple):
@@ -39,6 +53,14 @@ class Sizes(NamedTuple):
 
 
 UNMEASURED = Sizes(None, None)
+
+
+class Below(NamedTuple):
+    """A directory that is no layer of ours, and lies below them: of a template."""
+
+    name: str
+    path: str
+    users: Users | None
 
 
 def _sum(sizes: list[int | None]) -> int | None:
@@ -71,13 +93,16 @@ class Register:
         try:
             fcntl.flock(self._only_one, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._trees = Trees(directory)
-            for name in ("stacks", "snapshots"):
+            for name in ("stacks", "snapshots", "moves"):
                 os.makedirs(os.path.join(directory, name), mode=0o700, exist_ok=True)
             self._stack_shelf = Shelf(os.path.join(directory, "stacks"), read_stack)
             self._snapshot_shelf = Shelf(os.path.join(directory, "snapshots"), read_snapshot)
+            self._move_shelf = Shelf(os.path.join(directory, "moves"), read_move)
             self._lock = threading.RLock()
             self._pins: Counter[str] = Counter()
             """Trees that somebody reads or is about to name."""
+            self._moves: list[Move] = []
+            """That hold, and are not in all descriptions yet."""
             self._drafts: set[str] = set()
             """That are being made now."""
             self._recover()
@@ -91,28 +116,36 @@ class Register:
     def close(self) -> None:
         os.close(self._only_one)
 
+    def _finish_moves(self) -> frozenset[str]:
+        """Of a process that was killed in one. The ids of those that cannot be read."""
+        moves, broken = self._move_shelf.read_all()
+        for move in moves.values():
+            self._complete(move)
+        return frozenset(broken)
+
     def _recover(self) -> None:
+        broken_moves = self._finish_moves()
         self._stacks, broken_stacks = self._stack_shelf.read_all()
         self._names = {stack.name: stack.id for stack in self._stacks.values() if stack.name}
         self._snapshots, broken_snapshots = self._snapshot_shelf.read_all()
-        self.unreadable = frozenset(broken_stacks | broken_snapshots)
+        self.unreadable = frozenset(broken_stacks | broken_snapshots | broken_moves)
         """Stacks and snapshots whose description was altered or lost."""
         for stack in list(self._stacks.values()):
             if any(self._trees.is_awaited(tree) for tree in stack.layers):  # its directory is still what it was
                 self._drop_stack(stack.id)
         uppers = {stack.upper for stack in self._stacks.values()}
         for snapshot in list(self._snapshots.values()):
-            broken_off = uppers.intersection(snapshot.layers) or not all(
-                map(self._trees.was_exchanged, snapshot.layers)
-            )
+            broken_off = uppers.intersection(snapshot.trees) or not all(map(self._trees.was_exchanged, snapshot.trees))
             if broken_off:  # it was never taken: its stack, or directory, did not get that far
                 self._snapshot_shelf.remove(snapshot.id)
                 del self._snapshots[snapshot.id]
-        points: list[Stack | Snapshot] = [*self._stacks.values(), *self._snapshots.values()]
+        systems = [one.system for one in self._snapshots.values() if one.system is not None]
+        points: list[Stack | Snapshot | SystemPart] = [*self._stacks.values(), *self._snapshots.values(), *systems]
         for named in points:
+            kind = "system" if isinstance(named, SystemPart) else named.kind
             for tree in named.layers:
                 if not self._trees.is_sealed(tree) and os.path.isdir(self._trees.files(tree)):
-                    self._trees.seal(tree, self._omitted(tree, named.kind))
+                    self._trees.seal(tree, self._omitted(tree, kind))
 
     # -- what there is -------------------------------------------------------------------------------
 
@@ -155,22 +188,31 @@ class Register:
         for tree in trees:
             with suppress(FileNotFoundError):  # gone, or damaged, which is told to whoever needs it
                 found.add(self._trees.owner(tree)[0])
+                if (users := self._trees.users(tree)) is not None:
+                    found.add(users.own[0])
         return found
+
+    def templates(self) -> set[str]:
+        """Digests of those on which a system of a workspace, or of a snapshot, stands."""
+        with self._lock:
+            found = {one.template for one in self._stacks.values()}
+            found |= {one.system.template for one in self._snapshots.values() if one.system is not None}
+        return found - {""}
 
     def sizes(self) -> dict[str, Sizes]:
         """Of every snapshot."""
         with self._lock:
             snapshots = sorted(self._snapshots.values(), key=lambda one: (one.created_at, one.id))
             points: list[Stack | Snapshot] = [*self._stacks.values(), *snapshots]
-        used = Counter(tree for one in points for tree in one.layers)
-        measured = {tree: self._trees.measured(tree) for one in snapshots for tree in one.layers}
+        used = Counter(tree for one in points for tree in (one.trees if isinstance(one, Snapshot) else one.layers))
+        measured = {tree: self._trees.measured(tree) for one in snapshots for tree in one.trees}
         found: dict[str, Sizes] = {}
         earlier: dict[str, set[str]] = {}
         for one in snapshots:
             before = earlier.setdefault("" if one.workspace.startswith("background/") else one.workspace, set())
-            own = [measured[tree] for tree in one.layers if used[tree] == 1]
-            added = [measured[tree] for tree in one.layers if tree not in before]
-            before.update(one.layers)
+            own = [measured[tree] for tree in one.trees if used[tree] == 1]
+            added = [measured[tree] for tree in one.trees if tree not in before]
+            before.update(one.trees)
             found[one.id] = Sizes(_sum(own), _sum(added))
         return found
 
@@ -192,21 +234,48 @@ class Register:
         """What others need of it stays."""
         with self._lock:
             self._known(self._snapshots, snapshot_id, "snapshot")
+            self._complete_moves()
             self._snapshot_shelf.remove(snapshot_id)
             del self._snapshots[snapshot_id]
 
+    def _put_together(self, move: Move) -> None:
+        """All of it at once. What cannot be written now, since the disk is full, is before anything else is."""
+        self._complete_moves()
+        self._move_shelf.write(move)
+        self._moves.append(move)
+        if move.snapshot is not None:
+            self._snapshots[move.snapshot.id] = move.snapshot
+        self._stacks.update({stack.id: stack for stack in move.stacks})
+        with suppress(OSError):
+            self._complete_moves()
+
+    def _complete_moves(self) -> None:
+        while self._moves:
+            self._complete(self._moves[0])
+            del self._moves[0]
+
+    def _complete(self, move: Move) -> None:
+        if move.snapshot is not None:
+            self._snapshot_shelf.write(move.snapshot)
+        for stack in move.stacks:
+            self._stack_shelf.write(stack)
+        self._move_shelf.remove(move.id)
+
     def _put_stack(self, stack: Stack) -> None:
+        self._complete_moves()
         self._stack_shelf.write(stack)
         self._stacks[stack.id] = stack
         if stack.name:
             self._names[stack.name] = stack.id
 
     def _drop_stack(self, stack_id: str) -> None:
+        self._complete_moves()
         self._stack_shelf.remove(stack_id)
         self._names.pop(self._stacks.pop(stack_id).name, None)
 
     def _put_snapshot(self, snapshot: Snapshot) -> None:
         with self._lock:
+            self._complete_moves()
             self._snapshot_shelf.write(snapshot)
             self._snapshots[snapshot.id] = snapshot
 
@@ -247,11 +316,11 @@ class Register:
                 self._pins += Counter()  # without those at zero
 
     @contextmanager
-    def _layers_of(self, point: str) -> Iterator[tuple[str, ...]]:
-        """The layers of a point from the highest down, which stay until the end."""
+    def _layers_of(self, point: str, part: Part = "home") -> Iterator[tuple[str, ...]]:
+        """The layers of a point, or of the system of a snapshot, from the highest down, which stay until the end."""
         with self._lock:
             stack = self._stacks.get(point)
-            sealed = stack.layers if stack is not None else self.snapshot(point).layers
+            sealed = stack.layers if stack is not None else self._sealed(point, part)
             self._trees.require(sealed)
             layers = sealed[::-1]
             if stack is not None:
@@ -264,10 +333,26 @@ class Register:
         finally:
             pinning.__exit__(None, None, None)
 
+    def _sealed(self, snapshot_id: str, part: Part) -> tuple[str, ...]:
+        snapshot = self.snapshot(snapshot_id)
+        return snapshot.layers if part == "home" else self._system_of(snapshot).layers
+
+    def _system_of(self, snapshot: Snapshot) -> SystemPart:
+        if snapshot.system is None:
+            raise NotFound(f"the snapshot `{snapshot.id}` holds no system", id=snapshot.id)
+        return snapshot.system
+
+    def _viewed(self, layers: Collection[str], below: Sequence[Below] = ()) -> MergedView:
+        """These layers, the highest first, and what lies below them."""
+        return MergedView(
+            [*map(self._trees.files, layers), *(one.path for one in below)],
+            [*map(self._trees.users, layers), *(one.users for one in below)],
+        )
+
     @contextmanager
-    def _draft(self) -> Iterator[str]:
+    def _draft(self, users: Users | None = None) -> Iterator[str]:
         with self._lock:
-            tree = self._trees.begin()
+            tree = self._trees.begin(users)
             self._drafts.add(tree)
         try:
             yield tree
@@ -314,9 +399,10 @@ class Register:
         Raises SnapshotCorrupt with `layer` and `path`.
         """
         found = self._stacks.get(point) or self.snapshot(point)
-        with self._pinned(found.layers):
-            self._trees.require(found.layers)
-            checked = [tree for tree in found.layers if self._trees.has_manifest(tree)]
+        trees = found.trees if isinstance(found, Snapshot) else found.layers
+        with self._pinned(trees):
+            self._trees.require(trees)
+            checked = [tree for tree in trees if self._trees.has_manifest(tree)]
             for tree in checked:
                 self._trees.verify(tree)
         return len(checked)
@@ -325,6 +411,7 @@ class Register:
         """Remove what is over, and layers and drafts that nobody names; how many trees. For the background."""
         now = self._clock()
         with self._lock:
+            self._complete_moves()
             for snapshot in list(self._snapshots.values()):
                 if snapshot.expires_at is not None and snapshot.expires_at <= now:
                     self._snapshot_shelf.remove(snapshot.id)
@@ -348,4 +435,4 @@ class Register:
     def _named(self) -> set[str]:
         with self._lock:
             of_stacks = {tree for stack in self._stacks.values() for tree in (*stack.layers, stack.upper)}
-            return of_stacks | {tree for snapshot in self._snapshots.values() for tree in snapshot.layers}
+            return of_stacks | {tree for snapshot in self._snapshots.values() for tree in snapshot.trees}

@@ -5,47 +5,31 @@ anywhere, the next start finds the old state or the new one.
 """
 
 import os
-import secrets
 import stat
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
-from datetime import datetime, timedelta
-from typing import NamedTuple
 
 from coldframe.contract.errors import NotFound, SnapshotCorrupt, WrongState
 from coldframe.host.layers import archive, copies, diff, tape
 from coldframe.host.layers.branch import Branch
 from coldframe.host.layers.draft import Facts, exchange, facts_of
+from coldframe.host.layers.mapping import Users
 from coldframe.host.layers.merged import MergedView
 from coldframe.host.layers.mounts import Stacking, was_lost
+from coldframe.host.layers.moves import PLAIN, Moves, Wish, new_id, part_of
 from coldframe.host.layers.omissions import omitted, patterns_of
-from coldframe.host.layers.records import Reason, Snapshot, Stack, StackKind
-from coldframe.host.layers.register import Register
+from coldframe.host.layers.records import Snapshot, Stack, StackKind
+from coldframe.host.layers.register import Below, Part
 
 FLATTEN_AT = 16
 """Layers of a stack. A walk over 50 takes four times as long as over one (measured), and a mount has room for 90."""
 FLATTEN_OTHERS_AT = 48
 """From so many on those of other users are copied, which a fork of a fork of a fork has below its own."""
-MOST_LAYERS = 64
-DISCARDED_KEPT = timedelta(hours=24)
-"""What a reset takes away can be gone back to for so long."""
 
 
-class Wish(NamedTuple):
-    """How a snapshot is to be taken."""
-
-    name: str = ""
-    label: str = ""
-    reason: Reason = "asked"
-    expires_at: datetime | None = None
-
-
-PLAIN = Wish()
-
-
-class LayerStore(Register):
+class LayerStore(Moves):
     """See `Register` for its directory, and for who may have it open.
 
     A *point* is the id of a stack or of a snapshot.
@@ -54,16 +38,26 @@ class LayerStore(Register):
     # -- steps -----------------------------------------------------------------------------------------
 
     def create(
-        self, kind: StackKind = "home", *, owner: tuple[int, int] | None = None, mode: int = 0o700, name: str = ""
+        self,
+        kind: StackKind = "home",
+        *,
+        owner: tuple[int, int] | None = None,
+        mode: int = 0o700,
+        name: str = "",
+        users: Users | None = None,
+        template: str = "",
     ) -> Stack:
-        """A stack of nothing, which belongs to *owner*, or to this process's user. *name* is of the workspace it is."""
+        """A stack of nothing, which belongs to *owner*, or to this process's user. *name* is of the workspace it is, *users*
+        tells whom the users inside are, *template* what lies below a system."""
         user, group = owner or (os.geteuid(), os.getegid())
         now = self._clock()
         moment = round(now.timestamp() * 1e9)
         facts = Facts(mode, (user, group) if os.geteuid() == 0 else None, (moment, moment), {})
-        return self._new_stack(kind, (user, group), (), facts, name)
+        return self._new_stack(kind, (user, group), (), facts, name, users=users, template=template)
 
-    def fork(self, point: str, *, owner: tuple[int, int] | None = None, name: str = "") -> Stack:
+    def fork(
+        self, point: str, *, owner: tuple[int, int] | None = None, name: str = "", users: Users | None = None
+    ) -> Stack:
         """A second stack on the layers of a snapshot, or of a stack that is not in use. Neither sees what the other does.
 
         With another *owner* than of the layers, `stacking` tells who is to be shown as whom.
@@ -82,11 +76,12 @@ class LayerStore(Register):
             facts = self._top_facts(source)
             if owner is not None and facts.owner is not None:
                 facts = facts._replace(owner=owner)
-            return self._new_stack(source.kind, owner or source.owner, source.layers, facts, name)
+            return self._new_stack(source.kind, owner or source.owner, source.layers, facts, name, users=users)
 
-    def adopt(self, path: str, name: str) -> Stack:
+    def adopt(self, path: str, name: str, *, owner: tuple[int, int] | None = None, users: Users | None = None) -> Stack:
         """A directory on which nobody works becomes the lowest layer of a stack, by a change of its name: as fast whatever
-        it holds. It must be on the same file system; its place is free afterwards.
+        it holds. It must be on the same file system; its place is free afterwards. *owner*, if that is not whose the
+        directory itself is, has the new upper layer.
 
         Marks of overlayfs that a program made in it while it was a directory (see docs/layers.md) may hide its own files
         from it then, and nothing else: nothing lies below them.
@@ -94,12 +89,12 @@ class LayerStore(Register):
         with Branch(path) as branch:
             left_out = omitted(branch, self._patterns("home"))
             facts = facts_of(branch.top(), branch.attributes(b""))
-            owner = branch.owner
+            owner = owner or branch.owner
         with self._lock:
-            upper = self._trees.begin_upper(facts, path, left_out)
+            upper = self._trees.begin_upper(facts._replace(owner=facts.owner and owner), path, left_out, users=users)
             self._trees.finish(upper, sealed=False)
-            tree = self._trees.await_directory()
-            stack = Stack(_new_id(), "home", owner, (tree,), upper, self._clock(), name)
+            tree = self._trees.await_directory(users)
+            stack = Stack(new_id(), "home", owner, (tree,), upper, self._clock(), name, users)
             self._put_stack(stack)
             try:
                 os.rename(path, self._trees.files(tree))
@@ -109,45 +104,61 @@ class LayerStore(Register):
             self._trees.seal(tree, left_out)
         return stack
 
-    def take_snapshot(self, stack_id: str, wish: Wish = PLAIN) -> Snapshot:
+    def take_snapshot(self, stack_id: str, wish: Wish = PLAIN, *, system: str | None = None) -> Snapshot:
         """Of a stack that is not in use: its upper layer is sealed, and it gets an empty one. As fast whatever it holds.
+        With the stack *system*, which is the system of that workspace.
 
         Raises:
-            WrongState: it is in use; see `copy_snapshot`.
+            WrongState: one of them is in use; see `copy_snapshot`.
         """
+        part = self._sealed_system(system)
         with self._held(stack_id) as stack:
-            if self._adds_nothing(stack):
-                snapshot = self._snapshot_of(stack, stack.layers, wish)
+            snapshot = replace(self._snapshot_of(stack, self._before(stack), wish), system=part)
+            if snapshot.layers == stack.layers:
                 self._put_snapshot(snapshot)
-                return snapshot
-            snapshot = self._snapshot_of(stack, (*stack.layers, stack.upper), wish)
-            self._move_on(stack, snapshot.layers, snapshot=snapshot)
+            else:
+                self._move_on(stack, snapshot.layers, snapshot=snapshot)
             return snapshot
 
-    def copy_snapshot(self, stack_id: str, frozen: AbstractContextManager[object], wish: Wish = PLAIN) -> Snapshot:
-        """Of a stack in use: its upper layer is copied while *frozen* is entered, and the stack stays as it is.
+    def copy_snapshot(
+        self,
+        stack_id: str,
+        frozen: AbstractContextManager[object],
+        wish: Wish = PLAIN,
+        *,
+        system: str | None = None,
+    ) -> Snapshot:
+        """Of a stack in use: its upper layer is copied while *frozen* is entered, and the stack stays as it is. So is that of
+        the stack *system*, if it is in use.
 
-        The caller sees to it that nothing writes to the stack in between.
+        The caller sees to it that nothing writes to either in between.
         """
         stack = self.stack(stack_id)
-        with self._draft() as tree, self._layers_of(stack_id):
+        with self._draft(stack.users) as tree, self._layers_of(stack_id), self._copied_system(system) as beside:
             began = time.monotonic()
-            with frozen, self._trees.branch(stack.upper) as branch:
-                left_out = omitted(branch, self._patterns(stack.kind))
-                copies.copy_branch(branch, self._trees.draft_files(tree), without=left_out)
+            with frozen:
+                self._copy_upper(stack, tree)
+                beside.copy()
             took_ms = (time.monotonic() - began) * 1000
             taken = self._snapshot_of(stack, (*stack.layers, tree), wish)
-            snapshot = replace(taken, was_live=True, frozen_ms=round(took_ms, 3))
-            with self._lock:
-                self._trees.finish(tree, sealed=True)
-                self._put_snapshot(snapshot)
+            snapshot = replace(taken, was_live=True, frozen_ms=round(took_ms, 3), system=beside.part)
+            self._put_drafted(snapshot)
             self._measure(tree)
         return snapshot
 
     def reset(
-        self, stack_id: str, snapshot_id: str | None = None, *, discard: bool = False, label: str = ""
+        self,
+        stack_id: str,
+        snapshot_id: str | None = None,
+        *,
+        discard: bool = False,
+        label: str = "",
+        system: str | None = None,
     ) -> Snapshot | None:
         """Take a stack back to a snapshot, or to nothing without one. The record of what was done in it stays.
+
+        The stack *system* goes back at the same moment: to what the snapshot holds of one, and to its template if that is
+        nothing. Who the machine was is not known to it any more.
 
         Returns:
             What it was like before, kept for DISCARDED_KEPT; None if *discard*.
@@ -155,20 +166,34 @@ class LayerStore(Register):
         Raises:
             WrongState: it is in use, or the snapshot is of another kind.
         """
-        with self._held(stack_id) as stack, self._lock:  # nobody removes the snapshot meanwhile
+        with self._held(stack_id) as stack, self._held_system(system) as beside, self._lock:
+            # nobody removes the snapshot meanwhile
             target = self.snapshot(snapshot_id) if snapshot_id is not None else None
             if target is not None and target.kind != stack.kind:
                 raise WrongState("the snapshot is of another kind")
             layers = target.layers if target is not None else ()
-            self._trees.require(layers)
+            self._trees.require(target.trees if target is not None else ())
             kept, facts = None, None
             if target is not None:
                 facts = self._top_facts(target)
                 facts = facts._replace(owner=facts.owner and stack.owner)
             if not discard:
-                before = stack.layers if self._adds_nothing(stack) else (*stack.layers, stack.upper)
-                kept = self._snapshot_of(stack, before, self._discarded(label))
-            self._move_on(stack, layers, snapshot=kept, carried=patterns_of(("history",)), facts=facts)
+                kept = self._snapshot_of(stack, self._before(stack), self._discarded(label))
+            carried = patterns_of(("history",))
+            if beside is None:
+                self._move_on(stack, layers, snapshot=kept, carried=carried, facts=facts)
+                return kept
+            if kept is not None:
+                kept = replace(kept, system=replace(part_of(beside), layers=self._before(beside)))
+            part = None if target is None else target.system
+            its_going = self._going(
+                beside,
+                () if part is None else part.layers,
+                carried=[],
+                facts=self._system_facts(part, beside.owner, beside.users),
+                template=None if part is None else part.template,
+            )
+            self._move_both(self._going(stack, layers, carried=carried, facts=facts), its_going, kept)
             return kept
 
     def reset_directory(
@@ -195,7 +220,7 @@ class LayerStore(Register):
             fill(files)
             now, wish = self._clock(), self._discarded(label)
             kept = Snapshot(
-                _new_id(), "", "home", owner, (tree,), wish.reason, "", label, now, wish.expires_at, workspace=name
+                new_id(), "", "home", owner, (tree,), wish.reason, "", label, now, wish.expires_at, workspace=name
             )
             with self._lock:
                 self._trees.announce_exchange(tree)
@@ -227,14 +252,21 @@ class LayerStore(Register):
         """Those of its layers that may become one."""
         if len(stack.layers) >= FLATTEN_OTHERS_AT:
             return stack.layers[1:]
-        others = (number for number, tree in enumerate(stack.layers) if self._trees.owner(tree) != stack.owner)
+        others = (number for number, tree in enumerate(stack.layers) if not self._is_of(tree, stack))
         return stack.layers[1 + max(others, default=0) :]
 
-    def flatten(self, stack_id: str, *, at: int = FLATTEN_AT) -> bool:
+    def _is_of(self, tree: str, stack: Stack) -> bool:
+        """Whether the files of a layer are of the users that the stack is of."""
+        users = self._trees.users(tree)
+        if users is not None and stack.users is not None:
+            return users == stack.users
+        return self._trees.owner(tree) == stack.owner
+
+    def flatten(self, stack_id: str, *, at: int = FLATTEN_AT, below: Sequence[Below] = ()) -> bool:
         """Make one layer of all above the lowest, once there are *at* of them. Whether it was done. Copies no data.
 
-        The lowest is left: it is the template, which is large and which others have too. So are those of another user,
-        which a fork has below its own.
+        The lowest is left: it is large, and others have it too. So are those of another user, which a fork has below its
+        own. *below* is what lies under all of them: what they hide of it stays hidden.
 
         Raises:
             WrongState: it is in use.
@@ -244,12 +276,12 @@ class LayerStore(Register):
                 return False
             upmost = self._flattened(stack)
             kept = stack.layers[: -len(upmost)]
-            with self._draft() as tree, self._pinned(stack.layers):
-                with MergedView([self._trees.files(one) for one in reversed(stack.layers)]) as view:
-                    by_links = all(self._trees.owner(one) == stack.owner for one in upmost)
-                    owner = None if by_links else stack.owner
+            with self._draft(stack.users) as tree, self._pinned(stack.layers):
+                with self._viewed(stack.layers[::-1], below) as view:
+                    by_links = all(self._is_of(one, stack) for one in upmost)
+                    heirs = None if by_links else copies.Heirs(stack.owner, stack.users)
                     files = self._trees.draft_files(tree)
-                    copies.merge(view, files, highest=len(upmost), by_links=by_links, owner=owner)
+                    copies.merge(view, files, highest=len(upmost), by_links=by_links, heirs=heirs)
                 with self._lock:
                     self._trees.finish(tree, sealed=True)
                     self._put_stack(replace(stack, layers=(*kept, tree)))
@@ -260,23 +292,23 @@ class LayerStore(Register):
     @contextmanager
     def view(self, point: str) -> Iterator[MergedView]:
         """What a stack or a snapshot looks like. Of a stack in use it is what was written up to now."""
-        with self._layers_of(point) as layers, MergedView([self._trees.files(tree) for tree in layers]) as view:
+        with self._layers_of(point) as layers, self._viewed(layers) as view:
             yield view
 
     @contextmanager
-    def seen(self, point: str) -> Iterator[tuple[MergedView, tuple[str, ...]]]:
-        """As `view`, with the names of the layers, by which `diff.changes` knows what both sides have."""
-        with self._layers_of(point) as layers, MergedView([self._trees.files(tree) for tree in layers]) as view:
-            yield view, layers
+    def seen(
+        self, point: str, *, part: Part = "home", below: Sequence[Below] = ()
+    ) -> Iterator[tuple[MergedView, tuple[str, ...]]]:
+        """As `view`, with the names of the layers, by which `diff.changes` knows what both sides have. *part* says which of a
+        snapshot is meant, *below* what lies under it."""
+        with self._layers_of(point, part) as layers, self._viewed(layers, below) as view:
+            yield view, (*layers, *(one.name for one in below))
 
     @contextmanager
     def changes(self, before: str, after: str) -> Iterator[Iterator[diff.Change]]:
         """What differs between two points, stacks or snapshots."""
         with self._layers_of(before) as old, self._layers_of(after) as new:
-            with (
-                MergedView([self._trees.files(tree) for tree in old]) as old_view,
-                MergedView([self._trees.files(tree) for tree in new]) as new_view,
-            ):
+            with self._viewed(old) as old_view, self._viewed(new) as new_view:
                 yield diff.changes(old_view, new_view, old, new)
 
     def export(self, point: str, write: Callable[[bytes], object], *, label: str = "") -> archive.Contents:
@@ -301,26 +333,35 @@ class LayerStore(Register):
         left_out = {path for branch in view.branches for path in omitted(branch, self._patterns(kind))}
         return archive.write_archive(view, write, spool=self._trees.drafts, label=label, without=left_out)
 
-    def copy_out(self, point: str, target: str, *, owner: tuple[int, int] | None = None) -> None:
-        """Copy what a point looks like into an empty directory: for a host without overlayfs. *owner* gets all of it."""
+    def copy_out(
+        self, point: str, target: str, *, owner: tuple[int, int] | None = None, users: Users | None = None
+    ) -> None:
+        """Copy what a point looks like into an empty directory: for a host without overlayfs. *owner* gets the top, and all
+        of it that is not known to be of one of the *users*."""
+        heirs = None if owner is None else copies.Heirs(owner, users)
         with self.view(point) as view:
-            copies.merge(view, target, highest=len(view.branches), by_links=False, owner=owner)
+            copies.merge(view, target, highest=len(view.branches), by_links=False, heirs=heirs)
+        if owner is not None and os.geteuid() == 0:
+            os.chown(target, *owner)
 
     def count(self, snapshot_id: str) -> Snapshot:
-        """Count what a snapshot holds, and write it down. Looks at every file; raises NotFound."""
+        """Count what a snapshot holds, and of a system what was changed in it, and write it down. Looks at every file; raises
+        NotFound."""
         snapshot = self.snapshot(snapshot_id)
         if snapshot.files is not None:
             return snapshot
         files = size = 0
         seen: set[tuple[int, int]] = set()
-        with self.view(snapshot_id) as view:
-            for place in view.walk():
-                files += 1
-                status = place.status
-                if stat.S_ISREG(status.st_mode) and (status.st_dev, status.st_ino) not in seen:
-                    size += status.st_size
-                    if status.st_nlink > 1:
-                        seen.add((status.st_dev, status.st_ino))
+        parts: tuple[Part, ...] = ("home",) if snapshot.system is None else ("home", "system")
+        for part in parts:
+            with self.seen(snapshot_id, part=part) as (view, _):
+                for place in view.walk():
+                    files += 1
+                    status = place.status
+                    if stat.S_ISREG(status.st_mode) and (status.st_dev, status.st_ino) not in seen:
+                        size += status.st_size
+                        if status.st_nlink > 1:
+                            seen.add((status.st_dev, status.st_ino))
         with self._lock:
             counted = replace(self.snapshot(snapshot_id), files=files, bytes=size)
             self._put_snapshot(counted)
@@ -364,18 +405,23 @@ class LayerStore(Register):
         frozen: AbstractContextManager[object] | None = None,
         wish: Wish = PLAIN,
         workspace: str = "",
+        users: Users | None = None,
+        system: str | None = None,
     ) -> Snapshot:
         """A snapshot of a plain directory, by a copy, on which nobody works meanwhile: *frozen* is entered for that, if
         somebody else would. It stays what it is.
 
         It was no layer, so nothing in it may pass for a mark of one: whiteouts and such attributes are left out.
         """
-        with self._draft() as tree:
+        with self._draft(users) as tree, self._copied_system(system) as beside:
             began = time.monotonic()
-            with frozen or nullcontext(), MergedView([path]) as view:
-                copies.merge(view, self._trees.draft_files(tree), highest=1, by_links=False)
+            with frozen or nullcontext():
+                with MergedView([path]) as view:
+                    copies.merge(view, self._trees.draft_files(tree), highest=1, by_links=False)
+                beside.copy()
             took_ms = (time.monotonic() - began) * 1000
-            snapshot = replace(self._new_snapshot((tree,), kind, owner, wish), workspace=workspace)
+            taken = self._new_snapshot((tree,), kind, owner, wish)
+            snapshot = replace(taken, workspace=workspace, system=beside.part)
             if frozen is not None:
                 snapshot = replace(snapshot, was_live=True, frozen_ms=round(took_ms, 3))
             return self._finished(tree, snapshot)
@@ -410,110 +456,3 @@ class LayerStore(Register):
         """The layers of a point stay meanwhile, also if nobody names them any more."""
         with self._layers_of(point):
             yield
-
-    # -- inside ----------------------------------------------------------------------------------------
-
-    def _new_stack(
-        self, kind: StackKind, owner: tuple[int, int], layers: tuple[str, ...], facts: Facts, name: str
-    ) -> Stack:
-        with self._lock:
-            upper = self._trees.begin_upper(facts)
-            self._trees.finish(upper, sealed=False)
-            stack = Stack(_new_id(), kind, owner, layers, upper, self._clock(), name)
-            self._put_stack(stack)
-        return stack
-
-    def _with_empty_upper(self, stack_id: str) -> Stack:
-        with self._held(stack_id) as stack:
-            if self._adds_nothing(stack):
-                return stack
-            return self._move_on(stack, (*stack.layers, stack.upper))
-
-    def _move_on(
-        self,
-        stack: Stack,
-        layers: tuple[str, ...],
-        *,
-        snapshot: Snapshot | None = None,
-        carried: list[bytes] | None = None,
-        facts: Facts | None = None,
-    ) -> Stack:
-        """Put an empty upper layer on *layers*. What is never taken along moves from the old one into the new one.
-
-        The snapshot is told first and holds only once its stack has moved on: until then it names what is still written
-        to, by which a restart knows it.
-        """
-        if len(layers) > MOST_LAYERS:
-            raise WrongState("the stack has too many layers; flatten it first")
-        with self._lock:
-            left_out = self._omitted(stack.upper, stack.kind)
-            kept = left_out if carried is None else self._matching(stack.upper, carried)
-            facts = facts or self._trees.top_facts(stack.upper)
-            upper = self._trees.begin_upper(facts, self._trees.files(stack.upper), kept)
-            self._trees.finish(upper, sealed=False)
-            if snapshot is not None:
-                self._put_snapshot(snapshot)
-            moved = replace(stack, layers=layers, upper=upper)
-            try:
-                self._put_stack(moved)
-            except BaseException:
-                if snapshot is not None:
-                    self._snapshot_shelf.remove(snapshot.id)
-                    del self._snapshots[snapshot.id]
-                raise
-            if stack.upper in self._named():
-                self._trees.seal(stack.upper, left_out)
-        return moved
-
-    def _snapshot_of(self, stack: Stack, layers: tuple[str, ...], wish: Wish) -> Snapshot:
-        return replace(self._new_snapshot(layers, stack.kind, stack.owner, wish), stack=stack.id, workspace=stack.name)
-
-    def _new_snapshot(self, layers: tuple[str, ...], kind: StackKind, owner: tuple[int, int], wish: Wish) -> Snapshot:
-        return Snapshot(
-            _new_id(), "", kind, owner, layers, wish.reason, wish.name, wish.label, self._clock(), wish.expires_at
-        )
-
-    def _discarded(self, label: str) -> Wish:
-        return Wish("", label, "discarded", self._clock() + DISCARDED_KEPT)
-
-    def _top_facts(self, source: Stack | Snapshot) -> Facts:
-        if isinstance(source, Stack):
-            return self._trees.top_facts(source.upper)
-        if source.layers:
-            return self._trees.top_facts(source.layers[-1])
-        moment = round(self._clock().timestamp() * 1e9)
-        return Facts(0o700, source.owner if os.geteuid() == 0 else None, (moment, moment), {})
-
-    def _matching(self, tree: str, patterns: list[bytes]) -> list[bytes]:
-        with self._trees.branch(tree) as branch:
-            return omitted(branch, patterns)
-
-    def _adds_nothing(self, stack: Stack) -> bool:
-        """Whether a snapshot of the layers below is one of the whole: nothing is in the upper one but what is left out."""
-        if not stack.layers:
-            return False
-        with self._trees.branch(stack.upper) as branch:
-            if branch.holds_more_than(set(omitted(branch, self._patterns(stack.kind)))):
-                return False
-        top, below = self._trees.top_facts(stack.upper), self._trees.top_facts(stack.layers[-1])
-        return (top.mode, top.owner, top.attributes) == (below.mode, below.owner, below.attributes)
-
-    def _finished(self, tree: str, snapshot: Snapshot) -> Snapshot:
-        """That of a draft, which is rid of what is never taken."""
-        with Branch(self._trees.draft_files(tree)) as branch:
-            paths = omitted(branch, self._patterns(snapshot.kind))
-        self._trees.strip_draft(tree, paths)
-        with self._lock:
-            self._trees.finish(tree, sealed=True)
-            self._put_snapshot(snapshot)
-        self._measure(tree)
-        return snapshot
-
-    def _measure(self, tree: str) -> None:
-        """A copy is, at once, so that nobody gets past a limit on their size by being quick."""
-        with self._pinned((tree,)), suppress(OSError):  # else by `digest`
-            self._trees.measure(tree)
-
-
-def _new_id() -> str:
-    return secrets.token_hex(8)

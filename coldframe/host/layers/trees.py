@@ -3,6 +3,7 @@
 trees/ID/files, trees/ID/work   what is written to, and overlayfs's own beside it
 trees/ID/sealed                 it will not change any more
 trees/ID/manifest               digests of what it holds, once somebody had the time
+trees/ID/users                  whom the users inside were on the host when it was written, where there are several
 drafts/ID                       is being made; gone/ID is being removed
 empty                           the lowest layer of a stack that has none
 """
@@ -11,6 +12,7 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import json
 import os
 import secrets
 import stat
@@ -20,6 +22,7 @@ from coldframe.contract.errors import SnapshotCorrupt
 from coldframe.host.layers.branch import Branch, split
 from coldframe.host.layers.draft import Draft, Facts, copy_content, facts_of
 from coldframe.host.layers.manifest import layer_records
+from coldframe.host.layers.mapping import Users
 from coldframe.host.removal import remove_tree
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -55,19 +58,27 @@ class Trees:
     def draft_files(self, tree: str) -> str:
         return os.path.join(self.drafts, tree, "files")
 
-    def begin(self) -> str:
-        """A new draft with an empty place for files; its name."""
+    def begin(self, users: Users | None = None) -> str:
+        """A new draft with an empty place for files, which are to be of these users; its name."""
         tree = secrets.token_hex(6)
         os.mkdir(os.path.join(self.drafts, tree), 0o700)
+        self.note_users(os.path.join(self.drafts, tree), users)
         os.mkdir(self.draft_files(tree), 0o700)
         return tree
 
-    def begin_upper(self, facts: Facts, source: str | None = None, paths: Collection[bytes] = ()) -> str:
+    def begin_upper(
+        self,
+        facts: Facts,
+        source: str | None = None,
+        paths: Collection[bytes] = (),
+        *,
+        users: Users | None = None,
+    ) -> str:
         """A draft of a layer to write to, whose top is like this.
 
         What the directory *source* has at *paths* it has too, by second names: no data is copied.
         """
-        tree = self.begin()
+        tree = self.begin(users)
         os.mkdir(os.path.join(self.drafts, tree, "work"), 0o700)
         with Draft(self.draft_files(tree)) as draft:
             draft.directory(b"", facts)
@@ -83,18 +94,31 @@ class Trees:
         """The draft is a layer from now on, and on disk if it is sealed."""
         if sealed:
             self._mark_sealed(os.path.join(self.drafts, tree))
-            _sync_all(self.drafts)  # its own top may be closed to us
+            sync_all(self.drafts)  # its own top may be closed to us
         os.rename(os.path.join(self.drafts, tree), self.place(tree))
 
     def strip_draft(self, tree: str, paths: Collection[bytes]) -> None:
         with Branch(self.draft_files(tree)) as branch:
             _strip(branch, paths)
 
-    def await_directory(self) -> str:
+    def await_directory(self, users: Users | None = None) -> str:
         """A layer that has its name and no files yet; a directory is to become these."""
         tree = secrets.token_hex(6)
         os.mkdir(self.place(tree), 0o700)
+        self.note_users(self.place(tree), users)
         return tree
+
+    def note_users(self, place: str, users: Users | None) -> None:
+        """Before there is a file of theirs."""
+        if users is not None:
+            with open(os.path.join(place, "users"), "x", encoding="ascii") as note:
+                json.dump(users, note)
+                note.flush()
+                os.fdatasync(note.fileno())
+
+    def users(self, tree: str) -> Users | None:
+        """Whom the users inside were when a layer was written; None where the owner of its top is the only one."""
+        return users_at(self.files(tree))
 
     def is_awaited(self, tree: str) -> bool:
         """Whether the directory has not come to `await_directory`: what needs it was broken off."""
@@ -104,7 +128,7 @@ class Trees:
     def announce_exchange(self, tree: str) -> None:
         """From now on the draft is to change places with another directory, see `was_exchanged`. Its files stay till then."""
         draft = os.path.join(self.drafts, tree)
-        _sync_all(self.drafts)
+        sync_all(self.drafts)
         with open(os.path.join(draft, "announced"), "w", encoding="ascii") as note:
             note.write(str(os.stat(os.path.join(draft, "files")).st_ino))
         os.rename(draft, self.place(tree))
@@ -140,7 +164,7 @@ class Trees:
             raise SnapshotCorrupt(f"the layer `{tree}` is gone", layer=tree)
 
     def branch(self, tree: str) -> Branch:
-        return Branch(self.files(tree))
+        return Branch(self.files(tree), users=self.users(tree))
 
     def top_facts(self, tree: str) -> Facts:
         """What the top of a layer is like."""
@@ -221,6 +245,16 @@ class Trees:
         os.close(os.open(os.path.join(place, "sealed"), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
 
 
+def users_at(files: str) -> Users | None:
+    """As `Trees.users`, of a layer by the directory of its files."""
+    try:
+        with open(os.path.join(os.path.dirname(files), "users"), encoding="ascii") as note:
+            (first_uid, first_gid), (uid, gid) = json.load(note)
+    except FileNotFoundError:
+        return None
+    return Users((first_uid, first_gid), (uid, gid))
+
+
 def _strip(branch: Branch, paths: Collection[bytes]) -> None:
     for path in paths:
         above, name = split(path)
@@ -228,7 +262,7 @@ def _strip(branch: Branch, paths: Collection[bytes]) -> None:
             remove_tree(f"/proc/self/fd/{branch.directory(above)}/{os.fsdecode(name)}")
 
 
-def _sync_all(path: str) -> None:
+def sync_all(path: str) -> None:
     """Everything that was written to the file system of *path* is on disk afterwards."""
     held = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

@@ -15,8 +15,9 @@ from coldframe.contract.errors import LimitReached, SnapshotCorrupt
 from coldframe.host.layers import tape
 from coldframe.host.layers.archive import Caps, Contents
 from coldframe.host.layers.manifest import ContentDigest
+from coldframe.host.layers.moves import Wish
 from coldframe.host.layers.records import Snapshot
-from coldframe.host.layers.store import LayerStore, Wish
+from coldframe.host.layers.store import LayerStore
 from coldframe.host.layers.tape import DIRECTORY, FILE, HARD_LINK, SYMBOLIC_LINK, Member
 from tests.host.layers.trees import at_work, disturb, look_through, require_overlay
 

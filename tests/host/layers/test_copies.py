@@ -16,7 +16,8 @@ from coldframe.host.layers.archive import Caps
 from coldframe.host.layers.branch import Branch
 from coldframe.host.layers.copies import copy_branch
 from coldframe.host.layers.manifest import layer_records
-from coldframe.host.layers.store import LayerStore, Wish
+from coldframe.host.layers.moves import Wish
+from coldframe.host.layers.store import LayerStore
 from tests.host.layers.trees import at_work, disturb, look, look_through, require_overlay
 
 

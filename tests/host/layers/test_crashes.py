@@ -14,7 +14,8 @@ import pytest
 
 from coldframe.contract.errors import ColdframeError
 from coldframe.host.layers.archive import Caps
-from coldframe.host.layers.store import LayerStore, Wish
+from coldframe.host.layers.moves import Wish
+from coldframe.host.layers.store import LayerStore
 
 STEPS = ("open", "os.rename", "os.mkdir", "os.link", "os.symlink", "os.remove", "os.rmdir", "os.truncate", "os.chmod")
 """What the interpreter announces before it does it (`sys.addaudithook`): each is a place to die at."""

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from coldframe.contract.errors import Conflict, NotFound, SnapshotCorrupt, WrongState
-from coldframe.host.layers.store import DISCARDED_KEPT, LayerStore, Wish
+from coldframe.host.layers.moves import DISCARDED_KEPT, Wish
+from coldframe.host.layers.store import LayerStore
 
 
 class Clock:

@@ -27,10 +27,10 @@ from coldframe.host.isolation.own_system import (
 )
 from coldframe.host.machine import Machine
 from coldframe.host.registries import read_registry_settings
+from coldframe.host.sandbox_users import FIRST_UID as FIRST_USER
 from coldframe.host.system_report import OwnSystem
 from coldframe.host.templates.id_range import FIRST_UID
 from coldframe.host.templates.store import Template
-from coldframe.host.workspaces import FIRST_UID as FIRST_USER
 from coldframe.policy.network_rules import PackageKind
 from tests.host.forked import in_child
 from tests.host.machines import on_a_machine, run
