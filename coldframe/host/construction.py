@@ -32,6 +32,7 @@ from coldframe.host.outfit import Outfit, pack
 from coldframe.host.processes import process_start
 from coldframe.host.removal import remove_directory
 from coldframe.host.strays import mark_of
+from coldframe.host.templates.id_range import own_range, take_back
 from coldframe.host.templates.systems import Prepared, Systems
 from coldframe.host.ways_out import WaysOut
 from coldframe.host.workspaces import PARTS, Workspaces
@@ -210,6 +211,7 @@ class Construction:
             if system is not None:
                 more.append(("system", system.held))
                 opened.callback(os.close, system.held)
+                more += [] if system.users is None else [("users", system.users)]
                 order["system"] = system.system._asdict()
             template = None if system is None else system.digest
             settling = partial(
@@ -241,6 +243,9 @@ class Construction:
         another's, is undone.
         """
         status = os.stat(workspace)
+        if not self._root and status.st_uid != os.getuid():
+            take_back(workspace, own_range())
+            status = os.stat(workspace)
         owner = status.st_uid, status.st_gid
         known = self._site.systems.user_of(os.path.relpath(workspace, self._data)) or owner if self._root else owner
         if owner != known:

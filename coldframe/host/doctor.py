@@ -13,6 +13,7 @@ from coldframe.contract.sandbox import SandboxSpec
 from coldframe.host import report, trials
 from coldframe.host.construction import Construction, Site
 from coldframe.host.removal import remove_directory
+from coldframe.host.templates.systems import judge_ability
 
 
 class Doctor:
@@ -52,6 +53,7 @@ class Doctor:
             ]
         except IsolationUnavailable as error:
             walls.append(report.without_way_out(error))
+        walls.append(await asyncio.to_thread(judge_ability))
         return measured.model_copy(update={"trials": tried, "properties": tuple(walls)})
 
     @contextlib.asynccontextmanager

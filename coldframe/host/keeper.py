@@ -70,7 +70,8 @@ class Order(NamedTuple):
     """What arrives at the broker where nftables cannot be had; None for a box without network."""
     files: list[str]
     """What each descriptor that comes along is: `answer`, the first; `listener`, `digests`, `lease`; `outfit` and `handover` of a box
-    with a way out (see outfit.py; a listener that the host daemon alone can reach); or directories of control groups:
+    with a way out (see outfit.py; a listener that the host daemon alone can reach); `users`, in which an ordinary user has those of a
+    system of its own; or directories of control groups:
     `birthplace`, the keeper's own, `first`, that of the first process, `per_command:NAME` and `attach_only:NAME`."""
 
 
@@ -160,14 +161,17 @@ def _build(
     system, users, layer = None, None, None
     if order.system is not None:  # by processes of the sandbox's user, so before there is a secret in this one
         system = own_system.System(**order.system)
-        layer = own_system.mount_system(system, order.workspace, (order.uid, order.gid))
+        own = own_system.enter_users(files["users"]) if "users" in files else (order.uid, order.gid)
+        layer = own_system.mount_system(system, order.workspace, own)
         most = None if "attach_only:pids" in files else order.limits["pids"] + SPARE_PROCESSES
-        users = own_system.make_users(system.first, (order.uid, order.gid), most_processes=most)
+        users = own_system.make_users(system.first, own, most_processes=most)
     outfit = unpack(files["outfit"]) if "outfit" in files else Outfit({}, {}, {}, "")
     if os.getuid() == 0:
         os.setgroups([])
         os.setresgid(order.gid, order.gid, order.gid)
         os.setresuid(order.uid, order.uid, order.uid)
+    elif system is not None:
+        confine.set_held_capabilities(permitted=0, effective=0)  # what root gives up by becoming the sandbox's user
     program = seccomp.build_filter("default")
     plan = namespaces.Plan(
         workspace=order.workspace,

@@ -14,7 +14,8 @@ import secrets
 import stat
 from collections.abc import Callable
 
-from coldframe.contract.errors import ColdframeError
+from coldframe.contract.errors import ColdframeError, IsolationUnavailable
+from coldframe.host.templates.id_range import IdRange, clear_in_range, own_range
 
 _log = logging.getLogger(__name__)
 
@@ -22,11 +23,33 @@ _log = logging.getLogger(__name__)
 def remove_tree(path: str) -> None:
     """Remove *path* and everything below it. Missing is fine, also what somebody else removes meanwhile (a sweep does).
 
-    What appears meanwhile is removed too.
+    What appears meanwhile is removed too. What root of a box has made belongs to an ordinary user's subordinate ids, as whom
+    it is removed.
 
     Raises:
         OSError: something could not be removed even after its directory was made writable.
     """
+    try:
+        _remove_own(path)
+    except PermissionError:
+        ids = None
+        with contextlib.suppress(IsolationUnavailable):
+            ids = own_range()
+        if ids is None or os.getuid() == 0:
+            raise
+        remove_in_range(path, ids)
+
+
+def remove_in_range(path: str, ids: IdRange) -> None:
+    """Remove a tree that holds files of the range, in a directory of this process's user. Nothing happens if it is gone."""
+    if os.getuid() == 0:
+        _remove_own(path)
+    elif os.path.lexists(path):
+        parent, name = os.path.split(path)
+        clear_in_range(os.path.join(os.path.realpath(parent), name), ids)
+
+
+def _remove_own(path: str) -> None:
     parent = os.open(os.path.dirname(path) or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     name = os.path.basename(path)
     try:

@@ -26,7 +26,7 @@ from coldframe.host.isolation.namespaces import LEVEL
 from coldframe.host.isolation.own_system import CAPABILITIES
 from coldframe.host.limits_report import judge_limits, kill_sentence
 from coldframe.host.programs_report import judge_denied, judge_programs
-from coldframe.host.system_report import SYSTEM_SENTENCES, OwnSystem
+from coldframe.host.system_report import OwnSystem
 from coldframe.host.ways_out import Captured
 
 _FIXED = (f"level:{LEVEL}", "kernel:shared")
@@ -91,7 +91,7 @@ def measure(
             *SENTENCES,
             kill_sentence(groups),
             disk_sentence(disk),
-            *(SYSTEM_SENTENCES if own is not None else ()),
+            *(own.sentences() if own is not None else ()),
         ),
         first_process=view.first,
         template_sha256=template,

@@ -17,6 +17,16 @@ SYSTEM_SENTENCES = (
     "nothing in the sandbox gains rights by being started: there is no `sudo`; a command is started as `user` or as `root`",
     "its changed system stays with the workspace over stop, end and later sandboxes of the agent, which have it too",
 )
+SHARED_SENTENCE = (
+    "sandboxes of this host user that have a system of their own have the same users on the host, the subordinate ids of this "
+    "user, as have containers that it starts otherwise: namespaces and closed directories alone keep them from each other"
+)
+"""Where there is no root to show a template as the users of each."""
+_OWN_RANGE = "a range of host users that no other workspace has, in a user namespace that owns no other namespace"
+_SHARED_RANGE = (
+    "subordinate ids of the host's user, the same for all of its sandboxes with such a system, in a user namespace that owns no "
+    "other namespace"
+)
 _KEEPER_MORE = "SYS_PTRACE, in use only while it adds up what is on disk"
 
 
@@ -59,6 +69,14 @@ class OwnSystem(NamedTuple):
         except OSError:
             return False
 
+    @property
+    def shares_users(self) -> bool:
+        """Whether `user` is whoever measures, who has one range for all, and is not root."""
+        return os.getuid() != 0 and any(outside == os.getuid() for _, outside, _ in self.view.first.uid_map)
+
+    def sentences(self) -> tuple[str, ...]:
+        return (*SYSTEM_SENTENCES, SHARED_SENTENCE) if self.shares_users else SYSTEM_SENTENCES
+
     def judge_users(self) -> Property:
         """Whether the rights of root inside are rights over nothing but users: its user namespace must own no other one."""
         inner, owners = self.view.namespaces.get("user"), {}
@@ -75,11 +93,12 @@ class OwnSystem(NamedTuple):
         return Property(
             name="system_users",
             state="absent" if wrong else "enforced",
-            mechanism="a range of host users that no other workspace has, in a user namespace that owns no other namespace",
+            mechanism=_SHARED_RANGE if self.shares_users else _OWN_RANGE,
             evidence="; ".join(wrong)
             if wrong
             else f"user:[{inner}] of the commands owns nothing, user:[{owners['mnt']}] owns the box; users {shown}",
             required=True,
+            caveat="other sandboxes of this host user have the same users on the host" if self.shares_users else None,
             remedy=REMEDY_BUG if wrong else None,
         )
 

@@ -6,7 +6,8 @@ and is left for good before anything runs; commands live in the inner one, which
 right that is held there is a right over files and users of the box, and over no mount, network or namespace.
 
 A template belongs to a range of its own. It is shown as the box's by mounting it with its users mapped, which takes root;
-nothing of it is copied or changed. What the box writes is in the upper layer, under the users of its range, in a directory
+nothing of it is copied or changed. An ordinary user has one range, of the subordinate ids, for the template and all boxes:
+there the keeper goes into a user namespace first in which it may mount, and in which numbers are those of the box. What the box writes is in the upper layer, under the users of its range, in a directory
 that none but the host daemon's user may enter: a program that it makes set-uid is reached by nobody there.
 
 Standard library only: it runs in the keeper, before bubblewrap, with a mount namespace of its own, so that all of this is
@@ -101,8 +102,18 @@ def box_extents(first: int, own: int, own_inside: int) -> Extents:
     )
 
 
+def enter_users(users: int) -> tuple[int, int]:
+    """As an ordinary user: go where one is `user` of the box and has every right over its users, and none over others.
+
+    From there on all is as for root. `users` is a descriptor (see `templates/id_range.py`), which is closed. Raises ConfineError.
+    """
+    confine.setns(users, "user")
+    os.close(users)
+    return UID, GID
+
+
 def make_users(first: tuple[int, int], own: tuple[int, int], *, most_processes: int | None = None) -> Users:
-    """Namespaces that belong to the sandbox user `own`. As root, in the host's namespaces. Raises OSError, ConfineError.
+    """Namespaces that belong to the sandbox user `own`. As root, or in `enter_users`. Raises OSError, ConfineError.
 
     `most_processes`, for where no control group counts them, is of all users inside together: a limit that each process has is
     of one user alone, and root inside can be 65,536.
@@ -128,7 +139,7 @@ def make_users(first: tuple[int, int], own: tuple[int, int], *, most_processes: 
 
 
 def mount_system(system: System, workspace: str, own: tuple[int, int]) -> Layer:
-    """At its place, in a mount namespace of this process's own. As root. Raises OSError, ConfineError.
+    """At its place, in a mount namespace of this process's own. As root, or in `enter_users`. Raises OSError, ConfineError.
 
     OSError EINVAL where the kernel, or the file system of the template, cannot map users of a mount below an overlay.
     """
@@ -139,8 +150,11 @@ def mount_system(system: System, workspace: str, own: tuple[int, int]) -> Layer:
     for first, shown, own_id, own_inside in zip(system.template_first, system.first, own, (UID, GID), strict=True):
         extents = box_extents(shown, own_id, own_inside)
         maps.append(tuple((first + inside, outside, count) for inside, outside, count in extents))
-    _mount_mapped(system.template, system.place, maps[0], maps[1])
-    mount_stack(Stacking(system.place, (*system.lower, system.place), system.upper, system.work))
+    template = system.template
+    if system.template_first != system.first:  # else they are the box's already
+        _mount_mapped(template, system.place, maps[0], maps[1])
+        template = system.place
+    mount_stack(Stacking(system.place, (*system.lower, template), system.upper, system.work))
     _make_sound(system)
     files = os.open(system.upper, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     return Layer(files, os.stat(system.place).st_dev, _seeing_everything)
@@ -228,7 +242,7 @@ def users_inside() -> dict[str, BoxUser]:
     # too. It is set back while the rights are still more than anybody inside has, so that nobody could trace it meanwhile.
     hidden = Call("prctl", _DUMPABLE, 0)
     root = (Call("setgroups", 0, 0), Call("setresgid", 0, 0, 0), Call("setresuid", 0, 0, 0), hidden, keep(HELD))
-    return {"user": BoxUser((keep(0),), {}), "root": BoxUser(root, ROOT_ENVIRONMENT)}
+    return {"user": BoxUser((Call("setgroups", 0, 0), keep(0)), {}), "root": BoxUser(root, ROOT_ENVIRONMENT)}
 
 
 def _become_users(own: tuple[int, int], tell: int, waits: int, most_processes: int | None) -> None:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from coldframe.contract.errors import IsolationUnavailable, Unavailable
 from coldframe.guest.paths import open_unlinked
-from coldframe.host.templates.id_range import IdRange, start_in_range
+from coldframe.host.templates.id_range import SHOWN, IdRange, start_in_range
 
 PROGRAM = "mmdebstrap"
 RELEASE = "bookworm"
@@ -89,14 +89,13 @@ def build(
     line += ["--dpkgopt=path-exclude=/usr/share/man/*", "--dpkgopt=path-exclude=/usr/share/doc/*"]
     line += ["--dpkgopt=path-include=/usr/share/doc/*/copyright"]
     line += [f"--customize-hook={step}" for step in _SETTLE]
-    line += ["--skip=output/dev", "--skip=chroot/mount/sys", release, target, *files]
+    line += ["--skip=output/dev", "--skip=chroot/mount/sys", release, SHOWN, *files]
     said = deque[str](maxlen=KEPT_LINES)
     reading, writing = os.pipe2(os.O_CLOEXEC)
     with open(reading, encoding="utf-8", errors="replace") as lines:
         try:
-            process = start_in_range(
-                ids, line, output=writing, errors=writing, environment={"SOURCE_DATE_EPOCH": str(EPOCH_S)}
-            )
+            variables = {"SOURCE_DATE_EPOCH": str(EPOCH_S)}
+            process = start_in_range(ids, line, output=writing, errors=writing, environment=variables, shown=target)
         finally:
             os.close(writing)
         try:
@@ -116,7 +115,11 @@ def build(
         )
     with tempfile.TemporaryFile() as complaint:
         process = start_in_range(
-            ids, ["sh", "-c", _NO_SERVERS, "sh", target], output=complaint.fileno(), errors=complaint.fileno()
+            ids,
+            ["sh", "-c", _NO_SERVERS, "sh", SHOWN],
+            output=complaint.fileno(),
+            errors=complaint.fileno(),
+            shown=target,
         )
         if process.wait() != 0:
             raise Unavailable("the system that was built cannot be changed", hint="build it again")

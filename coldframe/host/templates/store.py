@@ -17,8 +17,9 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from coldframe.contract.errors import NotFound, Unavailable
+from coldframe.host.removal import remove_in_range
 from coldframe.host.templates import debian
-from coldframe.host.templates.id_range import IdRange, hand_over, own_range, remove_in_range, start_in_range
+from coldframe.host.templates.id_range import IdRange, hand_over, own_range, start_in_range, take_users_files
 
 _DRAFT = ".new-"
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -68,6 +69,8 @@ class Templates:
             os.mkdir(root, 0o755)
             hand_over(root, ids)
             debian.build(root, ids, log=log, extra=extra, is_wanted=is_wanted)
+            if os.getuid() != 0:
+                take_users_files(root, ids)
             digest = _digest(root, ids)
             manifest = {
                 "digest": digest,
@@ -182,7 +185,9 @@ def _digest(root: str, ids: IdRange) -> str:
     found = hashlib.sha256()
     with open(reading, "rb", buffering=0) as stream, tempfile.TemporaryFile() as complaint:
         try:
-            process = start_in_range(ids, [*_TAR, "-C", root, "."], output=writing, errors=complaint.fileno())
+            process = start_in_range(
+                ids, [*_TAR, "."], output=writing, errors=complaint.fileno(), shown=root, as_box=True
+            )
         finally:
             os.close(writing)
         while part := stream.read(1 << 20):

@@ -16,9 +16,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from coldframe.contract.errors import IsolationUnavailable, NotFound, WrongState
-from coldframe.host.isolation.own_system import System
+from coldframe.contract.isolation import Property
+from coldframe.host.isolation.own_system import COUNT, System
 from coldframe.host.layers.store import LayerStore
-from coldframe.host.templates.id_range import COUNT, FIRST_UID
+from coldframe.host.templates.id_range import FIRST_UID, IdRange, hand_over, hold_users, own_range
 from coldframe.host.templates.store import Template, Templates
 from coldframe.host.workspaces import FIRST_UID as FIRST_USER
 
@@ -32,6 +33,8 @@ class Prepared(NamedTuple):
     digest: str
     held: int
     """A descriptor that keeps it so as long as it, or a copy of it, is open in any process."""
+    users: int | None = None
+    """Where there is no root: a descriptor of the user namespace in which it can be mounted. It stays that of `Systems`."""
 
 
 class _Known(NamedTuple):
@@ -43,13 +46,18 @@ class _Known(NamedTuple):
 
 
 class Systems:
-    """Of one machine, as root. Methods block, and may be called in any thread."""
+    """Of one machine. Methods block, and may be called in any thread.
+
+    Only root can show the files of one user as another's. So what an ordinary user has is one range, of its subordinate ids,
+    to which the template and the systems of all workspaces belong.
+    """
 
     def __init__(self, data_dir: str, layers: Callable[[], LayerStore]) -> None:
         self._data = data_dir
         self._folder = os.path.join(data_dir, "host", "systems")
         self._layers = layers
         self._lock = threading.Lock()
+        self._users: dict[IdRange, int] = {}
 
     def prepare(self, workspace: str, template: str, user: tuple[int, int], place: str) -> Prepared:
         """The system of a workspace, which is begun from the newest template of that name if it has none.
@@ -61,15 +69,18 @@ class Systems:
             WrongState: another sandbox of the workspace uses it.
         """
         refuse_unable()
-        first = (_first(user[0]), _first(user[1]))
         with self._lock:
             layers = self._layers()
             known = self._read(workspace)
             if known is not None and known.user != user:
                 known = None  # the workspace was removed, and this is a new one of its name
             begun = self._template(template) if known is None else self._kept(workspace, known.template)
+            users = self._users_of(begun.ids)
+            first = (_first(user[0]), _first(user[1])) if users is None else (0, 0)
             if known is None:
-                stack = layers.create("system", owner=first, mode=0o755)
+                stack = layers.create("system", owner=first if users is None else user, mode=0o755)
+                if users is not None:
+                    hand_over(layers.stacking(stack.id, place).upper, begun.ids)
                 known = _Known(begun.digest, stack.id, user)
                 self._write(workspace, known)
             try:
@@ -82,12 +93,12 @@ class Systems:
         try:
             stacking = layers.stacking(known.stack, place)
             lower = tuple(one for one in stacking.lower if os.path.basename(one) != "empty")
-            template_first = (begun.ids.first_uid, begun.ids.first_gid)
+            template_first = (begun.ids.first_uid, begun.ids.first_gid) if users is None else first
             system = System(begun.root, template_first, first, lower, stacking.upper, stacking.work, place)
         except BaseException:
             os.close(held)
             raise
-        return Prepared(system, begun.digest, held)
+        return Prepared(system, begun.digest, held, users)
 
     def user_of(self, workspace: str) -> tuple[int, int] | None:
         """The sandbox user of a workspace that has a system of its own; None if it has none."""
@@ -111,6 +122,14 @@ class Systems:
     def strays(self) -> list[str]:
         """Workspaces that are gone and whose systems are not."""
         return [one for one in self._names() if not os.path.isdir(os.path.join(self._data, one))]
+
+    def _users_of(self, ids: IdRange) -> int | None:
+        """Once for each range, as it takes two programs; None for root."""
+        if os.getuid() == 0:
+            return None
+        if ids not in self._users:
+            self._users[ids] = hold_users(ids)
+        return self._users[ids]
 
     def _names(self) -> list[str]:
         try:
@@ -158,12 +177,23 @@ class Systems:
 
 
 def refuse_unable() -> None:
-    """Raise IsolationUnavailable where no box can have a system of its own."""
+    """Raise IsolationUnavailable where no box can have a system of its own: an ordinary user takes subordinate ids to it."""
+    own_range()
+
+
+def judge_ability() -> Property:
+    """For the report on a machine: whether a box can have one here, tried and not guessed. Blocks for two programs."""
+    name, mechanism = "own_system", "a system of its own (`template: debian`), whose users are nobody's on the host"
+    try:
+        ids = own_range()
+        if os.getuid() != 0:
+            os.close(hold_users(ids))
+    except IsolationUnavailable as error:
+        return Property(name=name, state="absent", mechanism=mechanism, evidence=error.message, remedy=error.hint)
+    whose = "of each workspace are a range of their own"
     if os.getuid() != 0:
-        raise _missing(
-            "a system of its own takes a host daemon that is root: the template's users have to be mapped to those of the box",
-            "run the daemon as root (`coldframe up` as root), or leave `template` out",
-        )
+        whose = f"of all workspaces are {ids.first_uid} to {ids.first_uid + ids.size - 1} of the host, subordinate ids of this user"
+    return Property(name=name, state="enforced", mechanism=mechanism, evidence=f"users {whose}")
 
 
 def _first(user: int) -> int:

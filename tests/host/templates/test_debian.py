@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from coldframe.contract.errors import IsolationUnavailable, NotFound, Unavailable
+from coldframe.host.removal import remove_in_range
 from coldframe.host.templates import debian
-from coldframe.host.templates.id_range import FIRST_UID, IdRange, hand_over, own_range, remove_in_range, start_in_range
+from coldframe.host.templates.id_range import FIRST_UID, IdRange, hand_over, own_range, start_in_range
 from coldframe.host.templates.store import Template, Templates
 
 pytestmark = pytest.mark.timeout(900)  # whoever comes first waits for the build, and for a mirror
