@@ -212,6 +212,8 @@ def build_control(
     kept_results = ResultRetention(ledger, JudgedOutputs(store), host, clock, retention.results_s)
     outputs = Outputs(ledger, rulebook, sandboxes, sessions, taints, kept_results, host)
     comparisons = Comparisons(snapshots, sandboxes, gate, host)
+    snapshot_upkeep = SnapshotUpkeep(store, ledger, agents, sandboxes, keyed, snapshots, host, clock)
+    snapshots.settle = snapshot_upkeep.settle_one
     resets = Resets(*(store, ledger, sandboxes, sessions, keyed, snapshots, lifecycle, judged, gate, comparisons), host)
     declared = DeclaredFiles(store, ledger, sandboxes)
     return Control(
@@ -233,7 +235,7 @@ def build_control(
         results=Results(ledger, sandboxes, declared, lifecycle, timers, JudgedOutputs(store), host),
         persistence=Persistence(store, ledger, sandboxes, credentials, host),
         snapshots=snapshots,
-        snapshot_upkeep=SnapshotUpkeep(store, ledger, agents, sandboxes, keyed, snapshots, host, clock),
+        snapshot_upkeep=snapshot_upkeep,
         resets=resets,
         forks=Forks(snapshots, creation),
         archives=SnapshotArchives(store, ledger, rulebook, snapshots, judged, host, clock),

@@ -6,6 +6,7 @@ files are there. Records stay.
 """
 
 import contextlib
+import sys
 from typing import Any
 
 from coldframe.contract.caller import Caller
@@ -91,7 +92,7 @@ class Resets:
             Refused: a rule is against it.
             WrongState: it has ended, or another sandbox runs on its workspace. Nothing has changed.
             SnapshotCorrupt: nothing has changed, but what ran in it has ended.
-            HostUnreachable: it may have been done, and stays stopped; the next start of the server tells.
+            HostUnreachable: it may have been done, and stays stopped; the same call under its key tells, or the next start does.
         """
         require(caller, "sandbox.reset")
         info = self._sandboxes.get(caller, sandbox_id)
@@ -102,14 +103,14 @@ class Resets:
             return await self._look(caller, info, asked)
         request = {"operation": "sandbox.reset", "sandbox_id": sandbox_id, **asked.model_dump(mode="json")}
         key = None if idempotency_key is None else Key(caller, idempotency_key, digest_of(request))
-        if (done := await self._done_before(sandbox_id, key)) is not None:
+        if (done := await self._done_before(info, asked, key)) is not None:
             return done
         decision, told = self._judged.allow(caller, info, "reset_sandbox", {"to": asked.to}, label=label)
 
         act_id = new_act()
         with self._store.transaction(durable=True) as connection:
             self._snapshots.open_key(key, act_id, connection)
-            body = {**_body(info, act_id, asked), "caller": caller.name, **told}
+            body = {**_body(info, act_id, asked), "caller": caller.name, "runs_again": self._runs_again(info), **told}
             self._ledger.append("sandbox.reset_begun", sandbox_id, body, connection=connection, durable=True)
         with contextlib.ExitStack() as making:
             making.enter_context(self._snapshots.making(act_id))
@@ -131,7 +132,7 @@ class Resets:
     async def _go_back(
         self, caller: Caller, sandbox_id: str, act_id: str, asked: ResetRequest, label: Label
     ) -> SandboxReset:
-        runs_again = self._sandboxes.find(sandbox_id).state.state in WITH_BOX
+        runs_again = self._runs_again(self._sandboxes.find(sandbox_id))
         lost: tuple[Loss, ...] = ()
         try:
             for _ in range(MOST_STOPS):
@@ -243,17 +244,52 @@ class Resets:
                     sandbox_id=other.sandbox_id,
                 )
 
-    async def _done_before(self, sandbox_id: str, key: Key | None) -> SandboxReset | None:
+    def _runs_again(self, info: SandboxInfo) -> bool:
+        """Whether it runs; or did when a reset began of which nothing was recorded since, and it was not started."""
+        if info.state.state in WITH_BOX:
+            return True
+        kinds = ("sandbox.reset_begun", "sandbox.reset", "sandbox.reset_failed", "sandbox.started")
+        last = self._ledger.last(info.sandbox_id, *kinds, before=sys.maxsize)
+        return last is not None and last.kind == "sandbox.reset_begun" and bool(last.body.get("runs_again"))
+
+    async def _settle(self, info: SandboxInfo, asked: ResetRequest, act_id: str) -> None:
+        """One whose end nobody was told. If what was before is kept the host knows; if not, it did nothing yet. One that
+        discards leaves no trace: while nothing has run on the workspace since, it can be done over, which changes nothing
+        if it was done.
+
+        Raises:
+            HostUnreachable: the host is away still.
+            WrongState: nobody will ever know.
+        """
+        if self._snapshots.row("act_id = ?", act_id) is not None:
+            await self._snapshots.settle(act_id)
+            return
+        if asked.discard and self._has_run_since(info, act_id):
+            raise WrongState(
+                "what became of that reset is not known, and something has run on the workspace since",
+                hint="look at the files of the sandbox; to reset it again use a new key",
+                next_actions=[next_action("read_file", "shows what they are", sandbox_id=info.sandbox_id)],
+                sandbox_id=info.sandbox_id,
+            )
+        self._snapshots.forget(act_id)
+
+    def _has_run_since(self, info: SandboxInfo, act_id: str) -> bool:
+        after = sys.maxsize
+        while (begun := self._ledger.last(info.sandbox_id, "sandbox.reset_begun", before=after)) is not None:
+            after = begun.seq
+            if begun.body["act_id"] == act_id:
+                break
+        whose = {"sandbox_id": info.sandbox_id} if info.agent_id is None else {"agent_id": info.agent_id}
+        return bool(self._ledger.entries(after=after, limit=1, kinds=("sandbox.created", "sandbox.started"), **whose))
+
+    async def _done_before(self, info: SandboxInfo, asked: ResetRequest, key: Key | None) -> SandboxReset | None:
         while key is not None and (known := self._keyed.find(key.caller.token_id, key.text, key.digest)) is not None:
             if await self._snapshots.is_made(known.call_id):
                 continue
             if known.result is None:
-                raise HostUnreachable(
-                    "what became of that reset is not known",
-                    hint="look at the files of the sandbox; to reset it again use a new key",
-                    sandbox_id=sandbox_id,
-                )
-            info = self._sandboxes.get(key.caller, sandbox_id)
+                await self._settle(info, asked, known.call_id)
+                continue
+            info = self._sandboxes.get(key.caller, info.sandbox_id)
             return SandboxReset.model_validate({**dict(info), **known.result})
         return None
 

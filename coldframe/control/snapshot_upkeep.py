@@ -25,6 +25,7 @@ from coldframe.control.store import Store
 from coldframe.policy.labels import join, parse
 
 _log = logging.getLogger(__name__)
+NOTE = "found so afterwards"
 LONGEST_SLEEP_S = 60.0
 """The clock may be set, and nobody tells us."""
 
@@ -66,6 +67,20 @@ class SnapshotUpkeep:
             self._task = None
         await self._snapshots.acts.close()
 
+    async def settle_one(self, act_id: str) -> None:
+        """The same for one act whose end this server was not told, since its host went away meanwhile: it is done, or its key
+        is given back. Raises HostUnreachable: it is away still."""
+        while (row := self._snapshots.row("act_id = ?", act_id)) is not None and row.state == "taking":
+            for other in self._snapshots.others_on(row.workspace, act_id):
+                await self._snapshots.is_made(other)
+            there = await self._host.snapshots.all()
+            if self._snapshots.others_on(row.workspace, act_id):
+                continue  # what is there may be theirs
+            known = {one.snapshot_id for one in self._snapshots.rows("1")}
+            row = self._snapshots.row("act_id = ?", act_id)
+            if row is not None and row.state == "taking":
+                self._settle_begun(row, [facts for facts in there if facts.snapshot_id not in known])
+
     async def _settle(self) -> None:
         """The host has the last word on what there is."""
         there = {facts.snapshot_id: facts for facts in await self._host.snapshots.all()}
@@ -83,7 +98,7 @@ class SnapshotUpkeep:
         for facts in unknown:
             if (facts.workspace, facts.name, facts.reason) == (row.workspace, row.name, row.reason):
                 unknown.remove(facts)
-                note = {"note": "found so when the server started"}
+                note = {"note": NOTE}
                 kind = "snapshot.imported" if row.reason == "imported" else "snapshot.taken"
                 label = parse(row.label)
                 if row.sandbox_id is not None:
@@ -102,7 +117,7 @@ class SnapshotUpkeep:
         """What was before a reset is there, so it was done."""
         begun = self._ledger.last(row.sandbox_id or "", "sandbox.reset_begun", before=1 << 62)
         body = {**({} if begun is None else begun.body), "kept": kept.snapshot_id, "caller": row.taken_by}
-        body["note"] = "found so when the server started"
+        body["note"] = NOTE
         self._ledger.append("sandbox.reset", row.sandbox_id or "", body, connection=connection)
         self._keyed.close(row.act_id, {"kept": kept.model_dump(mode="json"), "lost": []}, connection=connection)
 

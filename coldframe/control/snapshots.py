@@ -10,7 +10,7 @@ import builtins
 import contextlib
 import itertools
 import secrets
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -111,6 +111,8 @@ class Snapshots:
         """Set likewise: what one takes of the disk alone differs by it for others too."""
         self.changed = asyncio.Event()
         """Set when one was made or is to be removed, for the upkeep."""
+        self.settle: Callable[[str], Awaitable[None]] = _not_settled
+        """Find out what became of an act whose end was not told. Raises HostUnreachable."""
 
     # -- taking --------------------------------------------------------------------------------------------------------
 
@@ -179,6 +181,8 @@ class Snapshots:
             with self.making(act_id):
                 try:
                     facts = await self._take_whole(sandbox_id, workspace, wish)
+                except HostUnreachable:
+                    raise  # it may be there: whoever asks again under the key finds out, or the next start does
                 except BaseException:
                     self.forget(act_id)
                     raise
@@ -205,7 +209,8 @@ class Snapshots:
             if row is None:
                 raise NotFound("what was made under this key was removed since", hint="use a new key")
             if row.snapshot_id is None:
-                raise HostUnreachable("whether it was made is not known before the server starts again")
+                await self.settle(known.call_id)
+                continue
             return row.info
         return None
 
@@ -221,6 +226,11 @@ class Snapshots:
             yield
         finally:
             self._making.pop(act_id).set()
+
+    def others_on(self, workspace: WorkspacePoint | None, act_id: str) -> list[str]:
+        """Acts under way on a workspace but for that one: what they have made is theirs, and not recorded yet."""
+        rows = ((other, self.row("act_id = ?", other)) for other in self._making if other != act_id)
+        return [other for other, row in rows if row is not None and row.workspace == workspace]
 
     async def is_made(self, act_id: str) -> bool:
         """Wait for one that is made. False if none is."""
@@ -519,3 +529,7 @@ def told_of(row: Row) -> dict[str, Any]:
         "expires_at": row.expires_at,
         "sha256": row.sha256,
     }
+
+
+async def _not_settled(_: str) -> None:
+    raise HostUnreachable("whether it was made is not known before the server starts again")

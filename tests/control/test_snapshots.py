@@ -561,9 +561,79 @@ def test_a_crash_at_any_step_is_settled_by_what_the_host_has(tmp_path: Path) -> 
                 await reset(bench, info, kept.snapshot_id, key="back")
             bench.host.snapshots.reset = go_back  # type: ignore[method-assign]
             await bench.start()
-            assert last(bench, "sandbox.reset")["note"] == "found so when the server started"
+            assert last(bench, "sandbox.reset")["note"] == "found so afterwards"
             again = await reset(bench, info, kept.snapshot_id, key="back")
             assert again.kept is not None and again.kept.snapshot_id in facts
+            assert bench.control.ledger.verify().intact
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.req("T3.73")
+def test_what_became_of_an_act_whose_host_went_away_is_told_under_its_key_once_the_host_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No restart of the server, which has not gone anywhere."""
+
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            info, facts = await bench.sandbox(), bench.host.snapshots.facts
+            kept = await take(bench, info, "kept")
+            genuine_take, genuine_reset = bench.host.snapshots.take, bench.host.snapshots.reset
+            resets = 0
+
+            async def counted(*arguments: Any, **more: Any) -> Any:
+                nonlocal resets
+                resets += 1
+                return await genuine_reset(*arguments, **more)
+
+            def broken(act: Any, *, is_done: bool) -> Any:
+                async def away(*arguments: Any, **more: Any) -> Any:
+                    if is_done:
+                        await act(*arguments, **more)
+                    raise HostUnreachable("the host has gone away")
+
+                return away
+
+            async def asked(key: str) -> SnapshotInfo:
+                return await bench.control.snapshots.take(
+                    OWNER, info.sandbox_id, SnapshotRequest(name=key), idempotency_key=key
+                )
+
+            for is_done in (True, False):
+                there = len(facts)
+                with monkeypatch.context() as away:
+                    away.setattr(bench.host.snapshots, "take", broken(genuine_take, is_done=is_done))
+                    with pytest.raises(HostUnreachable):
+                        await asked(f"taken-{is_done}")
+                assert (await asked(f"taken-{is_done}")).name == f"taken-{is_done}"
+                assert len(facts) == there + 1
+
+            for discard in (True, False):
+                for is_done in (True, False):
+                    key, resets = f"reset-{discard}-{is_done}", 0
+                    await bench.control.lifecycle.start(OWNER, info.sandbox_id)
+                    with monkeypatch.context() as away:
+                        away.setattr(bench.host.snapshots, "reset", broken(counted, is_done=is_done))
+                        with pytest.raises(HostUnreachable):
+                            await reset(bench, info, kept.snapshot_id, key=key, discard=discard)
+                        assert bench.control.sandboxes.find(info.sandbox_id).state.state == "stopped"
+                    with monkeypatch.context() as back:
+                        back.setattr(bench.host.snapshots, "reset", counted)
+                        again = await reset(bench, info, kept.snapshot_id, key=key, discard=discard)
+                    assert (again.kept is None) is discard
+                    # What keeps what was before is not done twice; what leaves no trace may be, as nothing has run since.
+                    assert resets == (1 if is_done and not discard else 1 + is_done)
+                    assert again.state.state == ("stopped" if is_done and not discard else "running")
+
+            # Where something has run since, a reset that left no trace is not done over: it would take that away.
+            with monkeypatch.context() as away:
+                away.setattr(bench.host.snapshots, "reset", broken(genuine_reset, is_done=True))
+                with pytest.raises(HostUnreachable):
+                    await reset(bench, info, kept.snapshot_id, key="late", discard=True)
+            await bench.control.lifecycle.start(OWNER, info.sandbox_id)
+            with pytest.raises(WrongState, match="not known"):
+                await reset(bench, info, kept.snapshot_id, key="late", discard=True)
             assert bench.control.ledger.verify().intact
 
     asyncio.run(scenario())
