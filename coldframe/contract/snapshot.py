@@ -33,7 +33,28 @@ class SnapshotPoint(Model):
     snapshot_id: SnapshotId
 
 
-Point = WorkspacePoint | SnapshotPoint
+class SystemPoint(Model):
+    """The system of its own that a workspace has now, or that a snapshot holds, from its root on."""
+
+    of: WorkspacePoint | SnapshotPoint | None
+    """None, in a comparison: the template that the other side stands on."""
+
+
+Point = WorkspacePoint | SnapshotPoint | SystemPoint
+
+Part = Literal["workspace", "system"]
+"""Of what a snapshot holds: the files of the workspace, or the system of its own that the workspace had."""
+
+LeftOut = Literal["history", "logins", "identity", "system_logins"]
+"""What is never in one. `history`: the record of commands. `logins`: logins and cookies of browsers in the workspace, and
+`system_logins` in the home folders of the system. `identity`: machine id, host keys and random seeds of the system."""
+
+
+class SnapshotSystem(Model):
+    """The system that a snapshot holds, as what was changed in it since it began."""
+
+    template_sha256: str
+    """Digest of the template that it stands on, without which nothing can begin as it."""
 
 
 class SnapshotWish(Model):
@@ -69,6 +90,9 @@ class SnapshotFacts(Model):
     """Taken while processes ran: what they had not written yet is not in it."""
     frozen_ms: float | None = None
     """How long processes stood still for it; None if none had to."""
+    system: SnapshotSystem | None = None
+    """Taken in the same moment; None if it holds the files of the workspace alone."""
+    left_out: tuple[LeftOut, ...] = ()
 
 
 class Change(Model):
@@ -127,6 +151,11 @@ class SnapshotInfo(Model):
     """Taken while processes ran: what they had not written yet is not in it."""
     frozen_ms: float | None = None
     """How long processes stood still for it; None if none had to."""
+    system: SnapshotSystem | None = None
+    """The system of its own that the workspace had, taken in the same moment; None if it holds the files of the workspace
+    alone."""
+    left_out: tuple[LeftOut, ...] = ()
+    """What is never in it, so that it is safe to use again."""
     sha256: str | None = None
     """Of the list of everything in it, the same from export to import; None until it was exported or imported."""
 
@@ -137,6 +166,23 @@ class SnapshotRequest(Model):
     name: Name = ""
     expires_in_s: float | None = Field(default=None, gt=0, le=LONGEST_TIMER_S)
     """None: kept until somebody removes it."""
+
+
+class SnapshotPlan(Model):
+    """What a snapshot taken now would have, and leave out."""
+
+    paths: tuple[str, ...]
+    """Below the workspace, folders included."""
+    temporary: tuple[str, ...]
+    """Absolute: what lies in memory, and is not in it."""
+    bytes: int
+    """Of the files."""
+    complete: bool
+    """False: there are more paths, or some could not be read."""
+    kept: tuple[Loss, ...]
+    left_out: tuple[Loss, ...]
+    label: Label
+    """Of what is told here."""
 
 
 class RenameRequest(Model):

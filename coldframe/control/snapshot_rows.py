@@ -33,7 +33,7 @@ snapshots = sa.Table(
 sa.Index("snapshots_snapshot_id", snapshots.c.snapshot_id, unique=True)
 sa.Index("snapshots_agent_id", snapshots.c.agent_id)
 
-MEASURED = ("bytes", "files", "own_bytes", "was_live", "frozen_ms")
+MEASURED = {"bytes", "files", "own_bytes", "was_live", "frozen_ms", "system", "left_out"}
 
 
 class Row(NamedTuple):
@@ -85,7 +85,7 @@ SHOWN = "state IN ('ready', 'lost')"
 
 
 def measured_of(facts: SnapshotFacts) -> str:
-    return json.dumps({name: getattr(facts, name) for name in MEASURED})
+    return json.dumps(facts.model_dump(mode="json", include=MEASURED))
 
 
 def sizes_of(row: Row) -> tuple[int | None, int | None]:

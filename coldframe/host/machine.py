@@ -132,7 +132,8 @@ class Machine:
             others=[] if server_uid is None else [server_uid],
         )
         self.systems = Systems(self._data, lambda: self.layers)
-        self.workspaces.taken_users = self.systems.users
+        self.workspaces.taken_users, self.workspaces.systems = self.systems.users, self.systems
+        self.volumes = MachineVolumes(self._data, own_disks=own_disks, holders=self._holders_of)
         self._endings = Endings(self._marks, self.workspaces, self._groups_of)
         self._endings.finish_former()
         site = Site(
@@ -152,7 +153,9 @@ class Machine:
         )
         self._construction = Construction(site)
         self._doctor = Doctor(site, self._construction, held=self._held, end_box=self.end_box)
-        self.snapshots = MachineSnapshots(self.workspaces, _Occupied(self))
+        workshop = Workshop(site, self._construction, held=self._held, end_box=self.end_box)
+        self.templates = MachineTemplates(self._data, workshop, self.systems, self._name_of, self._system_of)
+        self.snapshots = MachineSnapshots(self.workspaces, self.systems, _Occupied(self))
         for name, mark in self._marks.all():
             go_on(self.still_box(name, mark))  # of a machine that was killed while it took a snapshot
 
@@ -425,9 +428,13 @@ class Machine:
         for name in self.workspaces.strays(keep_sessions=keep_sessions | spared):
             if await asyncio.to_thread(try_removal, name, partial(self.workspaces.remove_stray, name)):
                 removed.append(name)
-        for name in self.systems.strays():
+        for name in await asyncio.to_thread(self.systems.strays, self.workspaces.is_known):
             if await asyncio.to_thread(try_removal, f"the system of {name}", partial(self.systems.remove, name)):
                 removed.append(f"system of {name}")
+        if self.workspaces.stacks.any():
+            await asyncio.to_thread(self.systems.drop_unnamed)
+        removed += await asyncio.to_thread(self.volumes.sweep)
+        removed += await self.templates.sweep()
         await asyncio.to_thread(self.workspaces.mount_all)
         if self.workspaces.stacks.any():
             self.snapshots.keep_up()

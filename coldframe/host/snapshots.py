@@ -37,22 +37,27 @@ from coldframe.contract.snapshot import (
     SnapshotContents,
     SnapshotFacts,
     SnapshotPoint,
+    SnapshotSystem,
     SnapshotWish,
+    SystemPoint,
     WorkspacePoint,
 )
 from coldframe.host.layers import diff
 from coldframe.host.layers.archive import Caps, Contents
 from coldframe.host.layers.merged import MergedView
 from coldframe.host.layers.moves import Wish
+from coldframe.host.layers.omissions import OF_HOME, OF_SYSTEM
 from coldframe.host.layers.records import Snapshot
 from coldframe.host.layers.register import UNMEASURED, Sizes
 from coldframe.host.layers.store import LayerStore
 from coldframe.host.life import KeeperLife
 from coldframe.host.reader import ANSWERED
 from coldframe.host.reader_link import Reader
-from coldframe.host.sandbox_users import FIRST_UID, UID_COUNT
+from coldframe.host.sandbox_users import FIRST_UID, UID_COUNT, users_of
 from coldframe.host.stacks import HISTORY
 from coldframe.host.stillness import StillBox, Stillness
+from coldframe.host.system_views import Seen, SystemViews
+from coldframe.host.templates.systems import Systems
 from coldframe.host.workspaces import PARTS, Workspaces
 from coldframe.policy.labels import join, parse
 
@@ -90,9 +95,11 @@ class Boxes(Protocol):
 class MachineSnapshots:
     """Those of one machine."""
 
-    def __init__(self, workspaces: Workspaces, boxes: Boxes) -> None:
+    def __init__(self, workspaces: Workspaces, systems: Systems, boxes: Boxes) -> None:
         self._workspaces = workspaces
         self._stacks = workspaces.stacks
+        self._systems = systems
+        self._system_views = SystemViews(self._stacks, systems, _name_of)
         self._boxes = boxes
         self._reader = Reader()
         self.settling: set[str] = set()
@@ -188,9 +195,10 @@ class MachineSnapshots:
     def _changes(self, before: Point, after: Point, after_path: str | None, limit: int) -> ChangesPage:
         if limit < 1:
             raise InvalidArgument("`limit` has to be at least 1")
-        with self._seen(before) as (old, old_layers), self._seen(after) as (new, new_layers):
+        with self._both(before, after) as ((old, old_layers), (new, new_layers)):
             all_of_them = diff.changes(old, new, old_layers, new_layers, proceed=self._proceed)
-            found = (one for one in all_of_them if one.path != HISTORY.encode())
+            of_system = isinstance(before, SystemPoint)
+            found = (one for one in all_of_them if of_system or one.path != HISTORY.encode())
             if after_path is not None:
                 last = os.fsencode(after_path)
                 if not any(one.path == last for one in found):
@@ -213,8 +221,18 @@ class MachineSnapshots:
             raise HostUnreachable("the machine is closing", hint="try again in a moment")
 
     @contextmanager
-    def _seen(self, point: Point) -> Iterator[tuple[MergedView, tuple[str, ...]]]:
-        """What a point looks like, and the names of its layers."""
+    def _both(self, before: Point, after: Point) -> Iterator[tuple[Seen, Seen]]:
+        if isinstance(before, SystemPoint) and isinstance(after, SystemPoint):
+            with self._system_views.compared(before, after) as seen:
+                yield seen
+        elif isinstance(before, SystemPoint) or isinstance(after, SystemPoint):
+            raise InvalidArgument("a system is compared with a system")
+        else:
+            with self._seen(before) as old, self._seen(after) as new:
+                yield old, new
+
+    @contextmanager
+    def _seen(self, point: WorkspacePoint | SnapshotPoint) -> Iterator[Seen]:
         if isinstance(point, SnapshotPoint):
             with self._snapshot_store().seen(point.snapshot_id) as seen:
                 yield seen
@@ -226,7 +244,7 @@ class MachineSnapshots:
                 yield seen
             return
         os.close(self._workspaces.open_top(path))  # it is there, and mounted if it has a disk
-        with MergedView([path]) as view:
+        with MergedView([path], [users_of(self._workspaces.owner_of(path))]) as view:
             yield view, (path,)
 
     async def ask(self, point: Point, request: Request[A]) -> A:
@@ -235,13 +253,16 @@ class MachineSnapshots:
         return await _thread(self._looks, partial(self._ask, point, request))
 
     def _ask(self, point: Point, request: Request[A]) -> A:
+        if isinstance(point, SystemPoint):
+            with self._system_views.opened(point) as (root, user):
+                return self._reader.ask(root, user, request)
         with self._opened(point) as root:
             status = os.fstat(root)
             owner = (status.st_uid or IMPORTER, status.st_gid or IMPORTER) if os.geteuid() == 0 else None
             return self._reader.ask(root, owner, request)
 
     @contextmanager
-    def _opened(self, point: Point) -> Iterator[int]:
+    def _opened(self, point: WorkspacePoint | SnapshotPoint) -> Iterator[int]:
         """A descriptor of what a point looks like."""
         if isinstance(point, SnapshotPoint):
             with self._stacks.reading(self._snapshot_store().snapshot(point.snapshot_id)) as root:
@@ -278,6 +299,8 @@ class MachineSnapshots:
         with open(write, "wb", buffering=_PIECE_BYTES) as target:
             if isinstance(point, SnapshotPoint):
                 return self._snapshot_store().export(point.snapshot_id, target.write)
+            if isinstance(point, SystemPoint):
+                raise InvalidArgument("an archive holds the files of a workspace, and not its system")
             path, label = self._path(point), Label.RESTRICTED.value
             os.close(self._workspaces.open_top(path))
             stack = self._stacks.find(_name_of(point))
@@ -334,6 +357,9 @@ class MachineSnapshots:
                 for name in self._stacks.names():
                     with _logged(name):  # what an agent has put into its own is no reason to leave those of others
                         await self._flatten(name)
+                for name in self._systems.names():
+                    with _logged(f"the system of {name}"):
+                        await self._flatten_system(name)
             with suppress(TimeoutError):
                 async with asyncio.timeout(UPKEEP_EVERY_S):
                     await self._upkeep_wanted.wait()
@@ -356,6 +382,15 @@ class MachineSnapshots:
         async with self._boxes.alone_on(workspace):
             if not self._boxes.on(workspace):
                 await _to_the_end(asyncio.to_thread(self._workspaces.flatten, self._path(workspace)))
+
+    async def _flatten_system(self, name: str) -> None:
+        stack_id, workspace = self._systems.stack_of(name), _workspace_of(name)
+        if stack_id is None or workspace is None or not self._store.wants_flattening(stack_id):
+            return
+        below = await asyncio.to_thread(self._systems.below, self._store.stack(stack_id).template)
+        async with self._boxes.alone_on(workspace):
+            if not self._boxes.on(workspace):
+                await _to_the_end(asyncio.to_thread(self._store.flatten, stack_id, below=below))
 
     async def close(self) -> None:
         self._closing.set()
@@ -401,6 +436,8 @@ class MachineSnapshots:
             added_bytes=size.added,
             was_live=snapshot.was_live,
             frozen_ms=snapshot.frozen_ms,
+            system=None if snapshot.system is None else SnapshotSystem(template_sha256=snapshot.system.template),
+            left_out=OF_HOME if snapshot.system is None else (*OF_HOME, *OF_SYSTEM),
         )
 
 

@@ -19,16 +19,19 @@ import re
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from coldframe.contract.errors import Conflict, IsolationUnavailable, NotFound, WrongState
 from coldframe.host.isolation.namespaces import HOME
-from coldframe.host.layers.mapping import Ownership, mount_mapped
+from coldframe.host.layers.mapping import Ownership, Users, mount_mapped, mount_with_users, shown_as
 from coldframe.host.layers.mounts import Stacking, bind_file, mount_stack, unmount_stack
 from coldframe.host.layers.moves import Wish
 from coldframe.host.layers.offer import Offer, overlay_offered
 from coldframe.host.layers.records import Snapshot, Stack
+from coldframe.host.layers.register import Below, Part
 from coldframe.host.layers.store import LayerStore
+from coldframe.host.layers.trees import users_at
+from coldframe.host.sandbox_users import users_of
 
 HISTORY = ".exec_history"
 LET_GO_S = 2.0
@@ -124,18 +127,19 @@ class Stacks:
     def make(self, name: str, snapshot_id: str, uid: int) -> None:
         """A new one that goes on from a snapshot, and belongs to *uid*. Raises NotFound, SnapshotCorrupt."""
         self._drop_history(name)
-        stack = self.store.fork(snapshot_id, owner=(uid, uid), name=name)
+        stack = self.store.fork(snapshot_id, owner=(uid, uid), name=name, users=users_of((uid, uid)))
         try:
             self._put(stack)
         except BaseException:
             self.remove(name)
             raise
 
-    def adopt(self, name: str) -> Stack:
-        """A workspace that is a directory becomes one, whole or not at all. Raises WrongState if a box still shows it."""
+    def adopt(self, name: str, owner: tuple[int, int]) -> Stack:
+        """A workspace of *owner* that is a directory becomes one, whole or not at all. Raises WrongState if a box still shows
+        it."""
         self.require_unused(name)
         self._drop_history(name)
-        stack = self.store.adopt(self._place(name), name)
+        stack = self.store.adopt(self._place(name), name, owner=owner, users=users_of(owner))
         self._put(stack)
         return stack
 
@@ -244,22 +248,43 @@ class Stacks:
                 os.close(held)
 
     def _is_mapped(self, snapshot: Snapshot) -> bool:
-        return os.geteuid() == 0 and any(_owner(path) != snapshot.owner for path in self._lower(snapshot))
-
-    def _lower(self, snapshot: Snapshot) -> tuple[str, ...]:
-        return self.store.reading(snapshot.id, "").lower[:-1]
+        if os.geteuid() != 0:
+            return False
+        lower = self.store.reading(snapshot.id, "").lower[:-1]
+        return any(
+            _owner(path) != snapshot.owner or users_at(path) not in (None, users_of(snapshot.owner)) for path in lower
+        )
 
     def _open_merged(self, snapshot: Snapshot) -> int:
-        """Mounted for a moment, after which the mount is the descriptor's alone."""
+        with self._reading_place() as place:
+            stacking = self._store_of().reading(snapshot.id, place)
+            with self._shown(stacking, snapshot.owner) as shown:
+                mount_stack(shown)
+            return _taken_from(place)
+
+    @contextlib.contextmanager
+    def _reading_place(self) -> Iterator[str]:
+        """One mount at a time stands there for a moment, after which it is the descriptor's alone."""
         with self._guard:
             place = os.path.join(self._directory, "reading")
             os.makedirs(place, mode=0o700, exist_ok=True)
-            with self._shown(self._store_of().reading(snapshot.id, place), snapshot.owner) as shown:
-                mount_stack(shown)
+            yield place
+
+    @contextlib.contextmanager
+    def reading_system(self, point: str, part: Part, below: Sequence[Below], users: Users) -> Iterator[int]:
+        """A descriptor of what a system looks like, read-only, with its users as *users*. As root. Of one that is in use it is
+        what it was when it was opened."""
+        store = self.store
+        with store.paths(point, part) as layers:
+            parts = [*((path, users_at(path)) for path in layers), *((one.path, one.users) for one in below)]
+            with self._reading_place() as place, contextlib.ExitStack() as mapped:
+                lower = tuple(_mapped(path, stored, users, mapped) for path, stored in parts)
+                mount_stack(Stacking(place, lower, "", ""))
+                held = _taken_from(place)
             try:
-                return os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                yield held
             finally:
-                unmount_stack(place, lazy=True)
+                os.close(held)
 
     def _store_of(self) -> LayerStore:
         assert self._store is not None
@@ -273,17 +298,24 @@ class Stacks:
 
     # -- steps -----------------------------------------------------------------------------------------
 
-    def take(self, name: str, wish: Wish) -> Snapshot:
-        """Of one that nobody uses."""
+    def take(self, name: str, wish: Wish, *, system: str | None) -> Snapshot:
+        """Of one that nobody uses, with the stack that holds its system."""
         with self.unmounted(name) as stack:
-            return self.store.take_snapshot(stack.id, wish)
+            return self.store.take_snapshot(stack.id, wish, system=system)
 
     def reset(
-        self, name: str, snapshot_id: str | None, *, discard: bool, fill: Callable[[int], None]
+        self,
+        name: str,
+        snapshot_id: str | None,
+        *,
+        discard: bool,
+        fill: Callable[[int], None],
+        system: str | None,
     ) -> Snapshot | None:
-        """Of one that nobody uses; *fill* gets a descriptor of its top if it is empty then."""
+        """Of one that nobody uses, with the stack that holds its system; *fill* gets a descriptor of its top if it is empty
+        then."""
         with self.unmounted(name) as stack:
-            kept = self.store.reset(stack.id, snapshot_id, discard=discard)
+            kept = self.store.reset(stack.id, snapshot_id, discard=discard, system=system)
         if snapshot_id is None:
             top = os.open(self._place(name), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
@@ -338,23 +370,47 @@ class Stacks:
     @contextlib.contextmanager
     def _shown(self, stacking: Stacking, owner: tuple[int, int]) -> Iterator[Stacking]:
         """With the layers of other users shown as the owner's."""
-        mapped: list[int] = []
-        lower = []
-        try:
+        users = users_of(owner)
+        with contextlib.ExitStack() as mapped:
+            lower = []
             for path in stacking.lower:
-                stored = _owner(path)
-                if stored != owner and path != os.path.join(self._directory, "empty"):
-                    held = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-                    try:
-                        mapped.append(mount_mapped(held, Ownership(stored, owner)))
-                    finally:
-                        os.close(held)
-                    path = f"/proc/self/fd/{mapped[-1]}"
+                if os.geteuid() == 0 and path != os.path.join(self._directory, "empty"):
+                    theirs = users_at(path)
+                    if theirs is not None and users is not None:
+                        path = _mapped(path, theirs, users, mapped)
+                    elif (stored := _owner(path)) != owner:
+                        path = _owned(path, Ownership(stored, owner), mapped)
                 lower.append(path)
             yield stacking._replace(lower=tuple(lower))
-        finally:
-            for held in mapped:
-                os.close(held)
+
+
+def _mapped(path: str, stored: Users | None, shown: Users, opened: contextlib.ExitStack) -> str:
+    """Where a layer is shown with the users of another box."""
+    if stored is None or stored == shown:
+        return path
+    return _mounted(path, lambda held: mount_with_users(held, *shown_as(stored, shown)), opened)
+
+
+def _owned(path: str, ownership: Ownership, opened: contextlib.ExitStack) -> str:
+    return _mounted(path, lambda held: mount_mapped(held, ownership), opened)
+
+
+def _mounted(path: str, mount: Callable[[int], int], opened: contextlib.ExitStack) -> str:
+    held = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        tree = mount(held)
+    finally:
+        os.close(held)
+    opened.callback(os.close, tree)
+    return f"/proc/self/fd/{tree}"
+
+
+def _taken_from(place: str) -> int:
+    """The mount that stands at a place, which nobody else sees any more."""
+    try:
+        return os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    finally:
+        unmount_stack(place, lazy=True)
 
 
 def _owner(path: str) -> tuple[int, int]:

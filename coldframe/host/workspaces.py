@@ -16,6 +16,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from typing import Protocol
 
 from coldframe.contract.errors import (
     Conflict,
@@ -34,7 +35,7 @@ from coldframe.host.history_tail import unseen
 from coldframe.host.layers.moves import Wish
 from coldframe.host.layers.records import Snapshot
 from coldframe.host.removal import remove_directory, remove_tree
-from coldframe.host.sandbox_users import FIRST_UID, UID_COUNT
+from coldframe.host.sandbox_users import FIRST_UID, UID_COUNT, users_of
 from coldframe.host.stacks import HISTORY, Stacks
 
 PARTS = ("scratch", "integrations", "skills")
@@ -42,6 +43,34 @@ PARENTS = ("workspace", "background")
 _DRAFT, _GRAVE = ".new-", ".gone-"
 
 _log = logging.getLogger(__name__)
+
+
+class SystemsBeside(Protocol):
+    """What is asked of the systems of workspaces; see `templates/systems.py`."""
+
+    def user_of(self, workspace: str) -> tuple[int, int] | None: ...
+
+    def stack_of(self, workspace: str) -> str | None: ...
+
+    def fork(self, workspace: str, snapshot_id: str, user: tuple[int, int]) -> None: ...
+
+    def ready_for(self, workspace: str, snapshot_id: str | None, user: tuple[int, int]) -> str | None: ...
+
+
+class _NoSystems:
+    """Of a machine on which no workspace has one."""
+
+    def user_of(self, workspace: str) -> tuple[int, int] | None:
+        return None
+
+    def stack_of(self, workspace: str) -> str | None:
+        return None
+
+    def fork(self, workspace: str, snapshot_id: str, user: tuple[int, int]) -> None:
+        return
+
+    def ready_for(self, workspace: str, snapshot_id: str | None, user: tuple[int, int]) -> str | None:
+        return None
 
 
 class Workspaces:
@@ -58,6 +87,8 @@ class Workspaces:
         self.stacks = Stacks(data_dir)
         self.taken_users: Callable[[], set[int]] = set
         """Sandbox users that are somebody's, whatever the directories say."""
+        self.systems: SystemsBeside = _NoSystems()
+        """Those that workspaces have of their own."""
         self._guard = threading.Lock()
         """Of the two below."""
         self._locks: weakref.WeakValueDictionary[str, threading.RLock] = weakref.WeakValueDictionary()
@@ -119,6 +150,8 @@ class Workspaces:
                 self._require_layers(name)
                 self.stacks.store.snapshot(snapshot_id)
             with self._user_for(name) as uid:
+                if snapshot_id is not None:  # before the workspace, without which it is swept
+                    self.systems.fork(name, snapshot_id, (uid, uid))
                 if snapshot_id is not None and self.stacks.can_have(name):
                     self.stacks.make(name, snapshot_id, uid)
                 elif self.own_disks:
@@ -138,7 +171,8 @@ class Workspaces:
         os.mkdir(draft, 0o700)
         try:
             if snapshot_id is not None:
-                self.stacks.store.copy_out(snapshot_id, draft, owner=(uid, uid if self._root else os.getgid()))
+                owner = uid, uid if self._root else os.getgid()
+                self.stacks.store.copy_out(snapshot_id, draft, owner=owner, users=users_of(owner))
             top = os.open(draft, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
                 if snapshot_id is None:
@@ -303,6 +337,13 @@ class Workspaces:
 
     # -- snapshots -----------------------------------------------------------------------------
 
+    def is_known(self, name: str) -> bool:
+        """Whether there is such a workspace, or is about to be."""
+        with self._guard:
+            if name in self._making:
+                return True
+        return self.is_there(os.path.join(self._data, name))
+
     def is_there(self, path: str) -> bool:
         """Whether there is such a workspace, mounted or not."""
         name = self._name_of(path)
@@ -330,17 +371,25 @@ class Workspaces:
         with self._alone(name):
             self._require_there(path)
             self._require_layers(name)
-            stack = self.stacks.find(name)
+            stack, system = self.stacks.find(name), self.systems.stack_of(name)
+            store = self.stacks.store
             if frozen is not None and stack is not None:
-                return self.stacks.store.copy_snapshot(stack.id, frozen, wish)
+                return store.copy_snapshot(stack.id, frozen, wish, system=system)
             if stack is not None:
-                return self.stacks.take(name, wish)
+                return self.stacks.take(name, wish, system=system)
+            owner = self.owner_of(path)
             if frozen is None and self.stacks.can_have(name):
-                stack = self.stacks.adopt(name)
-                return self.stacks.store.take_snapshot(stack.id, wish)  # its upper layer is empty
-            status = os.stat(path)
-            owner = status.st_uid, status.st_gid
-            return self.stacks.store.take_directory(path, owner=owner, frozen=frozen, wish=wish, workspace=name)
+                stack = self.stacks.adopt(name, owner)
+                return store.take_snapshot(stack.id, wish, system=system)  # its upper layer is empty
+            return store.take_directory(
+                path, owner=owner, frozen=frozen, wish=wish, workspace=name, users=users_of(owner), system=system
+            )
+
+    def owner_of(self, path: str) -> tuple[int, int]:
+        """The sandbox user of one. Root of a box may have given the directory to somebody else of it."""
+        status = os.stat(path)
+        known = self.systems.user_of(self._name_of(path)) if self._root else None
+        return known or (status.st_uid, status.st_gid)
 
     def become_stack(self, path: str) -> bool:
         """Whether a workspace that nobody uses is one now."""
@@ -349,7 +398,7 @@ class Workspaces:
             if not self.is_whole(path) or not self.stacks.can_have(name):
                 return False
             if not self.stacks.exists(name):
-                self.stacks.adopt(name)
+                self.stacks.adopt(name, self.owner_of(path))
             return True
 
     def flatten(self, path: str) -> None:
@@ -371,14 +420,18 @@ class Workspaces:
             if snapshot_id is not None:
                 self.stacks.store.snapshot(snapshot_id)
             stack = self.stacks.find(name)
+            owner = self.owner_of(path) if stack is None else stack.owner
+            uid = owner[0]
+            system = self.systems.ready_for(name, snapshot_id, owner)
             if stack is None and self.stacks.can_have(name):
-                stack = self.stacks.adopt(name)
-            uid = os.stat(path).st_uid if stack is None else stack.owner[0]
+                stack = self.stacks.adopt(name, owner)
+            elif stack is None and system is not None:
+                raise self._has_system(name)
             with suppress(FileNotFoundError):
                 os.unlink(self._digests_of(name))  # of files that are others from now on
             if stack is not None:
                 return self.stacks.reset(
-                    name, snapshot_id, discard=discard, fill=lambda top: self._fill(top, parts, uid)
+                    name, snapshot_id, discard=discard, fill=lambda top: self._fill(top, parts, uid), system=system
                 )
 
             def fill(files: str) -> None:
@@ -391,6 +444,17 @@ class Workspaces:
                 os.link(os.path.join(path, HISTORY), os.path.join(files, HISTORY), follow_symlinks=False)
 
             return self.stacks.store.reset_directory(path, snapshot_id, name=name, fill=fill, discard=discard)
+
+    def _has_system(self, name: str) -> IsolationUnavailable:
+        reason = "workspaces and layers are on two file systems, so that it could not go back together with its system"
+        remedy = "have `workspace/`, `background/` and `layers/` of the data directory on one file system"
+        return IsolationUnavailable(
+            f"the workspace `{name}` cannot be reset: {reason}",
+            hint=remedy,
+            property="snapshots",
+            reason=reason,
+            remedy=remedy,
+        )
 
     def _require_there(self, path: str) -> None:
         if not self.is_there(path):

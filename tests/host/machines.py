@@ -5,7 +5,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import pytest
 
@@ -105,6 +105,7 @@ async def run(
     terminal: TerminalSize | None = None,
     command_id: str = "",
     patience_s: float = 60.0,
+    user: Literal["user", "root"] = "user",
 ) -> Outcome:
     """Run to the end; TimeoutError if no end is told within *patience_s*."""
     written = {"stdout": b"", "stderr": b""}
@@ -115,6 +116,7 @@ async def run(
         timeout_s=timeout_s,
         stdin=stdin,
         terminal=terminal,
+        user=user,
     )
     result = None
     async with asyncio.timeout(patience_s):

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import NamedTuple
 
-from coldframe.contract.errors import WrongState
+from coldframe.contract.errors import SnapshotCorrupt, WrongState
 from coldframe.host.layers import copies
 from coldframe.host.layers.branch import Branch
 from coldframe.host.layers.draft import Facts
@@ -175,6 +175,26 @@ class Moves(Register):
         with self._trees.branch(stack.upper) as branch:
             left_out = omitted(branch, self._patterns(stack.kind))
             copies.copy_branch(branch, self._trees.draft_files(tree), without=left_out)
+
+    @contextmanager
+    def system_layers(self, snapshot_id: str) -> Iterator[tuple[str, list[tuple[str, Users]]]]:
+        """The template of the system that a snapshot holds, and its layers upon that, the lowest first, with whose they are.
+        They stay meanwhile.
+
+        Raises:
+            NotFound: there is no such snapshot, or no system in it.
+            SnapshotCorrupt.
+        """
+        part = self._system_of(self.snapshot(snapshot_id))
+        with self._pinned(part.layers):
+            self._trees.require(part.layers)
+            found = []
+            for tree in part.layers:
+                users = self._trees.users(tree)
+                if users is None:
+                    raise SnapshotCorrupt("it is not known whose the system of the snapshot is", id=snapshot_id)
+                found.append((self._trees.files(tree), users))
+            yield part.template, found
 
     def fork_system(self, snapshot_id: str, *, owner: tuple[int, int], users: Users) -> Stack:
         """A second stack on the system that a snapshot holds, for the users of another box. *owner* has its top.

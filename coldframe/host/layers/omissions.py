@@ -12,31 +12,37 @@ from typing import Literal
 
 from coldframe.host.layers.branch import Branch, join
 
-Omission = Literal["history", "logins", "identity"]
+Omission = Literal["history", "logins", "identity", "system_logins"]
 
 _BROWSERS = (b".config/chromium", b".config/google-chrome", b".config/chrome")
 _LOGINS = (b"Cookies*", b"Network/Cookies*", b"Login Data*", b"Web Data*", b"Sessions", b"Session Storage")
+_OF_BROWSERS = (
+    *(b"%s/*/%s" % (browser, name) for browser in _BROWSERS for name in _LOGINS),
+    b".mozilla/firefox/*/cookies.sqlite*",
+    b".mozilla/firefox/*/logins.json",
+    b".mozilla/firefox/*/key4.db",
+    b".mozilla/firefox/*/sessionstore*",
+)
 
 PATTERNS: dict[Omission, tuple[bytes, ...]] = {
     "history": (b".exec_history",),
-    "logins": (
-        *(b"%s/*/%s" % (browser, name) for browser in _BROWSERS for name in _LOGINS),
-        b".mozilla/firefox/*/cookies.sqlite*",
-        b".mozilla/firefox/*/logins.json",
-        b".mozilla/firefox/*/key4.db",
-        b".mozilla/firefox/*/sessionstore*",
-    ),
+    "logins": _OF_BROWSERS,
+    "system_logins": tuple(home + b"/" + path for home in (b"root", b"home/*") for path in _OF_BROWSERS),
     "identity": (
         b"etc/machine-id",
+        b"etc/hostid",
         b"etc/ssh/ssh_host_*",
         b"var/lib/dbus/machine-id",
         b"var/lib/systemd/random-seed",
+        b"var/lib/systemd/credential.secret",
+        b"var/lib/urandom/random-seed",
+        b"var/lib/NetworkManager/secret_key",
     ),
 }
 """By what they would give away. A sandbox itself keeps all of it when it is snapshotted."""
 
 OF_HOME: tuple[Omission, ...] = ("history", "logins")
-OF_SYSTEM: tuple[Omission, ...] = ("identity",)
+OF_SYSTEM: tuple[Omission, ...] = ("identity", "system_logins")
 
 
 def patterns_of(kinds: Iterable[Omission], more: Iterable[bytes] = ()) -> list[bytes]:

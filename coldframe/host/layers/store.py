@@ -452,6 +452,12 @@ class LayerStore(Moves):
         return Stacking(target, lower, "", "")
 
     @contextmanager
+    def paths(self, point: str, part: Part = "home") -> Iterator[list[str]]:
+        """Where the layers of a point lie, the highest first; they stay meanwhile."""
+        with self._layers_of(point, part) as layers:
+            yield [self._trees.files(tree) for tree in layers]
+
+    @contextmanager
     def pinned(self, point: str) -> Iterator[None]:
         """The layers of a point stay meanwhile, also if nobody names them any more."""
         with self._layers_of(point):

@@ -189,3 +189,72 @@ def test_a_disk_that_is_full_leaves_the_old_state(tmp_path: Path, monkeypatch: p
                     continue
             before = state(store, stack)
     store.close()
+
+
+def paired(directory: Path) -> tuple[str, str, str]:
+    """A workspace and its system, with a snapshot of both and something on top of each; the ids of all three."""
+    store = LayerStore(str(directory))
+    home, system = store.create(), store.create("system", mode=0o755, template="digest")
+    for stack in (home, system):
+        (upper(store, stack.id) / "file").write_text("then")
+    snapshot = store.take_snapshot(home.id, Wish(), system=system.id)
+    for stack in (home, system):
+        (upper(store, stack.id) / "file").write_text("now")
+    store.close()
+    return home.id, system.id, snapshot.id
+
+
+PAIRED: dict[str, Callable[[LayerStore, str, str, str], object]] = {
+    "snapshot": lambda store, home, system, snapshot: store.take_snapshot(home, system=system),
+    "live snapshot": lambda store, home, system, snapshot: _live(store, home, system),
+    "reset": lambda store, home, system, snapshot: store.reset(home, snapshot, system=system),
+    "discarding reset": lambda store, home, system, snapshot: store.reset(home, None, discard=True, system=system),
+}
+
+
+def _live(store: LayerStore, home: str, system: str) -> None:
+    held = store.hold(system)
+    try:
+        store.copy_snapshot(home, Frozen(), system=system)
+    finally:
+        os.close(held)
+
+
+@pytest.mark.req("T4.65", "T4.69")
+@pytest.mark.once
+@pytest.mark.parametrize("action", PAIRED)
+def test_a_workspace_and_its_system_go_on_together_or_not_at_all(tmp_path: Path, action: str) -> None:
+    home, system, snapshot = paired(tmp_path / "original")
+
+    def looks(store: LayerStore) -> tuple[object, ...]:
+        return state(store, home)[0], state(store, system)[0], len(store.snapshots())
+
+    def opened(name: str) -> LayerStore:
+        subprocess.run(["cp", "-a", tmp_path / "original", tmp_path / name], check=True)
+        return LayerStore(str(tmp_path / name))
+
+    store = opened("whole")
+    before = looks(store)
+    PAIRED[action](store, home, system, snapshot)
+    after = looks(store)
+    store.close()
+    found = []
+    for step in range(1000):
+        opened(f"step-{step}").close()
+
+        def work(name: str = f"step-{step}") -> None:
+            PAIRED[action](LayerStore(str(tmp_path / name)), home, system, snapshot)
+
+        died = killed_at(step, work)
+        again = LayerStore(str(tmp_path / f"step-{step}"))
+        seen = looks(again)
+        assert seen in (before, after), f"killed before step {step}"
+        found += [] if seen in found else [seen]
+        again.collect()
+        assert looks(again) == seen and not os.listdir(tmp_path / f"step-{step}" / "moves")
+        assert again.take_snapshot(home, system=system).system is not None, "and it goes on"
+        again.close()
+        subprocess.run(["rm", "-r", tmp_path / f"step-{step}"], check=True)
+        if not died:
+            break
+    assert found == [before, after]
