@@ -16,7 +16,7 @@ from pathlib import Path
 
 from bench.driver import Compared, Effort, Failed, Measured, Worker, compare, measure
 from bench.report import Conditions, as_json, markdown
-from bench.rows import COMPARISONS, LONE, PRODUCT
+from bench.rows import COMPARISONS, CURVES, LONE, PRODUCT
 from bench.system_calls import reason_against
 from bench.systems import Missing, System, default_folder, find_systems, install, ripgrep
 
@@ -26,6 +26,8 @@ ALONE = System("alone", "Coldframe by itself", "product", (sys.executable, "-m",
 
 def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parse(arguments)
+    if chosen.curves:
+        chosen.rows |= CURVES
     if chosen.install_peers:
         failed = install(chosen.peers)
         for sentence in failed:
@@ -53,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         lone = [row for row in lone if row.action != "gates"]
     for number in (signal.SIGINT, signal.SIGTERM):  # also where a shell has them ignored, for a job in the background
         signal.signal(number, signal.default_int_handler)
-    effort = Effort(chosen.quick, chosen.rounds, chosen.tries)
+    effort = Effort(chosen.quick, chosen.rounds, chosen.tries, chosen.long)
     cut_short = False
     try:
         with ExitStack() as closing:
@@ -65,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for worker in open_workers([ALONE] if lone else [], chosen.peers, log, missing, faults, closing):
                 for lonely in lone:
                     say(", ".join(figure.id for figure in lonely.figures))
-                    measured.append(measure(lonely, worker, quick=chosen.quick, extra={"peers": chosen.peers}))
+                    measured.append(measure(lonely, worker, effort, extra={"peers": chosen.peers}))
     except KeyboardInterrupt:
         cut_short = True
         say("cut short")
@@ -140,6 +142,10 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     options.add_argument("--quick", action="store_true", help="few rounds, to see that it works; nothing to judge by")
     options.add_argument(
         "--rows", type=lambda text: frozenset(text.split(",")), default=frozenset(), help="only these, as L1,L3,D1"
+    )
+    options.add_argument("--curves", action="store_true", help="the rows that show how figures grow, with their tables")
+    options.add_argument(
+        "--long", action="store_true", help="the long form of a row that has one: hours for all of them"
     )
     options.add_argument("--rounds", type=int, default=Effort().most_rounds, help="at most so many rounds for a row")
     options.add_argument("--tries", type=int, default=Effort().tries, help="times to do a row whose floor is restless")

@@ -36,6 +36,8 @@ class Effort(NamedTuple):
     most_rounds: int = 1_000_000
     tries: int = 3
     """How often a row may be done over because its floor was too restless."""
+    long: bool = False
+    """What takes hours as well."""
 
 
 class Failed(Exception):
@@ -204,8 +206,9 @@ def _compare_once(row: Comparison, workers: Sequence[Worker], effort: Effort, *,
     return Compared(row, series, 1, scatter)
 
 
-def measure(row: Lone, worker: Worker, *, quick: bool, extra: Mapping[str, Any]) -> Measured:
-    parameters = {**extra, **(row.quick_parameters if quick else row.parameters)}
+def measure(row: Lone, worker: Worker, effort: Effort, *, extra: Mapping[str, Any]) -> Measured:
+    longer = row.long_parameters if effort.long else {}
+    parameters = {**extra, **(row.quick_parameters if effort.quick else {**row.parameters, **longer})}
     try:
         return Measured(row, dict(worker.ask(row.action, parameters)))
     except Failed as error:

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -10,6 +11,7 @@ from bench.rows import FLOOR, PRODUCT, Comparison, Figure, Goal
 from bench.systems import Missing, System
 
 NOTHING = "–"
+_SIZED = re.compile(r"(.*?) ?(?:at|after) (\d+)")
 
 
 class Conditions(NamedTuple):
@@ -95,6 +97,7 @@ def markdown(
         parts += [_own_table(compared), _goal_table(compared), _all_table(compared, systems)]
     if measured:
         parts.append(_figure_table(measured))
+        parts += [table for one in measured if (table := _curve_table(one))]
     failures = _failures(compared, measured)
     if failures:
         parts.append(failures)
@@ -192,10 +195,28 @@ def _figure_table(measured: Sequence[Measured]) -> str:
                     mark(verdicts[0].holds) if verdicts else NOTHING,
                 ]
             )
-        rest = {k: v for k, v in one.figures.items() if k not in {figure.key for figure in one.row.figures}}
+        keys = {figure.key for figure in one.row.figures}
+        rest = {k: v for k, v in one.figures.items() if k not in keys and not _SIZED.fullmatch(k)}
         if rest:
             rows.append(["", ", ".join(f"{name} {number(value)}" for name, value in rest.items()), "", "", ""])
     return _table(("row", "what", "reached", "goal", "holds"), rows)
+
+
+def _curve_table(one: Measured) -> str:
+    """What was taken at several sizes, a column for each; empty where nothing was."""
+    sized = {
+        (found[1] or one.row.action, int(found[2])): value
+        for k, value in one.figures.items()
+        if (found := _SIZED.fullmatch(k))
+    }
+    if not sized:
+        return ""
+    sizes = sorted({size for _, size in sized})
+    names = list(dict.fromkeys(name for name, _ in sized))
+    rows = [
+        [name, *(number(sized[name, size]) if (name, size) in sized else NOTHING for size in sizes)] for name in names
+    ]
+    return f"{one.row.figures[0].id}, by size:\n\n" + _table([one.row.action, *(f"{size:,}" for size in sizes)], rows)
 
 
 def _failures(compared: Sequence[Compared], measured: Sequence[Measured]) -> str:

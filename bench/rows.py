@@ -79,6 +79,8 @@ class Lone:
     figures: tuple[Figure, ...]
     parameters: Mapping[str, Any]
     quick_parameters: Mapping[str, Any]
+    long_parameters: Mapping[str, Any] = field(default_factory=dict)
+    """What of it takes too long for a run of everything."""
 
 
 def _throughput(row: str, title: str, action: str, moved_bytes: int, *goals: Goal, before: str = "") -> Comparison:
@@ -152,6 +154,15 @@ COMPARISONS = (
         40,
         3,
         (most(1.1, FLOOR), most(0.8, "swe-rex")),
+    ),
+    Comparison(
+        "L5",
+        "`true` in a shell session that keeps directory and variables",
+        "session_true",
+        FLOOR,
+        100,
+        5,
+        (most(0.6), most(0.01, "swe-rex")),
     ),
     Comparison("F1w", "write a file of 1 KB", "write_1k", FLOOR, 100, 5, (most(1.0), most(0.3, "swe-rex"))),
     Comparison(
@@ -300,6 +311,78 @@ LONE = (
         {"sizes": [100, 1_000], "repetitions": 2},
     ),
     Lone(
+        "first_after_idle",
+        (
+            Figure("L6", "pause", "resume and `true` against `true` after `true`", "×", (most(2.0),)),
+            Figure("L6i", "idle", "`true` after a minute without anything, against the same", "×", (most(2.0),)),
+        ),
+        {"repetitions": 50, "idles": 2, "idle_s": 60},
+        {"repetitions": 4, "idles": 1, "idle_s": 1},
+        {"idles": 10},
+    ),
+    Lone(
+        "staggered",
+        (
+            Figure("T3", "spread", "100 creations 50 ms apart: p99 against the median", "×", (most(3.0),)),
+            Figure("T3m", "median", "the same: median of creation and `echo`", "ms"),
+            Figure("T3b", "against bwrap", "the same against bubblewrap at the same moments", "×"),
+        ),
+        {"count": 100, "gap_s": 0.05},
+        {"count": 6, "gap_s": 0.05},
+        {"count": 1000},
+    ),
+    Lone(
+        "disk",
+        (
+            Figure("D3", "sandbox", "disk of a fresh sandbox, without records", "KB", (most(100),)),
+            Figure("D3s", "snapshot", "disk of a snapshot of unchanged files, without records", "KB", (most(50),)),
+        ),
+        {"count": 20},
+        {"count": 3},
+    ),
+    Lone(
+        "live",
+        (
+            Figure("G1", "exec ratio", "`true` beside 300 sandboxes against alone", "×", (most(1.3),)),
+            Figure("G1c", "create ratio", "creation and `echo` beside as many, the same", "×", (most(1.5),)),
+            Figure("G1p", "plain ratio", "the floor of it, a plain program", "×"),
+        ),
+        {"sizes": [1, 10, 100, 300], "repetitions": 40},
+        {"sizes": [1, 4], "repetitions": 3},
+        {"sizes": [1, 10, 100, 300, 1000]},
+    ),
+    Lone(
+        "lists",
+        (
+            Figure("G2", "page", "first 50 sandboxes of all that ever were, in process", "ms", (most(3.0),)),
+            Figure("G2r", "page ratio", "the same against the fewest", "×", (most(2.0),)),
+            Figure("G2l", "running ratio", "the first 50 that run, the same", "×", (most(2.0),)),
+        ),
+        {"sizes": [100, 1_000, 3_000], "repetitions": 40},
+        {"sizes": [60, 120], "repetitions": 3},
+        {"sizes": [100, 1_000, 10_000]},
+    ),
+    Lone(
+        "files",
+        (
+            Figure("G4w", "write ratio", "writing 1 KB beside 100,000 files against 1,000", "×", (most(1.5),)),
+            Figure("G4r", "read ratio", "reading it", "×", (most(1.5),)),
+            Figure("G4l", "list ratio", "the first 50 names of that directory", "×", (most(1.5),)),
+        ),
+        {"sizes": [1_000, 10_000, 100_000], "repetitions": 30},
+        {"sizes": [60, 200], "repetitions": 3},
+    ),
+    Lone(
+        "soak",
+        (
+            Figure("G6", "left", "what is left over of 500 sandboxes (10,000 with `--long`)", "", (most(0),)),
+            Figure("G6m", "growth", "growth of the server meanwhile", "MiB", (most(5.0),)),
+        ),
+        {"cycles": 500},
+        {"cycles": 8},
+        {"cycles": 10_000},
+    ),
+    Lone(
         "history",
         (Figure("G3", "ratio", "`true` after 10,000 commands against the first, same sandbox", "×", (most(1.1),)),),
         {"sizes": [0, 1_000, 10_000], "repetitions": 100},
@@ -336,3 +419,6 @@ LONE = (
         {"rounds": 2, "gets": 8, "bulk_mib": 16, "at_once": 50},
     ),
 )
+
+CURVES = frozenset({"G1", "G2", "G3", "G4w", "G4p", "G4q", "G5a"})
+"""One figure of each row that is measured at several sizes."""

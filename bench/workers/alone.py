@@ -21,6 +21,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from bench.system_calls import count, parts_of, reason_against
+from bench.workers import growth, remains, waiting
 from bench.workers.layers import layers
 from bench.workers.product import AGENT, connected, end, installed, run_true
 from bench.workers.snapshots import snapshots
@@ -53,6 +54,13 @@ async def open_alone(**_: str) -> AsyncIterator[dict[str, Action]]:
         "egress": egress,
         "layers": layers,
         "snapshots": snapshots,
+        "first_after_idle": waiting.first_after_idle,
+        "staggered": waiting.staggered,
+        "disk": remains.disk,
+        "soak": remains.soak,
+        "live": growth.live,
+        "lists": growth.lists,
+        "files": growth.files,
     }
 
 

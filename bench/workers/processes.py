@@ -142,6 +142,27 @@ def two_spawners(each: int) -> float:
     return watch.seconds
 
 
+class Shell:
+    """One bash on a pipe, as a session without anything around it."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            ["bash", "--noprofile", "--norc"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=ENVIRONMENT, bufsize=0
+        )
+
+    def run_true(self) -> float:
+        source, sink = self._process.stdout, self._process.stdin
+        expect(source is not None and sink is not None, "there is no pipe")
+        with timed() as watch:
+            sink.write(b"true; echo $?\n")  # type: ignore[union-attr]
+            told = source.readline()  # type: ignore[union-attr]
+        expect(told == b"0\n", f"it said {told!r}")
+        return watch.seconds
+
+    def close(self) -> None:
+        self._process.communicate()
+
+
 @contextlib.asynccontextmanager
 async def open_plain(path: str, **_: str) -> AsyncIterator[dict[str, Action]]:
     os.chdir(path)
@@ -174,8 +195,10 @@ async def open_plain(path: str, **_: str) -> AsyncIterator[dict[str, Action]]:
         expect(code == 0 and output.count(b"\n") == TREE_MATCHES, f"{output.count(bytes([10]))} matches")
         return watch.seconds
 
+    shell = Shell()
     yield {
         **command_actions(list),
+        "session_true": plain(shell.run_true),
         "write_1k": plain(lambda: write("kib", KIB)),
         "read_1k": plain(lambda: read("kib", len(KIB))),
         "write_50m": plain(lambda: write("bulk", BULK)),
@@ -185,6 +208,7 @@ async def open_plain(path: str, **_: str) -> AsyncIterator[dict[str, Action]]:
         "search": search,
         "start": plain(lambda: timed_spawn(["python3", "-c", "pass"], b"")),
     }
+    shell.close()
 
 
 TREE_MATCHES = 20

@@ -81,6 +81,17 @@ def run_true(sandbox: SyncSandbox) -> float:
     return watch.seconds
 
 
+def session_true(sandbox: SyncSandbox) -> float:
+    """In a session that a command before has moved: where it stands shows that it is the same one."""
+    if "bench" not in {shell.name for shell in sandbox.shells()}:
+        sandbox.run_command("mkdir -p moved && cd moved && export BENCH=kept", shell_session="bench")
+    with timed() as watch:
+        done = sandbox.run_command("true", shell_session="bench")
+    told = done.shell_session
+    expect(done.exit_code == 0 and done.stdout == "" and told is not None and told.kept, f"exit code {done.exit_code}")
+    return watch.seconds
+
+
 def one_by_one(client: SyncColdframe, sandbox: SyncSandbox, data_dir: str) -> dict[str, Action]:
     def create_and_echo() -> float:
         with timed() as watch:
@@ -153,6 +164,7 @@ def one_by_one(client: SyncColdframe, sandbox: SyncSandbox, data_dir: str) -> di
     return {
         "exec_true": plain(lambda: run_true(sandbox)),
         "exec_python": plain(python),
+        "session_true": plain(lambda: session_true(sandbox)),
         "tti": plain(create_and_echo),
         "write_1k": plain(write_small),
         "read_1k": plain(read_small),

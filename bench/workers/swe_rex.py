@@ -9,7 +9,13 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 
-from swerex.runtime.abstract import Command, ReadFileRequest, WriteFileRequest  # type: ignore[import-not-found]
+from swerex.runtime.abstract import (  # type: ignore[import-not-found]
+    BashAction,
+    Command,
+    CreateBashSessionRequest,
+    ReadFileRequest,
+    WriteFileRequest,
+)
 from swerex.runtime.remote import RemoteRuntime  # type: ignore[import-not-found]
 
 from bench.workers.wire import (
@@ -91,6 +97,17 @@ async def open_swe_rex(path: str, **_: str) -> AsyncIterator[dict[str, Action]]:
         expect(answer.content == text, f"{len(answer.content)} characters")
         return watch.seconds
 
+    sessions: list[str] = []
+
+    async def session_true(_: dict[str, Any]) -> float:
+        if not sessions:
+            await server.runtime.create_session(CreateBashSessionRequest())
+            sessions.append("default")
+        with timed() as watch:
+            seen = await server.runtime.run_in_session(BashAction(command="true"))
+        expect(seen.exit_code == 0, f"exit code {seen.exit_code}")
+        return watch.seconds
+
     async def create_and_echo(_: dict[str, Any]) -> float:
         with timed() as watch:
             fresh = await start(path)
@@ -120,6 +137,7 @@ async def open_swe_rex(path: str, **_: str) -> AsyncIterator[dict[str, Action]]:
     try:
         yield {
             "exec_true": lambda _: run(["true"]),
+            "session_true": session_true,
             "exec_python": lambda _: run(PYTHON_COMMAND, "1\n"),
             "stream": lambda _: run(STREAM_COMMAND, None, STREAM_BYTES),
             "write_1k": lambda _: write(small, TEXT[:1024]),

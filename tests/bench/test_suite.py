@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.driver import MOST_SCATTER, Effort, Failed, Series, Worker, compare
+from bench.driver import MOST_SCATTER, Effort, Failed, Measured, Series, Worker, compare
 from bench.report import Conditions, as_json, best_peer, judge, markdown
-from bench.rows import COMPARISONS, FLOOR, LONE, PRODUCT, Comparison, least, most
+from bench.rows import COMPARISONS, CURVES, FLOOR, LONE, PRODUCT, Comparison, least, most
 from bench.systems import CHECKOUT, System, find_systems
 
 WORKER = """
@@ -169,6 +169,54 @@ def test_a_run_goes_through_the_public_sdk_and_leaves_nothing(tmp_path: Path) ->
     rows = {row["id"]: row["systems"] for row in json.loads(saved.read_text())["rows"]}
     assert rows["L1"]["coldframe"]["success"] == rows["F1r"]["coldframe"]["success"] == 1.0
     assert len(rows["L1"]["plain"]["seconds"]) == len(rows["L1"]["coldframe"]["seconds"]) == 8
+
+
+def test_rows_of_growth_idleness_and_remains_answer_rightly_in_their_shortest_form(tmp_path: Path) -> None:
+    rows = {"L5", "L6", "T3", "D3", "G1", "G2", "G4w", "G6"}
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "bench", "--quick", "--json", "--rows", ",".join(rows)),
+            *("--without-peers", "--peers", str(tmp_path / "none")),
+        ],
+        cwd=CHECKOUT,
+        capture_output=True,
+        text=True,
+        timeout=400,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    (session,) = told["rows"]
+    assert (session["id"], session["systems"]["coldframe"]["success"], session["systems"]["plain"]["success"]) == (
+        *("L5", 1.0, 1.0),
+    )
+    figures = {one["action"]: one["figures"] for one in told["figures"]}
+    assert set(figures) == {"first_after_idle", "staggered", "disk", "live", "lists", "files", "soak"}
+    for row in LONE:
+        if row.action in figures:
+            pauses = "pause" in figures[row.action] or row.action != "first_after_idle"
+            missing = {figure.key for figure in row.figures} - set(figures[row.action])
+            assert missing <= (set() if pauses else {"pause"}), row.action
+    assert figures["soak"]["left"] == 0, figures["soak"]
+    assert figures["live"]["plain at 4"] > 0
+    assert figures["disk"]["sandbox"] > 0
+
+
+def test_what_was_taken_at_several_sizes_is_a_table_with_a_column_for_each() -> None:
+    row = next(row for row in LONE if row.action == "live")
+    figures = {"exec at 1": 1.0, "exec at 1000": 1.5, "create at 1000": 9.0, "exec ratio": 1.5}
+    text = markdown([], [Measured(row, figures)], [], [], CONDITIONS)
+    assert "| live | 1 | 1,000 |\n| --- | --- | --- |\n| exec | 1.00 | 1.50 |\n| create | – | 9.00 |" in text
+    assert "exec at 1" not in text
+
+
+def test_every_row_that_grows_is_a_curve_and_a_long_form_is_longer() -> None:
+    sized = {row.figures[0].id for row in LONE if "sizes" in row.parameters}
+    assert {figure.id for row in LONE for figure in row.figures} >= CURVES
+    chosen = [row for row in LONE if {figure.id for figure in row.figures} & CURVES]
+    assert {row.figures[0].id for row in chosen} == sized
+    for row in LONE:
+        assert set(row.long_parameters) <= set(row.parameters) == set(row.quick_parameters), row.action
 
 
 def test_a_row_that_there_is_not_is_a_wrong_call() -> None:
