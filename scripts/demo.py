@@ -36,8 +36,9 @@ from rich.text import Text
 from coldframe.client.answers import CommandAnswer
 from coldframe.client.api import Coldframe
 from coldframe.client.sandbox import Sandbox
-from coldframe.contract.errors import ColdframeError, Refused
+from coldframe.contract.errors import ColdframeError, Refused, WrongState
 from coldframe.contract.network import NetworkContact
+from coldframe.contract.snapshot import SnapshotInfo
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = "inflection"
@@ -248,6 +249,38 @@ async def mend(sandbox: Sandbox) -> None:
     told(f"green again: {last_line(again)}")
 
 
+async def come_back(client: Coldframe, sandbox: Sandbox) -> None:
+    step("Keep this state, ruin everything, and come back")
+    kept = await take_snapshot(sandbox)
+    ruined = await sandbox.run_command(["rm", "-r", "integrations", "scratch"])
+    expect(ruined.exit_code == 0, f"it was to be removed: {ruined.stderr}")
+    lost = await client.snapshots.compare(kept.snapshot_id, sandbox.id, limit=1000)
+    expect(bool(lost.changes), "the difference was to name what is gone")
+    told(f"rm -r integrations scratch: {len(lost.changes)}{' or more' if lost.next_after else ''} paths differ")
+    back = await sandbox.reset(kept.snapshot_id)
+    expect(not (await client.snapshots.compare(kept.snapshot_id, sandbox.id)).changes, "all was to be as before")
+    again = await run_tests(sandbox)
+    expect(again.exit_code == 0, f"the tests were to pass again:\n{again.stdout}")
+    told(
+        f"reset: nothing differs any more; what was ruined is kept for a day, too, as {back.kept.snapshot_id if back.kept else None}"
+    )
+    told(f"green again: {last_line(again)}")
+
+
+async def take_snapshot(sandbox: Sandbox) -> SnapshotInfo:
+    """While it runs, where its processes can be held still for that moment: not for an ordinary user without control groups."""
+    begun = time.monotonic()
+    try:
+        kept = await sandbox.take_snapshot("mended")
+    except WrongState as refusal:
+        told(f"not while it runs: {refusal.message}; so it is stopped for it, and started again")
+        await sandbox.stop()
+        kept = await sandbox.take_snapshot("mended")
+        await sandbox.start_again()
+    told(f"{kept.snapshot_id} `{kept.name}` after {1000 * (time.monotonic() - begun):.0f} ms")
+    return kept
+
+
 async def overstep(sandbox: Sandbox) -> Table:
     """What an agent may not do. Each attempt is real; each answer is the product's."""
     step("Overstep, on purpose")
@@ -392,6 +425,7 @@ async def perform(data_dir: str, *, keep: bool) -> None:
         try:
             await bring_in(sandbox, sdist, wheels)
             await mend(sandbox)
+            await come_back(client, sandbox)
             await overstep(sandbox)
             await install(client)
             await account(client, sandbox)
