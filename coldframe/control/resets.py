@@ -203,6 +203,7 @@ class Resets:
                 "caller": caller.name,
                 "kept": None if kept is None else kept.snapshot_id,
                 "label": label.value,
+                "runs_again": self._runs_again(info),
             }
             self._ledger.append("sandbox.reset", info.sandbox_id, body, connection=connection, durable=True)
             result = {
@@ -245,12 +246,12 @@ class Resets:
                 )
 
     def _runs_again(self, info: SandboxInfo) -> bool:
-        """Whether it runs; or did when a reset began of which nothing was recorded since, and it was not started."""
+        """Whether it runs; or did before a reset after which nobody has tried to start it yet."""
         if info.state.state in WITH_BOX:
             return True
-        kinds = ("sandbox.reset_begun", "sandbox.reset", "sandbox.reset_failed", "sandbox.started")
+        kinds = ("sandbox.reset_begun", "sandbox.reset", "sandbox.started", "sandbox.start_failed")
         last = self._ledger.last(info.sandbox_id, *kinds, before=sys.maxsize)
-        return last is not None and last.kind == "sandbox.reset_begun" and bool(last.body.get("runs_again"))
+        return info.state.state == "stopped" and last is not None and bool(last.body.get("runs_again"))
 
     async def _settle(self, info: SandboxInfo, asked: ResetRequest, act_id: str) -> None:
         """One whose end nobody was told. If what was before is kept the host knows; if not, it did nothing yet. One that
@@ -289,6 +290,9 @@ class Resets:
             if known.result is None:
                 await self._settle(info, asked, known.call_id)
                 continue
+            if self._runs_again(info := self._sandboxes.get(key.caller, info.sandbox_id)):
+                with contextlib.suppress(ColdframeError):  # as it would have been, had nothing come between
+                    await self._lifecycle.start(key.caller, info.sandbox_id)
             info = self._sandboxes.get(key.caller, info.sandbox_id)
             return SandboxReset.model_validate({**dict(info), **known.result})
         return None
