@@ -55,8 +55,8 @@ class Installation:
         Path(self.data_dir, "control", "client.json").unlink(missing_ok=True)
         with open(self.log_path, "ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "coldframe.cli", "up", "--data-dir", self.data_dir, "--port", str(port)],
-                cwd=CHECKOUT,
+                self.line("up", "--data-dir", self.data_dir, "--port", str(port)),
+                cwd=self.checkout,
                 env=self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -135,13 +135,22 @@ class Installation:
     # -- facts -----------------------------------------------------------------------------------------------------
 
     @property
+    def checkout(self) -> Path:
+        """Of the product and these tests, as whoever has this installation can read it."""
+        return CHECKOUT
+
+    def line(self, *arguments: str) -> list[str]:
+        """What starts the command line client as whoever has this installation."""
+        return [sys.executable, "-m", "coldframe.cli", *arguments]
+
+    @property
     def environment(self) -> dict[str, str]:
         """What every process of this installation and its clients gets: nothing of the developer's own."""
         return {
             "PATH": os.environ.get("PATH", "/usr/local/bin:/usr/bin:/bin"),
             "LANG": "C.UTF-8",
             "HOME": self.home,
-            "PYTHONPATH": str(CHECKOUT),
+            "PYTHONPATH": str(self.checkout),
             "PYTHONDONTWRITEBYTECODE": "1",
             "COLDFRAME_DATA_DIR": self.data_dir,
             **self._environment,
@@ -179,8 +188,8 @@ class Installation:
         if "input" not in options:
             options.setdefault("stdin", subprocess.DEVNULL)
         return subprocess.run(
-            [sys.executable, "-m", "coldframe.cli", *arguments],
-            cwd=CHECKOUT,
+            self.line(*arguments),
+            cwd=self.checkout,
             env=environment,
             capture_output=True,
             timeout=timeout_s,

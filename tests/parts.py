@@ -33,6 +33,7 @@ ORDINARY = (("security", "cases"), ("promises",))
 """Again as an ordinary user, if root runs this: the walls have to stand for users without any privilege as well. In another
 order than root's, so that what uses up the machine does not do so twice at a time."""
 NOBODY = 65534
+BECOME = ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--inh-caps=-all")
 MOST_AT_ONCE = 4
 INTERRUPTED = 130
 
@@ -138,24 +139,17 @@ def ordinary_parts() -> Iterator[list[Part]]:
         say("a second run as an ordinary user is not needed, this is one")
         yield []
         return
-    setpriv = shutil.which("setpriv")
-    if setpriv is None:
+    if shutil.which(BECOME[0]) is None:
         say("the second run as an ordinary user is SKIPPED: there is no setpriv on this machine")
         yield []
         return
-    become = (setpriv, f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--inh-caps=-all")
     shelter = Path(tempfile.mkdtemp(prefix="cf-ordinary-", dir="/tmp"))
     try:
         shelter.chmod(0o711)
         home = shelter / "home"
         home.mkdir(0o700)
         os.chown(home, NOBODY, NOBODY)
-        where, python = CHECKOUT, sys.executable
-        tried = 'cd "$1" && test -r pyproject.toml && "$2" -c ""'
-        command = (*become, "sh", "-c", tried, "-", str(where), python)
-        if subprocess.run(command, stderr=subprocess.DEVNULL, check=False).returncode != 0:
-            where = copy_for_others(shelter / "checkout")
-            python = str(where / ".venv" / "bin" / "python")
+        where, python = checkout_for_others(shelter)
         environment = {
             "PATH": os.environ.get("PATH", "/usr/local/bin:/usr/bin:/bin"),
             "LANG": "C.UTF-8",
@@ -168,21 +162,26 @@ def ordinary_parts() -> Iterator[list[Part]]:
         parts = []
         for directories in ORDINARY:
             part = part_of(f"{', '.join(directories)} as an ordinary user", directories, "-m", "not once")
-            as_nobody = (*become, python, *part.command[1:])
+            as_nobody = (*BECOME, python, *part.command[1:])
             parts.append(part._replace(command=as_nobody, folder=where, environment=environment))
         yield parts
     finally:
         shutil.rmtree(shelter, ignore_errors=True)
 
 
-def copy_for_others(where: Path) -> Path:
-    """The checkout lies where others cannot go: they get a copy."""
+def checkout_for_others(shelter: Path) -> tuple[Path, str]:
+    """The checkout and its Python; copies of them in *shelter*, if the checkout lies where others cannot go."""
+    tried = 'cd "$1" && test -r pyproject.toml && "$2" -c ""'
+    command = (*BECOME, "sh", "-c", tried, "-", str(CHECKOUT), sys.executable)
+    if subprocess.run(command, stderr=subprocess.DEVNULL, check=False).returncode == 0:
+        return CHECKOUT, sys.executable
+    where = shelter / "checkout"
     where.mkdir()
     names = (".venv", "coldframe", "docs", "tests", "scripts", "bench", "pyproject.toml")
     paths = [*(CHECKOUT / name for name in names), *CHECKOUT.glob("*.md")]
     subprocess.run(["cp", "-a", *map(str, paths), str(where)], check=True)
     subprocess.run(["chmod", "-R", "a+rX", str(where)], check=True)
-    return where
+    return where, str(where / ".venv" / "bin" / "python")
 
 
 async def run_all(first: Sequence[Part], others: Sequence[Part], at_once: int) -> int:

@@ -24,6 +24,7 @@ from coldframe.contract.errors import (
     InvalidArgument,
     IsolationUnavailable,
     NotFound,
+    PermissionDenied,
     SnapshotCorrupt,
     WrongState,
 )
@@ -366,6 +367,7 @@ class Workspaces:
         Raises:
             NotFound: there is no such workspace.
             WrongState: somebody uses it and is not frozen.
+            PermissionDenied: root of a box has files in it that the host daemon, who is an ordinary user, may not read.
         """
         name = self._name_of(path)
         with self._alone(name):
@@ -381,9 +383,14 @@ class Workspaces:
             if frozen is None and self.stacks.can_have(name):
                 stack = self.stacks.adopt(name, owner)
                 return store.take_snapshot(stack.id, wish, system=system)  # its upper layer is empty
-            return store.take_directory(
-                path, owner=owner, frozen=frozen, wish=wish, workspace=name, users=users_of(owner), system=system
-            )
+            try:
+                return store.take_directory(
+                    path, owner=owner, frozen=frozen, wish=wish, workspace=name, users=users_of(owner), system=system
+                )
+            except PermissionError as error:
+                if self._root:
+                    raise
+                raise _of_root(error) from error
 
     def owner_of(self, path: str) -> tuple[int, int]:
         """The sandbox user of one. Root of a box may have given the directory to somebody else of it."""
@@ -542,3 +549,12 @@ def _make_history(top: int) -> None:
 
 def _is_broken_off(name: str, making: set[str]) -> bool:
     return _GRAVE in name or (_DRAFT in name and name.partition(_DRAFT)[0] not in making)
+
+
+def _of_root(error: PermissionError) -> PermissionDenied:
+    name = os.fsdecode(error.filename or b"")
+    return PermissionDenied(
+        f"`{name}` is closed to all but another user of the sandbox, so that it cannot be copied",
+        hint="as root of the sandbox, give it to `user`: chown -R user: FILE",
+        path=name,
+    )

@@ -10,8 +10,8 @@ import pytest
 from coldframe.contract.errors import ColdframeError
 from coldframe.host.layers import store
 from coldframe.host.layers.mounts import unmount_stack
-from coldframe.host.layers.offer import Offer
 from coldframe.host.layers.moves import PLAIN
+from coldframe.host.layers.offer import Offer
 from coldframe.host.stacks import Stacks
 from coldframe.host.workspaces import PARTS, Workspaces
 from tests.host.layers.test_crashes import killed_at

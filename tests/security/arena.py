@@ -26,7 +26,7 @@ from tests.security.landscape import NEIGHBOUR, NEIGHBOUR_SERVER, Landscape, Unk
 from tests.security.network_steps import bind_credential
 from tests.security.outside import RULES, SOCKET, Outside
 from tests.security.scene import WORKSPACE, Answer, Bound, Breach, NotHere, Scene
-from tests.security.wrapper import Helper
+from tests.security.wrapper import SHOWN, Helper
 
 Row = dict[str, Any]
 SH_TIMEOUT_S = 25.0
@@ -60,8 +60,10 @@ _API = re.compile(r"^(\w+) (\{.*\})(?: (\d+) times)?$", re.DOTALL)
 class Ground:
     """The installation, the host around it and the neighbour: what the rows share."""
 
-    def __init__(self) -> None:
+    def __init__(self, template: str | None = None) -> None:
+        """*template*: the digest of the one that SHOWN is, if attackers are root of a system of their own."""
         self.helper = Helper()
+        self.template = template
         self.landscape = Landscape()
         self.installation = Installation(VICTIM_SECRET=self.landscape.env_secret)
         self._workspaces = Path(self.installation.data_dir, "workspace")
@@ -69,6 +71,11 @@ class Ground:
         for path in (self._workspaces, self._workspaces.parent):
             path.chmod(0o711)
         self.helper.ask("tmpfs", path=str(self._workspaces), mib=WORKSPACES_MIB, inodes=WORKSPACES_INODES)
+        self._template = ""
+        if template is not None:
+            self._template = os.path.join(self.installation.data_dir, "templates", template)
+            os.makedirs(self._template, mode=0o711)
+            self.helper.ask("bind", source=SHOWN, path=self._template)
         self.neighbour: Sandbox
         self.outside = Outside() if os.path.exists(SOCKET) else None
         self._client: Coldframe | None = None
@@ -118,7 +125,8 @@ class Ground:
             except (OSError, ColdframeError) as error:
                 print(f"the sandboxes could not be ended: {error}\n{self.installation.log}", file=sys.stderr)
         await asyncio.to_thread(self.installation.stop)
-        self.helper.ask("uncover", path=str(self._workspaces))  # as a mount it would count as left behind
+        for path in (str(self._workspaces), *([self._template] if self._template else [])):
+            self.helper.ask("uncover", path=path)  # as a mount it would count as left behind
         return await asyncio.to_thread(self.installation.close)
 
 
@@ -149,7 +157,12 @@ class Attempt:
         limits = LIMITS.get(row["group"], Limits())
         network = None if row["group"] in NETWORK_GROUPS else "none"
         self._scene = Scene(
-            ground, f"attacker-{number}", limits=limits, values=ground.landscape.values, network=network
+            ground,
+            f"attacker-{number}",
+            limits=limits,
+            values=ground.landscape.values,
+            network=network,
+            as_root=ground.template is not None,
         )
         self._missing: list[str] = []
         self._bounds: list[str] = []
@@ -361,7 +374,7 @@ def _leaves(group: BaseExceptionGroup[Any]) -> list[BaseException]:
 
 
 async def main() -> None:
-    ground = Ground()
+    ground = Ground(sys.argv[1] if len(sys.argv) > 1 else None)
     try:
         await ground.start()
         print(json.dumps({"installation": ground.installation.installation_id}), flush=True)

@@ -79,12 +79,16 @@ def _corpora() -> Iterator[Row]:
         }
 
 
-def run_rows(rows: Iterable[Row], *, who: Who) -> Run:
-    """Run *rows* in one installation in one wrapper."""
+def run_rows(rows: Iterable[Row], *, who: Who, template: str | None = None) -> Run:
+    """Run *rows* in one installation in one wrapper.
+
+    With the directory of a *template* the sandbox of each row has a system of its own, and scripts run as its root.
+    """
     wanted = list(rows)
     text = "".join(json.dumps(row) + "\n" for row in wanted)
     try:
-        ended = in_wrapper(["-m", "tests.security.arena"], who=who, timeout_s=TIMEOUT_S, stdin=text, outside=True)
+        arena = ["-m", "tests.security.arena"] + ([] if template is None else [os.path.basename(template)])
+        ended = in_wrapper(arena, who=who, timeout_s=TIMEOUT_S, stdin=text, outside=True, shown=template)
         output, trouble = ended.stdout, ""
         if ended.returncode != 0:
             trouble = f"the arena ended with {ended.returncode}:\n{ended.stderr[-6000:]}"

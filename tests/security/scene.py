@@ -78,13 +78,23 @@ class Scene:
     """A fresh agent and sandbox for one row."""
 
     def __init__(
-        self, place: Place, name: str, *, limits: Limits, values: dict[str, str], network: str | None = "none"
+        self,
+        place: Place,
+        name: str,
+        *,
+        limits: Limits,
+        values: dict[str, str],
+        network: str | None = "none",
+        as_root: bool = False,
     ) -> None:
-        """*network*: the profile that is asked for; None for all that the rules give."""
+        """*network*: the profile that is asked for; None for all that the rules give. *as_root*: the attacker is root of a
+        system of its own."""
         self.place = place
         self.agent_id = name
         self.limits = limits
         self.network = network
+        self._own_system = {"template": "debian"} if as_root else {}
+        self._attacker = {"user": "root"} if as_root else {}
         self.mark: dict[str, int] = {}
         """Of what had arrived outside when the row began."""
         self.values = values
@@ -93,11 +103,23 @@ class Scene:
         self.memory_before: dict[int, int] = {}
         """Peak memory of the product's processes before the row, where that is looked at."""
         self.sandbox: Sandbox
+        self._root_outside: int | None = None
 
     async def open(self) -> None:
         self.sandbox = await self.place.client.sandboxes.create(
-            spec=SandboxSpec(agent_id=self.agent_id, limits=self.limits, track_files=False, network=self.network)
+            spec=SandboxSpec.model_validate(
+                {
+                    "agent_id": self.agent_id,
+                    "limits": self.limits,
+                    "track_files": False,
+                    "network": self.network,
+                    **self._own_system,
+                }
+            )
         )
+        report = await self.sandbox.report() if self._own_system else None
+        first = None if report is None else report.first_process
+        self._root_outside = first.uid_map[0][1] if first is not None else None
 
     async def reopen(self) -> None:
         """A new sandbox on the same workspace."""
@@ -115,6 +137,8 @@ class Scene:
     @property
     def uid(self) -> int | None:
         """Host uid of the sandbox's payload."""
+        if self._root_outside is not None:
+            return self._root_outside
         try:
             return os.stat(os.path.join(self.place.installation.data_dir, "workspace", self.agent_id)).st_uid
         except OSError:
@@ -153,7 +177,12 @@ class Scene:
             raise Breach(f"the step could not be placed: {written.error}")
         answer = await self.attack(
             "run_command",
-            {"command": ["bash", f".attack-{number}"], "timeout_s": timeout_s, "view": {"max_bytes": VIEW_BYTES}},
+            {
+                "command": ["bash", f".attack-{number}"],
+                "timeout_s": timeout_s,
+                "view": {"max_bytes": VIEW_BYTES},
+                **self._attacker,
+            },
         )
         if answer.error is not None:
             raise RuntimeError(f"the step did not run: {answer.error}")

@@ -41,6 +41,10 @@ UPPER = "/run/wrapper/upper"
 """Inside: the upper layers of the overlays, which hold exactly what differs from the host."""
 HOST_IP = "10.99.0.1"
 """Inside: an address of the "host" besides loopback."""
+SHOWN = "/srv/shown"
+"""Inside: a directory of the host, as it is and read-only."""
+SUBORDINATE = 3_000_000_000
+"""Inside: the first subordinate id of "ordinary"."""
 CONTROL_FD = "COLDFRAME_WRAPPER_FD"
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 NEW_DIRECTORIES = frozenset({"dev", "proc", "sys", "tmp", "run", "mnt", "media", "boot", "lost+found"})
@@ -68,11 +72,13 @@ def in_wrapper(
     stdin: str = "",
     control_groups: bool = True,
     outside: bool = False,
+    shown: str | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Run `python ARGUMENTS` in a wrapper of its own; everything that it started is gone afterwards.
 
     Without *control_groups* those of the host are covered: for programs that are meant to do harm. With *outside* there
-    is a wire, and at its other end everything that has an address (`outside.py`).
+    is a wire, and at its other end everything that has an address (`outside.py`). The directory *shown* of the host is there as
+    SHOWN; where root makes the wrapper "ordinary" has subordinate ids from SUBORDINATE on.
     """
     base = tempfile.mkdtemp(prefix="cf-wrapper-", dir="/tmp")
     try:
@@ -81,6 +87,7 @@ def in_wrapper(
                 *(sys.executable, "-m", "tests.security.wrapper", "--base", base, "--who", who),
                 *(() if control_groups else ("--without-control-groups",)),
                 *(("--outside",) if outside else ()),
+                *(("--shown", shown) if shown is not None else ()),
                 *("--", *arguments),
             ],
             cwd=CHECKOUT,
@@ -111,6 +118,7 @@ def main() -> int:
     parser.add_argument("--who", choices=("root", "ordinary"), required=True)
     parser.add_argument("--without-control-groups", action="store_true")
     parser.add_argument("--outside", action="store_true")
+    parser.add_argument("--shown")
     parser.add_argument("arguments", nargs="+")
     wanted = parser.parse_args()
     confine.set_parent_death_signal()
@@ -124,7 +132,7 @@ def main() -> int:
         code = 1
         try:
             _count_on()
-            _build(wanted.base, plain=uid == 0)
+            _build(wanted.base, plain=uid == 0, shown=wanted.shown)
             if wanted.without_control_groups and os.path.isdir("/sys/fs/cgroup"):
                 confine.mount("none", "/sys/fs/cgroup", "tmpfs", MS_NOSUID | MS_NODEV, "mode=555,size=4k")
             if wanted.outside and (reason := start_outside()):
@@ -161,7 +169,7 @@ def _own_users(inside: int) -> None:
     Path("/proc/self/gid_map").write_text(f"{inside} {gid} 1", encoding="ascii")
 
 
-def _build(base: str, *, plain: bool) -> None:
+def _build(base: str, *, plain: bool, shown: str | None) -> None:
     """Make the file system and enter it."""
     confine.mount(None, "/", None, MS_REC | MS_PRIVATE)
     confine.mount("wrapper", base, "tmpfs", MS_NOSUID, "mode=755,size=1g")
@@ -201,6 +209,13 @@ def _build(base: str, *, plain: bool) -> None:
     os.makedirs(root + UPPER)
     os.makedirs(f"{root}/srv/host", exist_ok=True)
     os.chmod(f"{root}/srv/host", 0o777)
+    if shown is not None:
+        os.makedirs(root + SHOWN)
+        confine.bind(shown, root + SHOWN)
+        confine.remount(root + SHOWN, confine.MS_RDONLY | MS_NODEV)
+    if plain and os.path.isdir(f"{root}/etc"):
+        for name in ("subuid", "subgid"):
+            Path(root, "etc", name).write_text(f"nobody:{SUBORDINATE}:65536\n", encoding="ascii")
     socket.sethostname("host-of-coldframe")
     confine.bind(f"{base}/upper", root + UPPER)
     os.chdir(root)
@@ -280,6 +295,8 @@ def _carry_out(request: dict[str, Any]) -> dict[str, Any]:
     try:
         if request["do"] == "cover":
             confine.bind("/dev/null", request["path"])
+        elif request["do"] == "bind":
+            confine.bind(request["source"], request["path"])
         elif request["do"] == "uncover":
             confine.detach(request["path"])
         elif request["do"] == "tmpfs":

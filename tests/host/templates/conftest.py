@@ -12,8 +12,11 @@ import pytest
 from coldframe.contract.errors import Unavailable
 from coldframe.host.templates import debian
 from coldframe.host.templates.store import Template, Templates
+from tests import ordinary
+from tests.installation import Installation
+from tests.promises.raw import own_installation
 
-_UNREACHED = ("Could not resolve", "Could not connect", "Unable to connect")
+UNREACHED = ("Could not resolve", "Could not connect", "Unable to connect")
 
 
 @pytest.fixture(scope="session")
@@ -32,6 +35,36 @@ def template(data: Path) -> Template:
     try:
         return Templates(str(data)).build_debian(log=said.append)
     except Unavailable as error:
-        if any(sign in line for line in said for sign in _UNREACHED):
+        if any(sign in line for line in said for sign in UNREACHED):
             pytest.skip(f"the package sources of this host cannot be reached: {error}")
         raise
+
+
+@pytest.fixture(scope="package", params=["root", "ordinary user"])
+def installed(request: pytest.FixtureRequest) -> Iterator[Installation]:
+    """Both have to hold the same. An ordinary user's template is built by `coldframe setup`, as that user."""
+    if request.param == "root":
+        if os.geteuid() != 0:
+            pytest.skip("needs root")
+        template: Template = request.getfixturevalue("template")
+        with own_installation() as started:
+            place = Path(started.data_dir, "templates")
+            place.mkdir(mode=0o711)
+            subprocess.run(["cp", "-al", os.path.dirname(template.root), str(place)], check=True)
+            yield started
+            started.end_sandboxes()
+            subprocess.run(["rm", "-rf", str(place)], check=True)  # much faster than the removal of what agents made
+        return
+    if reason := ordinary.why_not():
+        pytest.skip(f"no ordinary user with subordinate ids can be had: {reason}")
+    if shutil.which(debian.PROGRAM) is None:
+        pytest.skip(f"{debian.PROGRAM} is not installed")
+    with ordinary.ordinary_installation() as started:
+        started.start()
+        built = started.cli("--json", "setup", "--data-dir", started.data_dir, timeout_s=800)
+        if built.returncode != 0 and any(sign.encode() in built.stderr for sign in UNREACHED):
+            pytest.skip("the package sources of this host cannot be reached")
+        assert built.returncode == 0, built
+        yield started
+        started.end_sandboxes()
+        subprocess.run(["rm", "-rf", str(Path(started.data_dir, "templates"))], check=os.geteuid() == 0)

@@ -3,15 +3,24 @@
 import importlib
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from coldframe.client.sync import SyncColdframe, SyncSandbox
-from coldframe.contract.errors import ColdframeError, DeniedByRule, IsolationUnavailable, NotInProfile, WrongState
+from coldframe.contract.errors import (
+    ColdframeError,
+    DeniedByRule,
+    IsolationUnavailable,
+    NotInProfile,
+    PermissionDenied,
+    WrongState,
+)
 from coldframe.contract.isolation import FirstProcess
 from coldframe.contract.sandbox import Limits, SandboxSpec
 from coldframe.guest.rows import NUMBERS
@@ -19,6 +28,7 @@ from coldframe.host import confine
 from coldframe.host.box_view import Seen, View
 from coldframe.host.isolation.own_system import (
     CAPABILITIES,
+    COUNT,
     HELD,
     HELD_BY_KEEPER,
     make_users,
@@ -29,21 +39,22 @@ from coldframe.host.machine import Machine
 from coldframe.host.registries import read_registry_settings
 from coldframe.host.sandbox_users import FIRST_UID as FIRST_USER
 from coldframe.host.system_report import OwnSystem
-from coldframe.host.templates.id_range import FIRST_UID
+from coldframe.host.templates.id_range import FIRST_UID, own_range
 from coldframe.host.templates.store import Template
 from coldframe.policy.network_rules import PackageKind
+from tests import ordinary
 from tests.host.forked import in_child
 from tests.host.machines import on_a_machine, run
 from tests.host.test_real_registries import reason_not_to
 from tests.installation import Installation
-from tests.promises.raw import all_entries, own_installation
+from tests.promises.raw import all_entries
 
-pytestmark = [
-    pytest.mark.timeout(900),  # whoever comes first waits for the template to be built
-    pytest.mark.skipif(os.geteuid() != 0, reason="needs root: the users of a template have to be mapped"),
-]
+pytestmark = pytest.mark.timeout(900)  # whoever comes first waits for the template to be built
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 PATIENCE_S = 200
 PR_SET_DUMPABLE = 4
+STRANGER = 65533
+"""Who has nothing to do with any installation."""
 FIRST = FirstProcess(
     seccomp_mode=2,
     seccomp_filters=1,
@@ -53,18 +64,26 @@ FIRST = FirstProcess(
     uid_map=(),
     gid_map=(),
 )
+
+
+class Ids(NamedTuple):
+    """Users of the host."""
+
+    of_root: range
+    of_user: range
+
+
 NO_RULES = "version: 1\n"
 
 
-@pytest.fixture(scope="module")
-def installed(template: Template) -> Iterator[Installation]:
-    with own_installation() as started:
-        place = Path(started.data_dir, "templates")
-        place.mkdir(mode=0o711)
-        subprocess.run(["cp", "-al", os.path.dirname(template.root), str(place)], check=True)
-        yield started
-        started.end_sandboxes()
-        subprocess.run(["rm", "-rf", str(place)], check=True)  # much faster than the removal of a tree that agents made
+@pytest.fixture
+def host_ids(installed: Installation) -> Ids:
+    """Whose the files are that root of a box and `user` make."""
+    owner = os.stat(installed.data_dir).st_uid
+    if owner == 0:
+        return Ids(range(FIRST_UID, 1 << 32), range(FIRST_USER, FIRST_UID))
+    first = own_range().first_uid if os.geteuid() != 0 else ordinary.FIRST
+    return Ids(range(first, first + COUNT), range(owner, owner + 1))
 
 
 @pytest.fixture
@@ -133,7 +152,7 @@ def test_whom_a_command_runs_as_is_judged_recorded_and_offered_only_here(client:
     assert "template: debian" in refused.value.advice
 
 
-def test_the_report_says_who_root_is_and_every_wall_stands(client: SyncColdframe, template: Template) -> None:
+def test_the_report_says_who_root_is_and_every_wall_stands(client: SyncColdframe, host_ids: Ids) -> None:
     with client.sandboxes.create("reported", template="debian") as sandbox:
         job = sandbox.start("sleep 1000", user="root")
         report = sandbox.report()
@@ -142,11 +161,13 @@ def test_the_report_says_who_root_is_and_every_wall_stands(client: SyncColdframe
         assert {"system_users", "system_private", "capabilities", "host_uid", "seccomp"} <= walls.keys()
         assert walls["system_read_only"].state == "absent"
         assert ", ".join(CAPABILITIES) in walls["capabilities"].mechanism
-        assert report.template_sha256 == template.digest and report.boundary_weakened == ()
+        assert report.template_sha256 and report.boundary_weakened == ()
         assert [one.source for one in report.mounts if one.target == "/"] == ["layer"]
         assert report.first_process is not None
         (zero, first, _), (inside, user, count), _ = report.first_process.uid_map
-        assert (zero, inside, count) == (0, 1000, 1) and first > FIRST_UID and FIRST_USER <= user < FIRST_UID
+        assert (zero, inside, count) == (0, 1000, 1) and first in host_ids.of_root and user in host_ids.of_user
+        shared = [one for one in report.sentences if "have the same users on the host" in one]
+        assert bool(shared) == bool(walls["system_users"].caveat) == (len(host_ids.of_user) == 1)
         seen = said(sandbox, "cat /proc/self/status; cat /proc/self/uid_map")
         sets = {line.split()[0]: int(line.split()[1], 16) for line in seen.splitlines() if line.startswith("Cap")}
         assert sets == {"CapInh:": 0, "CapPrm:": HELD, "CapEff:": HELD, "CapBnd:": HELD, "CapAmb:": 0}
@@ -220,30 +241,77 @@ def test_root_inside_gets_past_no_wall(client: SyncColdframe) -> None:
         assert said(sandbox, "cat /proc/sys/kernel/ostype") == "Linux\n"
 
 
-def test_what_root_makes_is_reached_by_nobody_on_the_host(client: SyncColdframe, installed: Installation) -> None:
+def test_what_root_makes_is_reached_by_nobody_on_the_host(
+    client: SyncColdframe, installed: Installation, host_ids: Ids
+) -> None:
     with client.sandboxes.create("made", template="debian") as sandbox:
         said(sandbox, "cp /bin/sh /usr/bin/canary-of-root; chmod 4755 /usr/bin/canary-of-root; touch /home/user/f")
         found = list(Path(installed.data_dir, "layers").rglob("canary-of-root"))
-        assert len(found) == 1 and found[0].stat().st_uid >= FIRST_UID
+        assert len(found) == 1 and found[0].stat().st_uid in host_ids.of_root
         assert os.stat(os.path.join(installed.data_dir, "layers")).st_mode & 0o077 == 0
         assert os.stat(os.path.join(installed.data_dir, "workspace", "made")).st_mode & 0o077 == 0
-        stranger = {"user": 65534, "group": 65534, "extra_groups": []}
+        if os.geteuid() != 0:
+            return
+        stranger = {"user": STRANGER, "group": STRANGER, "extra_groups": []}
         for path in (str(found[0]), os.path.join(installed.data_dir, "workspace", "made", "f")):
             assert subprocess.run(["test", "-e", path], **stranger).returncode == 1  # type: ignore[call-overload]
         assert str(installed.data_dir) not in said(sandbox, "grep ' / / ' /proc/self/mountinfo | grep overlay")
 
 
-def test_a_workspace_whose_directory_root_gave_away_is_its_users_again(client: SyncColdframe) -> None:
+def test_a_workspace_whose_directory_root_gave_away_is_its_users_again(client: SyncColdframe, host_ids: Ids) -> None:
     with client.sandboxes.create("giver", template="debian") as sandbox:
         said(sandbox, "chown 0:0 /home/user; chmod 0 /home/user")
         with client.sandboxes.create("taker") as taker:
             assert sandbox.report().first_process is not None and taker.report().first_process is not None
             mine, others = sandbox.report().first_process, taker.report().first_process
             assert mine is not None and others is not None
-            assert others.uid_map[0][1] not in [row[1] for row in mine.uid_map]
+            apart = others.uid_map[0][1] not in [row[1] for row in mine.uid_map]
+            assert apart == (len(host_ids.of_user) > 1)
         sandbox.stop()
         sandbox.start_again()
         assert said(sandbox, "stat -c %U /home/user; touch /home/user/mine", user="user") == "user\n"
+
+
+def test_root_of_one_box_reaches_nothing_of_another_that_may_have_the_same_users(client: SyncColdframe) -> None:
+    with client.sandboxes.create("left", template="debian") as left:
+        job = left.start("echo begun; sleep 1000", user="root")
+        next(iter(job.follow()))
+        with client.sandboxes.create("right", template="debian") as right:
+            assert "sleep 1000" not in said(right, "cat /proc/[0-9]*/cmdline | tr '\\0' ' '")
+            right.run_command("kill -9 -1", user="root")
+            assert said(right, "id -u") == "0\n"
+        assert "sleep 1000" in said(left, "cat /proc/[0-9]*/cmdline | tr '\\0' ' '")
+        job.signal(9)
+
+
+def test_what_root_has_made_goes_with_the_agent(client: SyncColdframe, installed: Installation) -> None:
+    layers = Path(installed.data_dir, "layers")
+    before = {name: os.listdir(layers / name) for name in ("trees", "drafts", "gone")}
+    with client.sandboxes.create("leaver", template="debian") as sandbox:
+        said(
+            sandbox,
+            "mkdir -m 700 /var/closed ~user/closed; touch /var/closed/f ~user/closed/f; chown 12:34 ~user/closed",
+        )
+        said(sandbox, "chmod 0 ~user/closed; chown 0:0 ~user; chmod 0 ~user")
+    client.agents.delete("leaver")
+    assert {name: os.listdir(layers / name) for name in before} == before
+    assert not [name for name in os.listdir(Path(installed.data_dir, "workspace")) if "leaver" in name]
+
+
+def test_a_snapshot_has_what_root_made_in_the_workspace_or_says_what_keeps_it_from_that(
+    client: SyncColdframe, host_ids: Ids
+) -> None:
+    with client.sandboxes.create("recorded", template="debian") as sandbox:
+        said(sandbox, "umask 077; echo text > ~user/closed")
+        sandbox.stop()
+        if len(host_ids.of_user) == 1:
+            with pytest.raises(PermissionDenied, match="`closed`") as refused:
+                sandbox.take_snapshot()
+            assert "chown -R user:" in refused.value.advice
+            sandbox.start_again()
+            said(sandbox, "chown user: ~user/closed")
+            sandbox.stop()
+        assert sandbox.take_snapshot().id
 
 
 def test_the_disk_limit_holds_for_system_and_workspace_together(client: SyncColdframe) -> None:
@@ -279,6 +347,7 @@ def test_a_package_is_installed_by_apt_through_the_broker_and_stays(client: Sync
         assert said(later, "hello", user="user") == "Hello, world!\n"
 
 
+@as_root
 def test_what_cannot_be_had_is_refused_with_what_to_do(template: Template) -> None:
     async def steps(machine: Machine) -> None:
         async def refusal(**more: object) -> ColdframeError:
@@ -319,6 +388,7 @@ def test_who_becomes_root_hides_the_memory_that_it_shares_with_the_keeper_before
     assert made[-1][0] == numbers["capset"]
 
 
+@as_root
 def test_without_control_groups_the_limit_of_processes_is_of_all_users_inside_together() -> None:
     """Each process has a limit that counts one user's, and root inside can be any."""
     first, own, most = (FIRST_UID + 65_536 * 50_000,) * 2, (FIRST_USER + 49_999,) * 2, 10
@@ -400,18 +470,23 @@ def test_links_that_root_leaves_lead_nowhere_when_the_box_is_built_again(client:
 
 
 def test_setup_builds_once_and_says_what_it_takes(installed: Installation, template: Template) -> None:
-    line = [sys.executable, "-m", "coldframe.cli", "--json", "setup", "--data-dir", installed.data_dir]
-    done = subprocess.run(line, capture_output=True, text=True, check=True)
+    done = installed.cli("--json", "setup", "--data-dir", installed.data_dir)
     told = json.loads(done.stdout)
     assert (told["digest"], told["release"], told["packages"]) == (
         template.digest,
         template.release,
         len(template.packages),
     )
-    stranger = {"user": 65534, "group": 65534, "extra_groups": []}
-    line[-1] = "/tmp/nobody-has-this"
+
+
+@as_root
+def test_without_subordinate_ids_setup_is_refused_with_the_line_that_gives_some(tmp_path: Path) -> None:
+    line = [sys.executable, "-m", "coldframe.cli", "--json", "setup", "--data-dir", "/tmp/nobody-has-this"]
+    stranger = {"user": STRANGER, "group": STRANGER, "extra_groups": []}
     refused = subprocess.run(line, capture_output=True, text=True, check=False, **stranger)  # type: ignore[call-overload]
-    assert refused.returncode == 5 and "ISOLATION_UNAVAILABLE" in refused.stdout + refused.stderr
+    told = refused.stdout + refused.stderr
+    assert refused.returncode == 5 and "ISOLATION_UNAVAILABLE" in told
+    assert re.search(rf"`{STRANGER}:\d+:{COUNT}` to /etc/subuid and to /etc/subgid", told), told
     assert not os.path.exists("/tmp/nobody-has-this")
 
 
