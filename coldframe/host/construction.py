@@ -38,6 +38,10 @@ from coldframe.host.ways_out import WaysOut
 from coldframe.host.workspaces import PARTS, Workspaces
 
 
+Preparing = Callable[[tuple[int, int], str], Prepared]
+"""Makes the system of a box ready, given its sandbox user and an empty directory to mount it at. Blocking."""
+
+
 class _Settled(NamedTuple):
     """A box that stands, and how far it is the machine's."""
 
@@ -118,11 +122,12 @@ class Construction:
         *,
         is_refused_with_walls_missing: bool = True,
         anew: bool = False,
+        prepare: Preparing | None = None,
         is_wanted: Callable[[], bool] = lambda: True,
     ) -> IsolationReport:
         """What was measured of it. With *anew* its workspace stays whatever happens, and the records of one before it.
 
-        *is_wanted* is asked when it stands. Raises IsolationUnavailable, InvalidArgument, WrongState.
+        *prepare* gives it another system than the workspace has. *is_wanted* is asked when it stands. Raises IsolationUnavailable, InvalidArgument, WrongState.
         """
         if spec.background:
             workspace = self._workspaces.of_session(session_id)
@@ -141,7 +146,7 @@ class Construction:
             await self._endings.end_unmarked(sandbox_id)  # of a machine that was killed while it built
             await asyncio.to_thread(self._site.groups_of(sandbox_id, None).remove)
         try:
-            building = partial(self._build, sandbox_id, spec, session_id, workspace, owner, network)
+            building = partial(self._build, sandbox_id, spec, session_id, workspace, owner, network, prepare)
             if network is None:
                 measured = await building()
             else:
@@ -170,6 +175,7 @@ class Construction:
         workspace: str,
         owner: tuple[int, int],
         network: NetworkAccess | None,
+        prepare: Preparing | None,
         outfit: Outfit | None = None,
     ) -> IsolationReport:
         directory = self._marks.directory(sandbox_id)
@@ -207,7 +213,7 @@ class Construction:
                 opened.callback(os.close, more[-1][1])
                 handover = opened.enter_context(self._listen(directory, HANDOVER_NAME, None, socket.SOCK_SEQPACKET))
                 more.append(("handover", handover.fileno()))
-            system = await self._prepare_system(workspace, spec, owner, directory)
+            system = await self._prepare_system(workspace, spec, owner, directory, prepare)
             if system is not None:
                 more.append(("system", system.held))
                 opened.callback(os.close, system.held)
@@ -217,7 +223,18 @@ class Construction:
             settling = partial(
                 self._settle, sandbox_id, spec, session_id, owner[0], template, ends_here=network is None
             )
-            answer, settled = await self._site.builder.build(order, listener, spec.limits, more=more, then=settling)
+            checking = None if system is None else asyncio.ensure_future(asyncio.to_thread(system.check))
+            try:
+                answer, settled = await self._site.builder.build(order, listener, spec.limits, more=more, then=settling)
+            finally:
+                if checking is not None:
+                    await asyncio.wait({checking})
+                changed = None if checking is None else checking.exception()
+            if changed is not None:  # nothing has been started in it yet
+                if network is not None:
+                    answer["arrivals"].close()
+                await self._endings.end_keeper(settled.mark)
+                raise changed
         if network is not None:
             arrivals: Arrivals = answer["arrivals"]
             kept = self._ways_out.mark_of(sandbox_id, network, arrivals)
@@ -255,7 +272,12 @@ class Construction:
         return known
 
     async def _prepare_system(
-        self, workspace: str, spec: SandboxSpec, owner: tuple[int, int], directory: str
+        self,
+        workspace: str,
+        spec: SandboxSpec,
+        owner: tuple[int, int],
+        directory: str,
+        prepare: Preparing | None,
     ) -> Prepared | None:
         """Of a sandbox that has one of its own. Raises IsolationUnavailable, WrongState."""
         if spec.template == "host":
@@ -289,6 +311,8 @@ class Construction:
         place = os.path.join(directory, "system")
         with contextlib.suppress(FileExistsError):
             os.mkdir(place, 0o700)
+        if prepare is not None:
+            return await asyncio.to_thread(prepare, owner, place)
         name = os.path.relpath(workspace, self._data)
         return await asyncio.to_thread(self._site.systems.prepare, name, spec.template, owner, place)
 

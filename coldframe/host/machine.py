@@ -42,7 +42,9 @@ from coldframe.host.doctor import Doctor
 from coldframe.host.endings import Endings
 from coldframe.host.layers.store import LayerStore
 from coldframe.host.life import KeeperLife
+from coldframe.host.machine_templates import MachineTemplates
 from coldframe.host.marks import ENDING, GRAVE, KeeperMark, Marks
+from coldframe.host.recipe_build import SealedSystem
 from coldframe.host.removal import remove_directory, remove_tree, try_removal
 from coldframe.host.settings import HostSettings
 from coldframe.host.snapshots import MachineSnapshots, Occupant
@@ -51,6 +53,7 @@ from coldframe.host.stored_commands import read_stored, remove_stored
 from coldframe.host.strays import kill_strays, mark_of
 from coldframe.host.templates.systems import Systems
 from coldframe.host.ways_out import BROKER_UID, WaysOut
+from coldframe.host.workshop import Workshop
 from coldframe.host.workspaces import Workspaces
 
 
@@ -241,6 +244,18 @@ class Machine:
                 life = self._life(name) if mark.alive() and name not in self._endings else None
                 found.append(Occupant(self.still_box(name, mark), life))
         return found
+
+    def _name_of(self, workspace: WorkspacePoint) -> str:
+        """As `Systems` has it."""
+        if workspace.agent_id is not None:
+            return os.path.relpath(self.workspaces.of_agent(workspace.agent_id), self._data)
+        return os.path.relpath(self.workspaces.of_session(workspace.session_id or ""), self._data)
+
+    @contextlib.contextmanager
+    def _system_of(self, snapshot_id: str) -> Iterator[SealedSystem]:
+        """What a snapshot holds of a system; it stays meanwhile. Raises NotFound: nothing, or there is no such snapshot."""
+        with self.layers.system_layers(snapshot_id) as (template, layers):
+            yield SealedSystem(template, tuple(one for one, _ in layers), tuple(users for _, users in layers))
 
     def _later(self, work: Coroutine[None, None, None]) -> None:
         """Something that nobody waits for, but `close`."""

@@ -25,6 +25,7 @@ import struct
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import zip_longest
 from typing import NamedTuple, NoReturn
 
 from coldframe.guest.rows import Call
@@ -74,8 +75,10 @@ class System(NamedTuple):
 
     template: str
     """Directory of the template's root."""
+    template_layers: tuple[str, ...]
+    """Directories of the sealed layers that the template has above its root, the highest first."""
     template_first: tuple[int, int]
-    """First user and group of the range that its files belong to."""
+    """First user and group of the range that the files of all these belong to."""
     first: tuple[int, int]
     """Of the box's own range."""
     lower: tuple[str, ...]
@@ -84,6 +87,8 @@ class System(NamedTuple):
     work: str
     place: str
     """An empty directory."""
+    maps: tuple[tuple[Extents, Extents] | None, ...] = ()
+    """For each of *lower* the users and groups that it is to be shown with; None for what is the box's own already."""
 
 
 class Users(NamedTuple):
@@ -150,14 +155,32 @@ def mount_system(system: System, workspace: str, own: tuple[int, int]) -> Layer:
     for first, shown, own_id, own_inside in zip(system.template_first, system.first, own, (UID, GID), strict=True):
         extents = box_extents(shown, own_id, own_inside)
         maps.append(tuple((first + inside, outside, count) for inside, outside, count in extents))
-    template = system.template
-    if system.template_first != system.first:  # else they are the box's already
-        _mount_mapped(template, system.place, maps[0], maps[1])
-        template = system.place
-    mount_stack(Stacking(system.place, (*system.lower, template), system.upper, system.work))
+    shown = _show_below(system, maps[0], maps[1])
+    mount_stack(Stacking(system.place, tuple(shown), system.upper, system.work))
     _make_sound(system)
     files = os.open(system.upper, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     return Layer(files, os.stat(system.place).st_dev, _seeing_everything)
+
+
+def _show_below(system: System, uids: Extents, gids: Extents) -> list[str]:
+    """All that lies below what the box writes, the highest first. What belongs to other users is mounted with these mapped:
+    alone at the place itself, several in a directory each, and what is then mounted at the place covers all of it."""
+    template = None if system.template_first == system.first else (uids, gids)
+    parts = list(zip_longest(system.lower, system.maps))
+    parts += [(directory, template) for directory in (*system.template_layers, system.template)]
+    are_several = sum(maps is not None for _, maps in parts) > 1
+    if are_several:
+        confine.mount("below", system.place, "tmpfs", confine.MS_NOSUID | confine.MS_NODEV, "size=256k,mode=0700")
+    shown = []
+    for number, (directory, maps) in enumerate(parts):
+        if maps is None:
+            shown.append(directory)
+            continue
+        shown.append(os.path.join(system.place, str(number)) if are_several else system.place)
+        if are_several:
+            os.mkdir(shown[-1], 0o700)
+        _mount_mapped(directory, shown[-1], *maps)
+    return shown
 
 
 def _let_go_of_others(workspace: str) -> None:
@@ -187,8 +210,23 @@ def _make_sound(system: System) -> None:
     try:
         for path in (*_DIRECTORIES, *_FILES):
             _require(top, path, system.first, is_wanted=stat.S_ISDIR if path in _DIRECTORIES else stat.S_ISREG)
+        _give_identity(top, system.first)
     finally:
         os.close(top)
+
+
+def _give_identity(top: int, owner: tuple[int, int]) -> None:
+    """What programs know a machine by, if it has none: no template has, and nothing that begins as a snapshot."""
+    settings = os.open("etc", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=top)
+    try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with os.fdopen(os.open("machine-id", flags, 0o444, dir_fd=settings), "w", encoding="ascii") as made:
+            made.write(secrets.token_hex(16) + "\n")
+            os.fchown(made.fileno(), *owner)
+    except FileExistsError:
+        pass
+    finally:
+        os.close(settings)
 
 
 def _require(top: int, path: str, owner: tuple[int, int], *, is_wanted: Callable[[int], bool]) -> None:

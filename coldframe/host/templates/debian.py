@@ -130,8 +130,13 @@ def packages(root: str) -> list[Package]:
 
     Raises Unavailable: it does not say so.
     """
+    return installed_of(_read_status(root))
+
+
+def installed_of(status: str) -> list[Package]:
+    """What the text of dpkg's record says is installed, by name."""
     found = []
-    for paragraph in _read_status(root).split("\n\n"):
+    for paragraph in status.split("\n\n"):
         fields = dict(
             line.split(": ", 1) for line in paragraph.splitlines() if ": " in line and not line.startswith(" ")
         )

@@ -1,7 +1,10 @@
-"""The templates of one machine: `<data>/templates/DIGEST/` with the system in `root/` and `manifest.json` beside it.
+"""The templates of one machine: `<data>/templates/DIGEST/` with a `manifest.json`, and what they are made of.
 
-One is made whole in a draft and then named, or it is not there; after that nothing in it is changed. Its name is the
-digest of all that is in it: names, modes, owners by the numbers inside, links, attributes and content, without times.
+One that `coldframe setup` has built has its system in `root/` beside that, and its name is the digest of all that is in it:
+names, modes, owners by the numbers inside, links, attributes and content, without times. Others are sealed layers (see
+`sealed_layers.py`) upon another template or upon nothing, and their name is the digest of the names of these.
+
+One is made whole in a draft and then named, or it is not there; after that nothing in it is changed.
 """
 
 import fcntl
@@ -11,15 +14,19 @@ import os
 import re
 import secrets
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from coldframe.contract.errors import NotFound, Unavailable
+from coldframe.contract.errors import NotFound, TemplateChanged, Unavailable, WrongState
+from coldframe.contract.template import Package, Settings, TemplateFacts, template_digest
+from coldframe.host.layers.trees import sync_all
 from coldframe.host.removal import remove_in_range
 from coldframe.host.templates import debian
 from coldframe.host.templates.id_range import IdRange, hand_over, own_range, start_in_range, take_users_files
+from coldframe.host.templates.sealed_layers import SealedLayers, check_tree, write_whole
+from coldframe.host.templates.sealing import facts_of_tree, size_of_tree
 
 _DRAFT = ".new-"
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -39,8 +46,38 @@ class Template(NamedTuple):
     release: str
     packages: tuple[debian.Package, ...]
     root: str
-    """Directory of the system. Its files are those of `ids`."""
+    """Directory of the system, or of the lowest part of it. Its files are those of `ids`."""
     ids: IdRange
+    layers: tuple[str, ...] = ()
+    """Directories of what it has above the root, the highest first."""
+    made: "Made | None" = None
+    """None for one that `coldframe setup` has built."""
+
+    @property
+    def settings(self) -> Settings:
+        return self.made.settings if self.made is not None else Settings()
+
+    @property
+    def installed(self) -> tuple[Package, ...]:
+        """All that is, of every manager."""
+        if self.made is not None:
+            return self.made.installed
+        found = (Package(manager="apt", name=a, version=b, architecture=c) for a, b, c in self.packages)
+        return tuple(found)
+
+
+class Made(NamedTuple):
+    """What is on record of a template that is made of layers."""
+
+    version: str | None
+    origin: Literal["recipe", "archive", "snapshot"]
+    base: str | None
+    layers: tuple[str, ...]
+    """Digests of its own ones, from the lowest up."""
+    settings: Settings
+    installed: tuple[Package, ...]
+    recipe_sha256: str | None = None
+    build_id: str | None = None
 
 
 class Templates:
@@ -50,6 +87,7 @@ class Templates:
         self._folder = os.path.join(os.path.abspath(data_dir), "templates")
         os.makedirs(self._folder, mode=0o711, exist_ok=True)
         os.chmod(self._folder, 0o711)
+        self.layers = SealedLayers(os.path.join(self._folder, "layers"))
 
     def build_debian(
         self,
@@ -72,6 +110,7 @@ class Templates:
             if os.getuid() != 0:
                 take_users_files(root, ids)
             digest = _digest(root, ids)
+            write_whole(os.path.join(draft, "facts"), facts_of_tree(root))
             manifest = {
                 "digest": digest,
                 "name": "debian",
@@ -80,14 +119,39 @@ class Templates:
                 "packages": debian.packages(root),
                 "ids": ids,
             }
-            with open(os.path.join(draft, "manifest.json"), "x", encoding="utf-8") as target:
-                json.dump(manifest, target)
-                target.flush()
-                os.fsync(target.fileno())
-            place = os.path.join(self._folder, digest)
-            if not os.path.isdir(place):
-                os.rename(draft, place)
+            self._name(draft, digest, manifest)
         return self.get(digest)
+
+    def make(self, name: str, made: Made) -> Template:
+        """Of layers that are sealed. One of the same layers, upon the same, with the same settings, is used as it is.
+
+        Raises NotFound: the base is gone.
+        """
+        digest = template_digest(made.base, made.layers, made.settings)
+        ids = own_range() if made.base is None else self.get(made.base).ids
+        with self._draft(ids) as draft:
+            manifest = {
+                "digest": digest,
+                "name": name,
+                "created_at": datetime.now(UTC).isoformat(),
+                "release": "",
+                "ids": ids,
+                "made": {
+                    **made._asdict(),
+                    "settings": made.settings.model_dump(mode="json"),
+                    "installed": [one.model_dump(mode="json") for one in made.installed],
+                },
+            }
+            self._name(draft, digest, manifest)
+        return self.get(digest)
+
+    def _name(self, draft: str, digest: str, manifest: dict[str, Any]) -> None:
+        with open(os.path.join(draft, "manifest.json"), "x", encoding="utf-8") as target:
+            json.dump(manifest, target)
+        sync_all(draft)
+        place = os.path.join(self._folder, digest)
+        if not os.path.isdir(place):
+            os.rename(draft, place)
 
     def list(self) -> list[Template]:
         """Newest first."""
@@ -96,40 +160,160 @@ class Templates:
             if _DIGEST.fullmatch(name):
                 try:
                     found.append(self.get(name))
-                except NotFound:  # removed meanwhile
+                except (NotFound, TemplateChanged):  # removed meanwhile, or no use any more
                     continue
         return sorted(found, key=lambda one: one.created_at, reverse=True)
 
     def get(self, digest: str) -> Template:
-        place = os.path.join(self._folder, digest)
-        try:
-            if not _DIGEST.fullmatch(digest):
-                raise FileNotFoundError
-            with open(os.path.join(place, "manifest.json"), encoding="utf-8") as source:
-                told: dict[str, Any] = json.load(source)
-        except FileNotFoundError:
-            raise NotFound(f"no template `{digest[:80]}` on this machine") from None
+        """Raises NotFound; TemplateChanged: what is on record of it is not what was written."""
+        told = self._told(digest)
+        if "made" in told:
+            return self._made(digest, told)
         return Template(
             digest=digest,
             name=told["name"],
             created_at=datetime.fromisoformat(told["created_at"]),
             release=told["release"],
             packages=tuple(debian.Package(*one) for one in told["packages"]),
-            root=os.path.join(place, "root"),
+            root=os.path.join(self._folder, digest, "root"),
             ids=IdRange(*told["ids"]),
         )
+
+    def _told(self, digest: str) -> dict[str, Any]:
+        try:
+            if not _DIGEST.fullmatch(digest):
+                raise FileNotFoundError
+            with open(os.path.join(self._folder, digest, "manifest.json"), encoding="utf-8") as source:
+                told: dict[str, Any] = json.load(source)
+                return told
+        except FileNotFoundError:
+            raise NotFound(f"no template `{digest[:80]}` on this machine") from None
+
+    def _made(self, digest: str, told: dict[str, Any]) -> Template:
+        fields = told["made"]
+        made = Made(
+            **{
+                **fields,
+                "layers": tuple(fields["layers"]),
+                "settings": Settings.model_validate(fields["settings"]),
+                "installed": tuple(Package.model_validate(one) for one in fields["installed"]),
+            }
+        )
+        if template_digest(made.base, made.layers, made.settings) != digest:
+            raise TemplateChanged(f"what is on record of the template `{digest[:12]}…` was changed", digest=digest)
+        own = [self.layers.files(one) for one in reversed(made.layers)]
+        base = None
+        if made.base is not None:
+            try:
+                base = self.get(made.base)
+            except NotFound:
+                raise TemplateChanged(
+                    f"the template `{made.base[:12]}…` on which this one stands is gone", digest=digest
+                ) from None
+        parts = own if base is None else [*own, *base.layers, base.root]
+        packages = tuple(
+            debian.Package(one.name, one.version, one.architecture) for one in made.installed if one.manager == "apt"
+        )
+        return Template(
+            digest=digest,
+            name=told["name"],
+            created_at=datetime.fromisoformat(told["created_at"]),
+            release="" if base is None else base.release,
+            packages=packages,
+            root=parts[-1],
+            ids=IdRange(*told["ids"]),
+            layers=tuple(parts[:-1]),
+            made=made,
+        )
+
+    def facts(self, template: Template) -> TemplateFacts:
+        """As others are told of it."""
+        made = template.made
+        return TemplateFacts(
+            digest=template.digest,
+            name=template.name,
+            version=None if made is None else made.version,
+            origin="setup" if made is None else made.origin,
+            base=None if made is None else made.base,
+            created_at=template.created_at,
+            recipe_sha256=None if made is None else made.recipe_sha256,
+            settings=template.settings,
+            packages=template.installed,
+            bytes=self._bytes(template),
+            build_id=None if made is None else made.build_id,
+        )
+
+    def _bytes(self, template: Template) -> int:
+        if template.made is not None:
+            return sum(self.layers.bytes(one) for one in template.made.layers)
+        path = os.path.join(self._folder, template.digest, "bytes")
+        try:
+            with open(path, encoding="ascii") as source:
+                return int(source.read())
+        except (FileNotFoundError, ValueError):
+            size = size_of_tree(template.root)
+            write_whole(path, str(size))
+            return size
+
+    def check(self, template: Template) -> None:
+        """At the price of a listing. Raises TemplateChanged: it is not what was built. Nothing may be started from it."""
+        made = template.made
+        if made is None:
+            facts = os.path.join(self._folder, template.digest, "facts")
+            check_tree(template.root, facts, lambda: self.verify(template.digest))
+            return
+        for layer in made.layers:
+            self.layers.check(layer, template.ids)
+        if made.base is not None:
+            self.check(self.get(made.base))
 
     def verify(self, digest: str) -> bool:
         """Whether it is, to the byte, what was built. Reads all of it."""
         template = self.get(digest)
-        return _digest(template.root, template.ids) == digest
+        made = template.made
+        if made is None:
+            return _digest(template.root, template.ids) == digest
+        if not all(self.layers.verify(one, template.ids) for one in made.layers):
+            return False
+        return made.base is None or self.verify(made.base)
+
+    def standing_on(self, digest: str) -> tuple[str, ...]:
+        """Names of other templates that need it, whether they are whole or not."""
+        found = []
+        for told in self._all_told():
+            if told.get("made", {}).get("base") == digest:
+                found.append(f"{told['name']}:{told['made']['version']}")
+        return tuple(found)
+
+    def _all_told(self) -> Iterator[dict[str, Any]]:
+        for name in os.listdir(self._folder):
+            if _DIGEST.fullmatch(name):
+                with suppress(NotFound):  # removed meanwhile
+                    yield self._told(name)
 
     def remove(self, digest: str) -> None:
-        """No box may use it. It has no name from the first moment on."""
-        template = self.get(digest)
+        """No box may use it. It has no name from the first moment on; layers that nobody has any more are for `collect`.
+
+        Raises WrongState: another one stands on it.
+        """
+        if others := self.standing_on(digest):
+            raise WrongState(
+                f"other templates stand on it: {', '.join(others[:5])}",
+                hint="remove these first",
+                used_by=[f"template {one}" for one in others],
+            )
         grave = os.path.join(self._folder, _DRAFT + secrets.token_hex(8))
-        os.rename(os.path.dirname(template.root), grave)
-        _clear(grave, template.ids)
+        ids = IdRange(*self._told(digest)["ids"])
+        os.rename(os.path.join(self._folder, digest), grave)
+        _clear(grave, ids)
+
+    def collect(self, keep: set[str]) -> Sequence[str]:
+        """Remove the layers that no template has, but for these; what was removed."""
+        needed = keep | {layer for told in self._all_told() for layer in told.get("made", {}).get("layers", ())}
+        gone = [one for one in self.layers.all() if one not in needed]
+        for one in gone:
+            self.layers.remove(one)
+        return gone
 
     def sweep(self) -> None:
         """Remove what builds and removals that were killed have left."""
@@ -139,6 +323,7 @@ class Templates:
                 with _held(path) as is_ours:
                     if is_ours:
                         _clear(path, own_range())
+        self.layers.sweep()
 
     @contextmanager
     def _draft(self, ids: IdRange) -> Iterator[str]:

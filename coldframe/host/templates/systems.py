@@ -12,18 +12,23 @@ import contextlib
 import json
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 from coldframe.contract.errors import IsolationUnavailable, NotFound, WrongState
 from coldframe.contract.isolation import Property
-from coldframe.host.isolation.own_system import COUNT, System
+from coldframe.host.isolation.own_system import System
+from coldframe.host.layers.mapping import Extents, shown_as
+from coldframe.host.layers.register import Below
 from coldframe.host.layers.store import LayerStore
-from coldframe.host.templates.id_range import FIRST_UID, IdRange, hand_over, hold_users, own_range
+from coldframe.host.layers.trees import users_at
+from coldframe.host.sandbox_users import range_of, users_of, users_of_template
+from coldframe.host.templates.id_range import IdRange, hand_over, hold_users, own_range
 from coldframe.host.templates.store import Template, Templates
-from coldframe.host.workspaces import FIRST_UID as FIRST_USER
 
 SETUP = "coldframe setup"
+_BY_DIGEST = "sha256:"
 
 
 class Prepared(NamedTuple):
@@ -35,6 +40,8 @@ class Prepared(NamedTuple):
     """A descriptor that keeps it so as long as it, or a copy of it, is open in any process."""
     users: int | None = None
     """Where there is no root: a descriptor of the user namespace in which it can be mounted. It stays that of `Systems`."""
+    check: Callable[[], None] = lambda: None
+    """Looks whether the template is what was built, and raises TemplateChanged. Takes a listing of all its files."""
 
 
 class _Known(NamedTuple):
@@ -60,13 +67,15 @@ class Systems:
         self._users: dict[IdRange, int] = {}
 
     def prepare(self, workspace: str, template: str, user: tuple[int, int], place: str) -> Prepared:
-        """The system of a workspace, which is begun from the newest template of that name if it has none.
+        """The system of a workspace, which is begun from a template if it has none: the newest of a name, the newest of
+        `name:version`, or the one of `sha256:DIGEST`.
 
         `user` is the sandbox user of the workspace, `place` an empty directory to mount it at.
 
         Raises:
             IsolationUnavailable: there is no such template here, or this machine cannot have it.
-            WrongState: another sandbox of the workspace uses it.
+            WrongState: another sandbox of the workspace uses it, or it began from another template than the one that is named.
+            TemplateChanged: it is not what was built, as far as its record tells.
         """
         refuse_unable()
         with self._lock:
@@ -74,15 +83,20 @@ class Systems:
             known = self._read(workspace)
             if known is not None and known.user != user:
                 known = None  # the workspace was removed, and this is a new one of its name
-            begun = self._template(template) if known is None else self._kept(workspace, known.template)
+            stands_on = None if known is None else self._stands_on(known)
+            if stands_on is not None and template.startswith(_BY_DIGEST) and template != _BY_DIGEST + stands_on:
+                raise WrongState(
+                    f"the system of the workspace stands on the template `{stands_on[:12]}…`, and not on this one",
+                    hint="give it an agent of its own, or leave the digest out",
+                    template=stands_on,
+                )
+            begun = self._template(template) if stands_on is None else self._kept(workspace, stands_on)
             users = self._users_of(begun.ids)
-            first = (_first(user[0]), _first(user[1])) if users is None else (0, 0)
+            first = (range_of(user[0]), range_of(user[1])) if users is None else (0, 0)
             if known is None:
-                stack = layers.create("system", owner=first if users is None else user, mode=0o755)
+                known = self._begin(workspace, begun, user, first if users is None else user)
                 if users is not None:
-                    hand_over(layers.stacking(stack.id, place).upper, begun.ids)
-                known = _Known(begun.digest, stack.id, user)
-                self._write(workspace, known)
+                    hand_over(layers.stacking(known.stack, place).upper, begun.ids)
             try:
                 held = layers.hold(known.stack)
             except WrongState:
@@ -93,21 +107,114 @@ class Systems:
         try:
             stacking = layers.stacking(known.stack, place)
             lower = tuple(one for one in stacking.lower if os.path.basename(one) != "empty")
+            maps = tuple(_map_of(one, user) if users is None else None for one in lower)
             template_first = (begun.ids.first_uid, begun.ids.first_gid) if users is None else first
-            system = System(begun.root, template_first, first, lower, stacking.upper, stacking.work, place)
+            system = System(
+                begun.root, begun.layers, template_first, first, lower, stacking.upper, stacking.work, place, maps
+            )
         except BaseException:
             os.close(held)
             raise
-        return Prepared(system, begun.digest, held, users)
+        return Prepared(system, begun.digest, held, users, partial(Templates(self._data).check, begun))
+
+    def _begin(self, workspace: str, template: Template, user: tuple[int, int], owner: tuple[int, int]) -> _Known:
+        stack = self._layers().create("system", owner=owner, mode=0o755, users=users_of(user), template=template.digest)
+        known = _Known(template.digest, stack.id, user)
+        self._write(workspace, known)
+        return known
+
+    def _stands_on(self, known: _Known) -> str:
+        """The template: another one than it began with, if it was reset to a snapshot that stands on that."""
+        with contextlib.suppress(NotFound):
+            return self._layers().stack(known.stack).template or known.template
+        return known.template
+
+    def stack_of(self, workspace: str) -> str | None:
+        """The stack that holds the system of a workspace; None if it has none, or one that has no part in its snapshots, as
+        that of an ordinary user, to whom its files are others'."""
+        known = self._read(workspace)
+        return None if known is None or os.getuid() != 0 else known.stack
+
+    def fork(self, workspace: str, snapshot_id: str, user: tuple[int, int]) -> None:
+        """Have a workspace that is about to be made for *user* begin with the system of a snapshot, if that holds one.
+
+        Raises IsolationUnavailable: the template on which that stands is not on this machine.
+        """
+        layers = self._layers()
+        part = layers.snapshot(snapshot_id).system
+        users = users_of(user)
+        if part is None or users is None:
+            return
+        with self._lock:
+            self._kept(workspace, part.template)
+            stack = layers.fork_system(snapshot_id, owner=users.first, users=users)
+            self._write(workspace, _Known(part.template, stack.id, user))
+
+    def ready_for(self, workspace: str, snapshot_id: str | None, user: tuple[int, int]) -> str | None:
+        """The stack of the system of a workspace that is about to be reset; one is begun if the snapshot holds one. None where
+        there is none on either side.
+
+        Raises IsolationUnavailable: the template on which that of the snapshot stands is not on this machine.
+        """
+        known = self.stack_of(workspace)
+        part = None if snapshot_id is None else self._layers().snapshot(snapshot_id).system
+        users = users_of(user)
+        if part is None or users is None:
+            return known
+        with self._lock:
+            template = self._kept(workspace, part.template)
+            return known or self._begin(workspace, template, user, users.first).stack
+
+    def below(self, digest: str) -> list[Below]:
+        """What lies under the layers of a system, the highest first. Raises IsolationUnavailable if it is gone."""
+        template = self._kept("a snapshot", digest)
+        users = users_of_template((template.ids.first_uid, template.ids.first_gid))
+        return [Below(f"template:{path}", path, users) for path in (*template.layers, template.root)]
+
+    def drop_unnamed(self) -> None:
+        """Stacks of systems that no workspace has: whoever made them was killed before that was on record."""
+        with self._lock:
+            layers = self._layers()
+            named = {known.stack for name in self.names() if (known := self._read(name)) is not None}
+            for stack in layers.stacks():
+                if stack.kind == "system" and stack.id not in named:
+                    with contextlib.suppress(WrongState):
+                        layers.remove_stack(stack.id)
 
     def user_of(self, workspace: str) -> tuple[int, int] | None:
         """The sandbox user of a workspace that has a system of its own; None if it has none."""
         known = self._read(workspace)
         return None if known is None else known.user
 
+    def template_of(self, workspace: str) -> str | None:
+        """Digest of the one from which the system of a workspace began; None if it has none."""
+        known = self._read(workspace)
+        return None if known is None else known.template
+
+    @contextlib.contextmanager
+    def none_begun(self, digest: str) -> Iterator[None]:
+        """No system begins from that template meanwhile. Raises WrongState: some have."""
+        with self._lock:
+            found = [
+                name for name in self.names() if (known := self._read(name)) and digest in self._templates_of(known)
+            ]
+            parts = ((one.id, one.system) for one in self._layers().snapshots())
+            found += [f"snapshot {name}" for name, part in parts if part is not None and part.template == digest]
+            if found:
+                raise WrongState(
+                    f"{len(found)} workspaces or snapshots stand on the template: {', '.join(found[:5])}",
+                    hint="delete these agents and snapshots first",
+                    used_by=[*found],
+                )
+            yield
+
+    def _templates_of(self, known: "_Known") -> set[str]:
+        """The one that it began with, and the one that it stands on now."""
+        return {known.template, self._stands_on(known)}
+
     def users(self) -> set[int]:
         """All of them: nobody else may become one, whatever the directories say."""
-        return {known.user[0] for name in self._names() if (known := self._read(name)) is not None}
+        return {known.user[0] for name in self.names() if (known := self._read(name)) is not None}
 
     def remove(self, workspace: str) -> None:
         """Of a workspace that is gone, and of none of whose boxes anything lives."""
@@ -119,9 +226,9 @@ class Systems:
                 os.unlink(self._path(workspace))
                 self._layers().collect()
 
-    def strays(self) -> list[str]:
-        """Workspaces that are gone and whose systems are not."""
-        return [one for one in self._names() if not os.path.isdir(os.path.join(self._data, one))]
+    def strays(self, is_known: Callable[[str], bool]) -> list[str]:
+        """Workspaces that are gone and whose systems are not. Those of layers have no directory while they are not mounted."""
+        return [one for one in self.names() if not is_known(one)]
 
     def _users_of(self, ids: IdRange) -> int | None:
         """Once for each range, as it takes two programs; None for root."""
@@ -131,19 +238,27 @@ class Systems:
             self._users[ids] = hold_users(ids)
         return self._users[ids]
 
-    def _names(self) -> list[str]:
+    def names(self) -> list[str]:
+        """Of the workspaces that have one."""
         try:
             names = os.listdir(self._folder)
         except FileNotFoundError:
             return []
         return [name.removesuffix(".json").replace("+", "/") for name in names if name.endswith(".json")]
 
-    def _template(self, name: str) -> Template:
-        for found in Templates(self._data).list():
-            if found.name == name:
+    def _template(self, wanted: str) -> Template:
+        templates = Templates(self._data)
+        if wanted.startswith(_BY_DIGEST):
+            try:
+                return templates.get(wanted.removeprefix(_BY_DIGEST))
+            except NotFound:
+                raise _missing(f"the template `{wanted[:19]}…` is not on this machine", "build it here") from None
+        name, _, version = wanted.partition(":")
+        for found in templates.list():
+            if found.name == name and (not version or (found.made is not None and found.made.version == version)):
                 return found
         raise _missing(
-            f"the template `{name}` has not been built on this machine", f"run `{SETUP} --template {name}` once"
+            f"the template `{wanted}` has not been built on this machine", f"run `{SETUP} --template {name}` once"
         )
 
     def _kept(self, workspace: str, digest: str) -> Template:
@@ -151,7 +266,7 @@ class Systems:
             return Templates(self._data).get(digest)
         except NotFound:
             raise _missing(
-                f"the template `{digest[:12]}…` on which the system of `{workspace}` stands is gone",
+                f"the template `{digest[:12]}…` on which the system of `{workspace}` stands is not on this machine",
                 "restore it from a backup of `templates/`, or delete the agent to begin anew",
             ) from None
 
@@ -176,6 +291,12 @@ class Systems:
         os.rename(f"{path}.new", path)
 
 
+def _map_of(layer: str, user: tuple[int, int]) -> tuple[Extents, Extents] | None:
+    """By which a layer that was written in the box of another user is one of the box of this one."""
+    stored, shown = users_at(layer), users_of(user)
+    return None if stored is None or shown is None or stored == shown else shown_as(stored, shown)
+
+
 def refuse_unable() -> None:
     """Raise IsolationUnavailable where no box can have a system of its own: an ordinary user takes subordinate ids to it."""
     own_range()
@@ -194,11 +315,6 @@ def judge_ability() -> Property:
     if os.getuid() != 0:
         whose = f"of all workspaces are {ids.first_uid} to {ids.first_uid + ids.size - 1} of the host, subordinate ids of this user"
     return Property(name=name, state="enforced", mechanism=mechanism, evidence=f"users {whose}")
-
-
-def _first(user: int) -> int:
-    """The first of a range that no other workspace has; the one before them all is that of templates."""
-    return FIRST_UID + (user - FIRST_USER + 1) * COUNT
 
 
 def _missing(reason: str, remedy: str) -> IsolationUnavailable:

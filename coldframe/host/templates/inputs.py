@@ -1,0 +1,96 @@
+"""What recipes are given: files and archives, put to `<data>/templates/inputs/` under their digests before a build."""
+
+import contextlib
+import errno
+import hashlib
+import os
+import re
+import secrets
+import time
+from collections.abc import AsyncIterable, Sequence
+
+from coldframe.contract.errors import InvalidArgument, LimitReached, TooLarge
+
+KEPT_S = 3600.0
+"""After somebody has asked for it last."""
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+class Inputs:
+    """Of one machine."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    def missing(self, digests: Sequence[str]) -> tuple[str, ...]:
+        """Which are not there. The others count as asked for. Raises InvalidArgument for what is no digest."""
+        return tuple(one for one in dict.fromkeys(digests) if not self._touch(one))
+
+    async def put(self, sha256: str, content: AsyncIterable[bytes], *, most_bytes: int) -> int:
+        """See `Templates.put_input`."""
+        path = self._path(sha256)
+        os.makedirs(self._folder, mode=0o700, exist_ok=True)
+        draft = os.path.join(self._folder, f".new-{secrets.token_hex(8)}")
+        found, size = hashlib.sha256(), 0
+        try:
+            with open(draft, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as target:
+                async for piece in content:
+                    size += len(piece)
+                    if size > most_bytes:
+                        raise TooLarge(f"an input of a recipe has {most_bytes} bytes at most", limit=most_bytes)
+                    found.update(piece)
+                    target.write(piece)
+            if found.hexdigest() != sha256:
+                raise InvalidArgument(
+                    "what came has another digest than was said",
+                    hint="it changed while it was read, or was damaged on the way: send it again",
+                    sha256=found.hexdigest(),
+                )
+            os.rename(draft, path)
+        except OSError as error:
+            raise no_room(error) from error
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(draft)
+        return size
+
+    def open(self, sha256: str) -> int:
+        """A descriptor to read it with. Raises InvalidArgument: it was not put here."""
+        self._touch(sha256)
+        try:
+            return os.open(self._path(sha256), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise InvalidArgument(
+                f"the input `{sha256[:12]}…` of the recipe is not on the machine",
+                hint="upload it, and build within the hour",
+                sha256=sha256,
+            ) from None
+
+    def forget_unused(self) -> None:
+        """What nobody has asked for within KEPT_S."""
+        limit = time.time() - KEPT_S
+        with contextlib.suppress(FileNotFoundError):
+            for name in os.listdir(self._folder):
+                path = os.path.join(self._folder, name)
+                with contextlib.suppress(FileNotFoundError):
+                    if os.stat(path).st_mtime < limit:
+                        os.unlink(path)
+
+    def _touch(self, sha256: str) -> bool:
+        try:
+            os.utime(self._path(sha256))
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _path(self, sha256: str) -> str:
+        if not _DIGEST.fullmatch(sha256):
+            raise InvalidArgument(f"`{sha256[:80]}` is no SHA-256 digest", argument="sha256")
+        return os.path.join(self._folder, sha256)
+
+
+def no_room(error: OSError) -> BaseException:
+    """LimitReached where a disk is full; else what it was."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return LimitReached("the disk of the machine is full", kind="disk")
+    return error

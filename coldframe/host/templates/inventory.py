@@ -1,0 +1,172 @@
+"""What is installed in a system, read from its files by ourselves: nothing of it is started, no link in it is followed.
+
+apt's packages are those that dpkg has on record, pip's those of which Python finds metadata, npm's those below the global
+folders. A system was made by programs of others, so that all of this is their word.
+"""
+
+import json
+import re
+import stat
+from collections.abc import Iterator, Sequence
+from email.parser import HeaderParser
+
+from coldframe.contract.errors import DependencyMissing
+from coldframe.contract.template import Manager, Package
+from coldframe.host.layers.merged import MergedView, Place
+from coldframe.host.templates.debian import MOST_STATUS, installed_of
+
+MOST_PACKAGES = 20_000
+MOST_DESCRIPTION = 4 * 1024 * 1024
+"""Bytes of the metadata of one package."""
+NEAREST = 5
+_PYTHONS = (b"usr/local/lib", b"usr/lib")
+"""Where Python looks first comes first."""
+_PYTHON = re.compile(rb"python3(\.[0-9]+)?")
+_NODES = (b"usr/local/lib/node_modules", b"usr/lib/node_modules")
+_METADATA = re.compile(rb"(.+)\.(dist|egg)-info")
+_LEVELS = 24
+"""Of packages of npm within one another."""
+
+
+def installed_in(directories: Sequence[str]) -> tuple[Package, ...]:
+    """Of a system made of these layers, the highest first; by manager and name."""
+    with MergedView(directories) as view:
+        found = [*_of_apt(view), *_of_pip(view), *_of_npm(view)]
+    unique = {(one.manager, one.name, one.version, one.architecture): one for one in found[:MOST_PACKAGES]}
+    return tuple(unique[key] for key in sorted(unique))
+
+
+def refuse_differences(found: Sequence[Package], locked: Sequence[Package]) -> None:
+    """Raises DependencyMissing unless just that is installed which *locked* says, in just these versions."""
+    wanted = {_key(one): set[str]() for one in (*locked, *found)}
+    for one in locked:
+        wanted[_key(one)].add(one.version)
+    there = {key: set[str]() for key in wanted}
+    for one in found:
+        there[_key(one)].add(one.version)
+    for key in sorted(wanted):
+        manager, name, _ = key
+        if there[key] - wanted[key] and wanted[key]:
+            raise missing(manager, name, sorted(wanted[key])[0], sorted(there[key]), found=sorted(there[key])[0])
+        if wanted[key] - there[key]:
+            raise missing(manager, name, sorted(wanted[key])[0], sorted(there[key]))
+        if there[key] - wanted[key]:
+            raise DependencyMissing(
+                f"`{name}` {sorted(there[key])[0]} of {manager} was installed, and the lock does not name it",
+                hint="build with the lock that the build of the same recipe has left, upon the same base",
+                manager=manager,
+                package=name,
+                nearest=[],
+            )
+
+
+def missing(
+    manager: Manager, name: str, version: str, there_are: Sequence[str], *, found: str | None = None
+) -> DependencyMissing:
+    """What to raise for a version that is not to be had; *found* is what came in its place."""
+    close = nearest(version, there_are)
+    told = f"; the nearest are {', '.join(close)}" if close else ""
+    instead = "" if found is None else f", {found} would be installed"
+    return DependencyMissing(
+        f"`{name}` {version} of {manager} is not to be had{instead}{told}",
+        manager=manager,
+        package=name,
+        version=version,
+        nearest=list(close),
+    )
+
+
+def nearest(version: str, there_are: Sequence[str]) -> list[str]:
+    """Those that stand next to *version* when all are put in order."""
+    ordered = sorted(set(there_are), key=_ordinal)
+    at = sum(_ordinal(one) < _ordinal(version) for one in ordered)
+    low = max(0, min(at - NEAREST // 2 - 1, len(ordered) - NEAREST))
+    return ordered[low : low + NEAREST]
+
+
+def _ordinal(version: str) -> list[tuple[int, int, str]]:
+    parts = re.findall(r"\d+|[a-z]+", version.lower())
+    ordinal = [(1, int(part[:18]), "") if part.isdigit() else (0, 0, part) for part in parts]
+    return [*ordinal, (0, 1, "")]  # a candidate comes before what it is one of
+
+
+def _key(package: Package) -> tuple[Manager, str, str]:
+    return package.manager, package.name, package.architecture
+
+
+def _of_apt(view: MergedView) -> Iterator[Package]:
+    text = _read(view, b"var/lib/dpkg/status", MOST_STATUS)
+    for name, version, architecture in installed_of(text):
+        if name and version:
+            yield Package(manager="apt", name=name[:300], version=version[:300], architecture=architecture[:32])
+
+
+def _of_pip(view: MergedView) -> Iterator[Package]:
+    seen: set[str] = set()
+    for library in _PYTHONS:
+        for python in _children(view, library):
+            if not _PYTHON.fullmatch(_name(python)):
+                continue
+            for packages in (b"site-packages", b"dist-packages"):
+                for place in _children(view, python.path + b"/" + packages):
+                    found = _METADATA.fullmatch(_name(place))
+                    if found is None:
+                        continue
+                    file = b"METADATA" if found[2] == b"dist" else b"PKG-INFO"
+                    path = place.path + b"/" + file if place.is_directory else place.path
+                    told = HeaderParser().parsestr(_read(view, path, MOST_DESCRIPTION).split("\n\n", 1)[0])
+                    name, version = str(told.get("Name", "")).strip(), str(told.get("Version", "")).strip()
+                    name = re.sub(r"[-_.]+", "-", name).lower()
+                    if name and version and name not in seen:
+                        seen.add(name)
+                        yield Package(manager="pip", name=name[:300], version=version[:300])
+
+
+def _of_npm(view: MergedView) -> Iterator[Package]:
+    ahead = [(path, 0) for path in _NODES]
+    while ahead:
+        folder, level = ahead.pop()
+        for place in _children(view, folder):
+            if _name(place).startswith(b"@"):
+                ahead.append((place.path, level))
+                continue
+            text = _read(view, place.path + b"/package.json", MOST_DESCRIPTION)
+            if not text:
+                continue
+            try:
+                told = json.loads(text)
+                name, version = str(told["name"]), str(told["version"])
+            except (ValueError, KeyError, TypeError, RecursionError):
+                continue
+            if name and version:
+                yield Package(manager="npm", name=name[:300], version=version[:300])
+            if level < _LEVELS:
+                ahead.append((place.path + b"/node_modules", level + 1))
+
+
+def _name(place: Place) -> bytes:
+    return place.path.rpartition(b"/")[2]
+
+
+def _children(view: MergedView, path: bytes) -> list[Place]:
+    place = at(view, path)
+    return view.children(place) if place is not None and place.is_directory else []
+
+
+def at(view: MergedView, path: bytes) -> Place | None:
+    """What is there under a name, no link on the way followed."""
+    place: Place | None = view.top()
+    for name in path.split(b"/"):
+        if place is None or not place.is_directory:
+            return None
+        place = view.below(place, name)
+    return place
+
+
+def _read(view: MergedView, path: bytes, most_bytes: int) -> str:
+    """Of a file; nothing if there is none, or it is too large."""
+    place = at(view, path)
+    if place is None or not stat.S_ISREG(place.status.st_mode) or place.status.st_size > most_bytes:
+        return ""
+    with open(view.open_file(place), encoding="utf-8", errors="replace") as source:
+        return source.read(most_bytes)

@@ -1,0 +1,93 @@
+"""Where steps of a recipe are carried out: throw-away boxes of no agent, on a system that is being made."""
+
+import asyncio
+import contextlib
+import os
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+
+from coldframe.contract.network import NetworkAccess
+from coldframe.contract.policy import Label, Role
+from coldframe.contract.ports import Box
+from coldframe.contract.sandbox import Limits, SandboxSpec
+from coldframe.host.construction import Construction, Site
+from coldframe.host.isolation.own_system import System
+from coldframe.host.layers.mapping import Users
+from coldframe.host.removal import remove_directory
+from coldframe.host.sandbox_users import range_of
+from coldframe.host.templates.id_range import IdRange
+from coldframe.host.templates.sealed_layers import Draft
+from coldframe.host.templates.systems import Prepared
+
+LIMITS = Limits(
+    wall_s=86_400,
+    cpu_s=200_000,
+    memory_mib=4096,
+    disk_mib=20_480,
+    pids=4096,
+    open_files=65_536,
+    file_mib=20_480,
+    output_mib=1024,
+)
+"""Of each step."""
+
+
+class Workshop:
+    """Of one machine. *held* keeps sweeps away from a box, *end_box* ends it and waits until all of it is gone."""
+
+    def __init__(
+        self,
+        site: Site,
+        construction: Construction,
+        *,
+        held: Callable[[str], contextlib.AbstractContextManager[None]],
+        end_box: Callable[[str], Awaitable[None]],
+    ) -> None:
+        self._site = site
+        self._construction = construction
+        self._held = held
+        self._end_box = end_box
+
+    @contextlib.asynccontextmanager
+    async def box(
+        self, draft: Draft, layers: Sequence[str], ids: IdRange, *, digest: str, network: str
+    ) -> AsyncIterator[tuple[Box, Users]]:
+        """One with a system of these layers, the highest first, that writes to *draft*; and whose what it writes is.
+
+        Nothing of it is left when this is over, but what it wrote. *digest* is of the template that it begins from.
+        """
+        name = f"build-{secrets.token_hex(6)}"
+        spec = SandboxSpec(
+            background=True, template="debian", profile="computer", limits=LIMITS, leftovers="end", track_files=False
+        )
+        access = None
+        if network != "none":
+            access = NetworkAccess(asked=network, role=Role.OWNER, taint=Label.PUBLIC)
+        whose: list[Users] = []
+
+        def prepare(owner: tuple[int, int], place: str) -> Prepared:
+            first = (range_of(owner[0]), range_of(owner[1]))
+            whose.append(Users(first, owner))
+            os.chown(draft.files, *first)
+            system = System(
+                template=layers[-1],
+                template_layers=tuple(layers[:-1]),
+                template_first=(ids.first_uid, ids.first_gid),
+                first=first,
+                lower=(),
+                upper=draft.files,
+                work=draft.work,
+                place=place,
+            )
+            return Prepared(system, digest, os.dup(draft.held))
+
+        with self._held(name):
+            try:
+                await self._construction.build(name, spec, name, access, prepare=prepare)
+                yield self._site.lives[name].box, whose[0]
+            finally:
+                await self._end_box(name)
+                await self._site.endings.finish_of(name)
+                await asyncio.to_thread(remove_directory, self._site.marks.directory(name))
+                if access is not None:
+                    await self._site.ways_out.forget(name)
