@@ -381,6 +381,7 @@ def _run_daemon(settings: Settings, ready: int, *, server_uid: int | None) -> No
                 server_uid=server_uid,
                 own_disks=settings.own_disks,
                 broker_uid=settings.broker_uid,
+                ready_boxes=settings.ready_boxes,
                 ready=told_ready,
             )
         )

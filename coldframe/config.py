@@ -42,6 +42,9 @@ class Settings(Model):
     max_running: int | None = Field(default=None, gt=0)
     """Most sandboxes that run or are paused at once. One more is refused, or waits for its turn if it says so. None for as
     many as the machine bears."""
+    ready_boxes: int = Field(default=2, ge=0, le=64)
+    """Most boxes that stand ready for sandboxes like the last ones, so that creating one does not wait for its box. Each takes a few
+    MiB of memory. 0 for none."""
     max_snapshots: int = Field(default=200, ge=0)
     """Most snapshots of one agent; of all temporary workspaces together, and of imports, as many."""
     max_snapshots_mib: int | None = Field(default=None, ge=0)

@@ -153,6 +153,7 @@ class Installation:
             "PYTHONPATH": str(self.checkout),
             "PYTHONDONTWRITEBYTECODE": "1",
             "COLDFRAME_DATA_DIR": self.data_dir,
+            "COLDFRAME_READY_BOXES": "0",  # each box is built when a test asks for it, so that no two runs differ
             **self._environment,
         }
 

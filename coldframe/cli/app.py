@@ -37,6 +37,7 @@ app = typer.Typer(
 app.command("setup")(installation.setup)
 app.command("up")(installation.up)
 app.command("doctor")(installation.doctor)
+app.command("pool")(installation.pool)
 app.command("bench", context_settings=bench.PASS_ON)(bench.bench)
 app.command("run", context_settings=running.PASS_ALL)(running.run)
 app.command("exec")(running.exec_)

@@ -87,6 +87,17 @@ def setup(
     return 0
 
 
+def pool() -> int:
+    """Show the boxes that stand ready for the next sandboxes, and what memory they take."""
+    from coldframe.cli.connection import connect
+
+    with connect() as client:
+        found = client.pool()
+    told = f"{found.ready} of at most {found.size} boxes wait, {found.used} were used, with {found.memory_bytes / (1 << 20):.1f} MiB of memory"
+    show(found, f"{told}\nnone on this machine: {found.refused}" if found.refused else told)
+    return 0
+
+
 def doctor() -> int:
     """Build a throw-away box, measure its walls and try the promises in it. Needs no running server.
 

@@ -62,6 +62,7 @@ _HOMES = {
     "contract.outputs": ("DeclaredOutputs",),
     "contract.persistence": ("ItemNow", "Whereabouts"),
     "contract.policy": ("Label", "PolicyChange"),
+    "contract.pool": ("PoolStatus",),
     "contract.result": ("SandboxResult",),
     "contract.sandbox": (
         "AgentInfo",

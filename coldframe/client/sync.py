@@ -1386,6 +1386,10 @@ class SyncColdframe:
         """The catalogue of codes. `coldframe.client.codes.Code` has those that this version knows."""
         return read_answers(models.CodeInfo, (ask(self._transport, "GET", "/v1/errors")).body)
 
+    def pool(self) -> models.PoolStatus:
+        """The boxes that stand ready on the server's machine for the next sandboxes."""
+        return read_answer(models.PoolStatus, (ask(self._transport, "GET", "/v1/pool")).body)
+
     def doctor(self) -> models.IsolationReport:
         """Build a throw-away box on the server's machine and report what holds."""
         return read_answer(models.IsolationReport, (ask(self._transport, "GET", "/v1/doctor")).body)

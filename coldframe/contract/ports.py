@@ -15,6 +15,7 @@ from coldframe.contract.isolation import IsolationReport
 from coldframe.contract.model import Model
 from coldframe.contract.network import NetworkAccess, NetworkAnswer, NetworkNews, NetworkPage, NetworkQuestion
 from coldframe.contract.policy import Label
+from coldframe.contract.pool import PoolStatus
 from coldframe.contract.sandbox import SandboxSpec
 from coldframe.contract.snapshot import (
     ChangesPage,
@@ -286,6 +287,10 @@ class Host(Protocol):
 
     async def sweep(self, *, keep_boxes: set[str], keep_sessions: set[str]) -> list[str]:
         """Remove what belongs to this installation and to nothing in the lists. Returns what was removed."""
+        ...
+
+    async def pool(self) -> PoolStatus:
+        """The boxes that wait for the next sandboxes."""
         ...
 
     async def doctor(self) -> IsolationReport:

@@ -10,16 +10,19 @@ import logging
 import os
 import resource
 import socket
+import threading
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from coldframe.contract.errors import Fact, IsolationUnavailable
 from coldframe.contract.sandbox import Limits
+from coldframe.host import attachment
 from coldframe.host.ahead import Ahead, discard
 from coldframe.host.cgroups import BoxGroups, Controllers, GroupLimits
 from coldframe.host.confine import ConfineError
 from coldframe.host.conversation import KeeperEnded, conversation, fitting, heard
 from coldframe.host.egress import arrivals
+from coldframe.host.pool import OWN_USER, Pool, ReadyBox, Users, Wish, wish_of
 from coldframe.host.processes import kill
 from coldframe.host.remedies import diagnose
 from coldframe.host.settings import HostSettings
@@ -41,10 +44,20 @@ T = TypeVar("T")
 class Builder:
     """Builds the boxes of one machine, AT_ONCE at a time.
 
-    *embedded* boxes end when this process does, or with `close`. After `prepare` a keeper is forked ahead of need.
+    *embedded* boxes end when this process does, or with `close`. After `prepare` a keeper is forked ahead of need, and up to
+    *pool_size* boxes wait in the `pool`.
     """
 
-    def __init__(self, installation: str, controllers: Controllers, settings: HostSettings, *, embedded: bool) -> None:
+    def __init__(
+        self,
+        installation: str,
+        controllers: Controllers,
+        settings: HostSettings,
+        *,
+        embedded: bool,
+        users: Users,
+        pool_size: int = 0,
+    ) -> None:
         self._installation = installation
         self._controllers = controllers
         self._settings = settings
@@ -57,6 +70,9 @@ class Builder:
         self._is_prepared = False
         self._endangered: list[BoxGroups] = []
         self._later: dict[Callable[[], None], asyncio.TimerHandle] = {}
+        self.pool = Pool(pool_size, self._discard_ready, users)
+        self._users = users
+        self._filling = threading.Lock()
         _allow_most_descriptors_in_flight()
 
     async def build(
@@ -67,20 +83,26 @@ class Builder:
         *,
         more: Sequence[tuple[str, int]] = (),
         then: Callable[[dict[str, Any]], T],
+        next_user: int | None = None,
     ) -> tuple[dict[str, Any], T]:
         """What the new keeper says: `keeper` and `init`, their process ids, and `ready`, the evidence.
 
         Beside that `groups`, their directories, `settings`, the one that the box has as its /etc, and of one with a way
         out `arrivals`, its sockets, which are the caller's then. *more* descriptors for it stay the caller's. And what
         *then* makes of it, on the worker thread that has it: to come back from there takes longer than most of this.
+        With *next_user* a box of the pool becomes this one, if one fits, and another one is to wait then for whoever is likely to
+        be the next to ask: a sandbox of that user, OWN_USER for one with a workspace of its own that is yet to be made.
 
         Raises:
             IsolationUnavailable: with property, reason and remedy. Nothing runs then.
         """
+        wish = None if next_user is None else wish_of(order, limits, next_user)
         self._building += 1
         try:
             async with self._turns:
-                answer, made = await _unbroken(asyncio.to_thread(self._order, order, listener, limits, more, then))
+                answer, made = await _unbroken(
+                    asyncio.to_thread(self._order, order, listener, limits, more, then, wish)
+                )
         finally:
             self._building -= 1
             if self._endangered:
@@ -89,6 +111,8 @@ class Builder:
                 self._do_later(AHEAD_S, self._fork_ahead)
         if made is None:
             raise _not_built(str(answer.get("failed", "no answer")))
+        if wish is not None:
+            self.pool.ask(wish)
         return answer, made
 
     def prepare(self) -> None:
@@ -116,11 +140,19 @@ class Builder:
     def _fork_ahead(self) -> None:
         if not self._building:  # else whoever builds sees to it afterwards
             self.ahead.fork()
+        if not self._filling.acquire(blocking=False):
+            return
+        try:
+            while not self._building and (lacking := self.pool.lacking()) is not None and self._raise_ready(*lacking):
+                self.ahead.fork()
+        finally:
+            self._filling.release()
 
     def close(self) -> None:
         """End the zygote, and let the lease go: embedded boxes end then. Blocking."""
         if not self._embedded:
             self._let_out()
+        self.pool.empty(closes=True)
         self.ahead.close()
         with self.zygote.turn:
             self.zygote.close()
@@ -134,17 +166,110 @@ class Builder:
         limits: Limits,
         more: Sequence[tuple[str, int]],
         then: Callable[[dict[str, Any]], T],
+        wish: Wish | None,
     ) -> tuple[dict[str, Any], T | None]:
+        ready = None if wish is None else self.pool.take(wish.key, order["uid"], self._current_settings)
+        if ready is not None:
+            let_in = self._let_in(ready, order, listener, more)
+            if let_in is not None:
+                try:
+                    return let_in, then(let_in)
+                finally:
+                    self.ahead.release(ready.groups)
         answer = self._order_keeper(order, listener, limits, more)
         return answer, then(answer) if "ready" in answer else None
 
+    def _current_settings(self) -> str | None:
+        with self.zygote.turn:
+            return self._settings.current()
+
+    def _let_in(
+        self, ready: ReadyBox, order: dict[str, Any], listener: socket.socket, more: Sequence[tuple[str, int]]
+    ) -> dict[str, Any] | None:
+        """Have a box that waits become what is ordered. None if it does not; it is gone then."""
+        with contextlib.ExitStack() as opened:
+            try:
+                files = [("listener", listener.fileno()), *more]
+                files.append(("records", os.open(order["records"], os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)))
+                opened.callback(os.close, files[-1][1])
+                identity = attachment.identity_of(order["workspace"])
+                place = attachment.Place(order["workspace"], identity, order["history"])
+                if not order["holds_outside"]:
+                    trees = attachment.copy_trees(place)
+                    opened.callback(trees.close)
+                    files += trees._asdict().items()
+                arrival = {
+                    **place._asdict(),
+                    "captured_ports": order["captured_ports"],
+                    "files": [name for name, _ in files],
+                }
+                socket.send_fds(ready.answer, [fitting(json.dumps(arrival).encode())], [file for _, file in files])
+                said = heard(ready.answer)
+                if order["captured_ports"] is not None:
+                    said["arrivals"] = arrivals.receive(ready.answer)
+                answer = {
+                    "keeper": ready.pid,
+                    **ready.begun,
+                    **said,
+                    "settings": ready.settings,
+                    "groups": ready.groups.paths,
+                }
+            except (OSError, ConfineError, KeyError, ValueError) as error:
+                self.pool.note_failure(order["workspace"], f"a box that waited could not be used: {error}")
+                self._discard_ready(ready)
+                return None
+        self.pool.note_success()
+        ready.close()
+        return answer
+
+    def _raise_ready(self, wish: Wish, generation: int) -> bool:
+        """Build a box that waits, unless there is no keeper for it now; whether there may be more to do. Blocking."""
+        uid = self._users.reserve_user() if wish.uid == OWN_USER else wish.uid
+        order = {
+            **wish.order,
+            "sandbox_id": "",
+            "workspace": "",
+            "history": "",
+            "records": "",
+            "captured_ports": None,
+            "uid": uid,
+            "gid": uid if wish.uid == OWN_USER else wish.order["gid"],
+            "waits": True,
+        }
+        answer = self._order_keeper(order, None, wish.limits, ())
+        if "waits" not in answer:
+            self._users.release_user(uid)
+            if "failed" in answer:
+                self.pool.note_failure("", f"no box could be built ahead: {answer['failed']}")
+            return "failed" in answer
+        box = ReadyBox(
+            wish,
+            uid,
+            answer["keeper"],
+            {name: answer[name] for name in ("init", "bwrap")},
+            answer["settings"],
+            *answer["held"],
+        )
+        self.pool.add(box, generation)
+        return True
+
+    def _discard_ready(self, box: ReadyBox) -> None:
+        box.end()
+        discard(box.groups)
+        self.ahead.release(box.groups)
+        self._users.release_user(box.uid)
+
     def _order_keeper(
-        self, order: dict[str, Any], listener: socket.socket, limits: Limits, more: Sequence[tuple[str, int]]
+        self, order: dict[str, Any], listener: socket.socket | None, limits: Limits, more: Sequence[tuple[str, int]]
     ) -> dict[str, Any]:
-        """The whole conversation with a new keeper; blocking, on a worker thread."""
+        """The whole conversation with a new keeper; blocking, on a worker thread. With one that is to wait it goes on:
+        `held` are its process, the first one's, its socket and its groups."""
+        is_held = False
         ahead = self.ahead.take()
         theirs: socket.socket | None = None
         keeper = init = -1
+        if ahead is None and order["waits"]:
+            return {}
         if ahead is None:
             mine, theirs = conversation()
             groups = BoxGroups(self._controllers, self._installation, order["sandbox_id"])
@@ -160,7 +285,7 @@ class Builder:
             descriptors += [(f"per_command:{name}", file) for name, file in opened.per_command]
             descriptors += [(f"attach_only:{name}", file) for name, file in opened.attach_only]
             descriptors += groups.birthplaces()
-            files = [("listener", listener.fileno()), *more, *descriptors]
+            files = [*([] if listener is None else [("listener", listener.fileno())]), *more, *descriptors]
             if self._embedded:
                 files.append(("lease", self._lease_read))
             if theirs is not None:
@@ -190,7 +315,10 @@ class Builder:
             ready = heard(mine)
             if groups.endangered:
                 self._endangered.append(groups)
-            if order["captured_ports"] is not None:
+            if order["waits"]:
+                is_held = True
+                ready["held"] = keeper, init, mine, groups
+            elif order["captured_ports"] is not None:
                 ready["arrivals"] = arrivals.receive(mine)
             return {**hello, **begun, **ready, "settings": order["settings"], "groups": groups.paths}
         except (OSError, ConfineError, KeyError, ValueError) as error:
@@ -202,11 +330,12 @@ class Builder:
                 discard(groups)
             return {"failed": f"{error}"}
         finally:
-            mine.close()
+            if not is_held:
+                mine.close()
+                self.ahead.release(groups)
             if theirs is not None:
                 theirs.close()
-            self.ahead.release(groups)
-            for file in (keeper, init, *(file for _, file in descriptors)):
+            for file in (*(() if is_held else (keeper, init)), *(file for _, file in descriptors)):
                 if file >= 0:
                     os.close(file)
 

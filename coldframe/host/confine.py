@@ -33,6 +33,12 @@ NAMESPACES = {
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_BIND, MS_REC = 1, 2, 4, 8, 32, 4096, 16384
 MS_PRIVATE, MS_SLAVE = 1 << 18, 1 << 19
 _MNT_DETACH = 2
+MOUNT_RDONLY, MOUNT_NOSUID, MOUNT_NODEV = 1, 2, 4
+"""Flags of `seal_tree`."""
+_SYS_OPEN_TREE, _SYS_MOVE_MOUNT, _SYS_MOUNT_SETATTR = 428, 429, 442
+"""On every architecture."""
+_AT_FDCWD, _AT_EMPTY_PATH, _AT_RECURSIVE = -100, 0x1000, 0x8000
+_OPEN_TREE_CLONE, _MOVE_MOUNT_FROM_NOTHING = 1, 4
 
 MASKED_PROC_FILES = (
     "kcore",
@@ -143,6 +149,29 @@ def detach(target: str) -> None:
         _fail(f"unmount `{target}`")
 
 
+def open_tree(place: int) -> int:
+    """A copy of what is mounted at the open file or directory `place` and below it, mounted nowhere: a new descriptor."""
+    tree = _libc.syscall(_SYS_OPEN_TREE, place, b"", _OPEN_TREE_CLONE | os.O_CLOEXEC | _AT_EMPTY_PATH | _AT_RECURSIVE)
+    if tree < 0:
+        _fail("take a mount along")
+    return int(tree)
+
+
+def seal_tree(tree: int, flags: int) -> None:
+    """Set flags (`MOUNT_RDONLY`…) on all mounts of a copy; what is mounted later where it came from is mounted there, too."""
+    attributes = struct.pack("<4Q", flags, 0, MS_SLAVE, 0)
+    size = ctypes.c_size_t(len(attributes))
+    if _libc.syscall(_SYS_MOUNT_SETATTR, tree, b"", _AT_EMPTY_PATH | _AT_RECURSIVE, attributes, size) != 0:
+        _fail("set the flags of a mount")
+
+
+def mount_tree(tree: int, target: str) -> None:
+    """Mount a copy, here, in whatever namespace it was made. A link at the end of `target` is not followed."""
+    path = os.fsencode(target)
+    if _libc.syscall(_SYS_MOVE_MOUNT, tree, b"", _AT_FDCWD, path, _MOVE_MOUNT_FROM_NOTHING) != 0:
+        _fail(f"mount `{target}`")
+
+
 def drop_all_capabilities() -> None:
     """Empty the ambient, bounding, permitted, effective and inheritable sets."""
     drop_bounding_set()
@@ -220,8 +249,16 @@ def close_range(first: int, last: int = 0xFFFFFFFF, *, on_exec: bool = False) ->
         _fail("close descriptors")
 
 
-def join_namespaces(pid: int, *, while_privileged: Callable[[], None]) -> None:
+def join_namespaces(
+    pid: int,
+    *,
+    while_privileged: Callable[[], None],
+    before_mounts: Callable[[int, int], None] = lambda _, __: None,
+) -> None:
     """Enter the box whose first process is `pid` (numbered in this process's own pid namespace).
+
+    `before_mounts` runs with the same capabilities as the next, while the mounts are still those of before; it gets
+    descriptors of the box's mount namespace and of its root, which it may duplicate.
 
     `while_privileged` runs inside the box's root with full capabilities over the box, and none over the
     host, as the last thing before these capabilities go. Afterwards this process is rooted in the box;
@@ -245,6 +282,8 @@ def join_namespaces(pid: int, *, while_privileged: Callable[[], None]) -> None:
         if os.fstat(outer).st_ino != own_user_inode:
             setns(outer, "user")
         for kind in NAMESPACES:
+            if kind == "mnt":  # the last
+                before_mounts(spaces[kind], root)
             if kind != "user":
                 setns(spaces[kind], kind)
         with _step("enter the root of the box"):

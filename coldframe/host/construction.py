@@ -29,6 +29,7 @@ from coldframe.host.link import SOCKET_NAME
 from coldframe.host.marks import HANDOVER_NAME, KeeperMark, Marks
 from coldframe.host.offered_tools import NOTHING_DENIED, denied_here, libraries_of, offered_tools
 from coldframe.host.outfit import Outfit, pack
+from coldframe.host.pool import OWN_USER
 from coldframe.host.processes import process_start
 from coldframe.host.removal import remove_directory
 from coldframe.host.strays import mark_of
@@ -82,11 +83,12 @@ class Construction:
         self._endings = site.endings
         self._ways_out = site.ways_out
 
-    async def _make_workspace(self, path: str, spec: SandboxSpec, *, anew: bool) -> None:
-        """Whole, even if the caller leaves meanwhile; a temporary one goes again then."""
+    async def _make_workspace(self, path: str, spec: SandboxSpec, *, anew: bool) -> bool:
+        """Whole, even if the caller leaves meanwhile; a temporary one goes again then. Whether there was none before."""
         begins = spec.snapshot is not None and not anew
         if not begins and self._workspaces.is_whole(path):
-            return
+            return False
+        is_new = not self._workspaces.is_there(path)
         parts = () if spec.background else PARTS
 
         def make() -> None:
@@ -97,6 +99,7 @@ class Construction:
                 in_use=in_use,
                 snapshot_id=spec.snapshot,
                 begins=begins,
+                user=self._site.builder.pool.user_for(spec.limits),
             )
 
         def in_use() -> bool:
@@ -112,6 +115,7 @@ class Construction:
             if spec.background:
                 await asyncio.to_thread(self._workspaces.remove, path)
             raise
+        return is_new
 
     async def build(
         self,
@@ -135,8 +139,9 @@ class Construction:
             raise InvalidArgument("a sandbox needs an agent, or `background`")
         else:
             workspace = self._workspaces.of_agent(spec.agent_id)
-        await self._make_workspace(workspace, spec, anew=anew)
+        is_new = await self._make_workspace(workspace, spec, anew=anew)
         owner = self._owner_of(workspace)
+        next_user = OWN_USER if is_new and self._root else owner[0]
         directory = self._marks.directory(sandbox_id)
         try:
             os.mkdir(directory, 0o711)
@@ -147,6 +152,8 @@ class Construction:
             await asyncio.to_thread(self._site.groups_of(sandbox_id, None).remove)
         try:
             building = partial(self._build, sandbox_id, spec, session_id, workspace, owner, network, prepare)
+            if is_refused_with_walls_missing:
+                building = partial(building, next_user=next_user)
             if network is None:
                 measured = await building()
             else:
@@ -177,6 +184,8 @@ class Construction:
         network: NetworkAccess | None,
         prepare: Preparing | None,
         outfit: Outfit | None = None,
+        *,
+        next_user: int | None = None,
     ) -> IsolationReport:
         directory = self._marks.directory(sandbox_id)
         records = os.path.join(directory, "records")
@@ -196,6 +205,8 @@ class Construction:
             "limits": spec.limits.model_dump(mode="json"),
             "tells_all": not self._root,
             "memory_enforced": "memory" in self._site.controllers.controls,
+            "holds_outside": not self._root,
+            "waits": False,
             "captured_ports": None if network is None else self._ways_out.ports(),
             "system": None,
             "runtimes": None if spec.runtimes is None else list(spec.runtimes),
@@ -225,7 +236,9 @@ class Construction:
             )
             checking = None if system is None else asyncio.ensure_future(asyncio.to_thread(system.check))
             try:
-                answer, settled = await self._site.builder.build(order, listener, spec.limits, more=more, then=settling)
+                answer, settled = await self._site.builder.build(
+                    order, listener, spec.limits, more=more, then=settling, next_user=next_user
+                )
             finally:
                 if checking is not None:
                     await asyncio.wait({checking})

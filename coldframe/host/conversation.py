@@ -1,6 +1,8 @@
 """What the machine and a keeper that is being built say to each other: one socket, one message at a time."""
 
+import array
 import json
+import os
 import socket
 from typing import Any
 
@@ -8,6 +10,8 @@ from coldframe.host.birth import MAX_ORDER_BYTES
 
 BUILD_TIMEOUT_S = 30.0
 """For each thing that the keeper has to say."""
+MAX_FILES = 20
+"""Descriptors that come with one message."""
 
 
 class KeeperEnded(ValueError):
@@ -31,6 +35,27 @@ def fitting(order: bytes) -> bytes:
             "deny fewer programs one by one"
         )
     return order
+
+
+def receive(channel: socket.socket) -> tuple[bytes, int, list[int]]:
+    """For a keeper or its zygote: one message, with its flags and descriptors; empty at the end of file."""
+    files = array.array("i")
+    room = socket.CMSG_SPACE(MAX_FILES * files.itemsize)
+    message, ancillary, flags, _ = channel.recvmsg(MAX_ORDER_BYTES, room)
+    for level, kind, data in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            files.frombytes(data[: len(data) - len(data) % files.itemsize])
+    for file in files:
+        os.set_inheritable(file, False)
+    return message, flags, list(files)
+
+
+def require_whole(flags: int) -> None:
+    """Raises ValueError for a message that did not come so."""
+    if flags & socket.MSG_TRUNC:
+        raise ValueError(f"it is longer than {MAX_ORDER_BYTES} bytes")
+    if flags & socket.MSG_CTRUNC:
+        raise ValueError("its descriptors did not all arrive")
 
 
 def heard(answer: socket.socket) -> dict[str, Any]:

@@ -55,6 +55,7 @@ class Daemon:
             "delete_workspace": self._delete_workspace,
             "sweep": self._sweep,
             "doctor": self._doctor,
+            "pool": self._pool,
             "use_network_rules": self._use_network_rules,
             "raise_taint": self._raise_taint,
             "renew_session": self._renew_session,
@@ -183,6 +184,9 @@ class Daemon:
         if self._preparing is None:  # not before: with this first request of its the server has come up as well
             self._preparing = asyncio.create_task(self._machine.prepare())
         return {"removed": removed}
+
+    async def _pool(self, _: dict[str, Any], __: bytes) -> Answer:
+        return (await self._machine.pool()).model_dump(mode="json")
 
     async def _doctor(self, _: dict[str, Any], __: bytes) -> IsolationReport:
         return await self._machine.doctor()
@@ -316,10 +320,13 @@ async def serve(
     server_uid: int | None = None,
     own_disks: bool = False,
     broker_uid: int = BROKER_UID,
+    ready_boxes: int = 0,
     ready: Callable[[], None] = lambda: None,
 ) -> None:
     """Serve until cancelled. *server_uid* is the user of the unprivileged server, if it is another one."""
-    machine = Machine(data_dir, server_uid=server_uid, own_disks=own_disks, broker_uid=broker_uid)
+    machine = Machine(
+        data_dir, server_uid=server_uid, own_disks=own_disks, broker_uid=broker_uid, pool_size=ready_boxes
+    )
     own = os.getuid()
     allowed = {0, own} | ({server_uid} if server_uid is not None else set())
     daemon = Daemon(machine, allowed_uids=allowed)

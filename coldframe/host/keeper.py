@@ -25,9 +25,10 @@ from typing import Any, NamedTuple
 from coldframe.guest import contacts, main, refusals
 from coldframe.guest import files as _files  # noqa: F401 - its verbs register themselves
 from coldframe.guest import runtimes as _runtimes  # noqa: F401
-from coldframe.host import confine, seccomp
+from coldframe.host import attachment, confine, seccomp
 from coldframe.host.birth import Births
 from coldframe.host.claims import Claims
+from coldframe.host.conversation import receive, require_whole
 from coldframe.host.egress import arrivals, capture
 from coldframe.host.isolation import denials, namespaces, own_system, programs
 from coldframe.host.limits import SPARE_PROCESSES, GroupDescriptors
@@ -68,11 +69,28 @@ class Order(NamedTuple):
     """More names of their files."""
     captured_ports: list[int] | None
     """What arrives at the broker where nftables cannot be had; None for a box without network."""
+    holds_outside: bool
+    """Whether one that waits has to fetch its workspace itself, since the machine has no rights over mounts."""
+    waits: bool
+    """Whether the box waits for its workspace, with all that follows from whose it is; what of this is said here counts for
+    nothing (see `Arrival`)."""
     files: list[str]
     """What each descriptor that comes along is: `answer`, the first; `listener`, `digests`, `lease`; `outfit` and `handover` of a box
     with a way out (see outfit.py; a listener that the host daemon alone can reach); `users`, in which an ordinary user has those of a
     system of its own; or directories of control groups:
     `birthplace`, the keeper's own, `first`, that of the first process, `per_command:NAME` and `attach_only:NAME`."""
+
+
+class Arrival(NamedTuple):
+    """Who comes into a box that waits."""
+
+    workspace: str
+    identity: tuple[int, int]
+    """Device and inode of its directory."""
+    history: str
+    captured_ports: list[int] | None
+    files: list[str]
+    """As those of an order, but `records`, its directory, and as root `workspace` and `history`, their mounts (see attachment.py)."""
 
 
 def prepare() -> None:
@@ -94,7 +112,7 @@ def become_keeper(order: Order, files: dict[str, int], *, is_known: bool = False
 
     On `answer` it greets and waits for a byte, unless the machine knows it already, then says `{"init": pid}` as soon as
     there is a first process and waits for a byte before that goes on, then `{"ready": evidence}`; or `{"failed": text}`
-    at any point.
+    at any point. Where the order says that it waits, it says `{"waits": true}` before that, and who comes is told then.
     """
     answer = socket.socket(fileno=files["answer"])
     try:
@@ -134,6 +152,20 @@ def _await_word(answer: socket.socket) -> None:
         os._exit(1)
 
 
+def _await_arrival(answer: socket.socket) -> tuple[Arrival, dict[str, int]]:
+    """Wait for whoever comes, and the descriptors that come along; end here, and with it the box, if the machine is gone."""
+    _tell(answer, {"waits": True})
+    message, flags, files = receive(answer)
+    if not message:
+        os._exit(0)
+    try:
+        require_whole(flags)
+        arrival = Arrival(**json.loads(message))
+        return arrival, dict(zip(arrival.files, files, strict=True))
+    except (ValueError, TypeError) as error:
+        raise confine.ConfineError("read who comes", str(error)) from error
+
+
 def _groups(files: dict[str, int]) -> GroupDescriptors | None:
     kinds: dict[str, list[tuple[str, int]]] = {"per_command": [], "attach_only": []}
     for name, file in files.items():
@@ -157,7 +189,7 @@ def _entrance(groups: GroupDescriptors | None, birthplace: int) -> namespaces.En
 def _build(
     order: Order, files: dict[str, int], answer: socket.socket
 ) -> tuple[main.Setting, arrivals.Arrivals | None, "partial[dict[str, Any]]"]:
-    records = os.open(order.records, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    records = -1 if order.waits else os.open(order.records, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     system, users, layer = None, None, None
     if order.system is not None:  # by processes of the sandbox's user, so before there is a secret in this one
         system = own_system.System(**order.system)
@@ -174,7 +206,7 @@ def _build(
         confine.set_held_capabilities(permitted=0, effective=0)  # what root gives up by becoming the sandbox's user
     program = seccomp.build_filter("default")
     plan = namespaces.Plan(
-        workspace=order.workspace,
+        workspace=None if order.waits else order.workspace,
         history=order.history,
         tools=order.tools if order.runtimes is None else {name: order.tools[name] for name in order.runtimes},
         memory_mib=order.limits["memory_mib"],
@@ -187,7 +219,6 @@ def _build(
         covers=outfit.covers,
     )
     groups = _groups(files)
-    claims = Claims(records) if groups is not None and order.captured_ports is not None else None
     if "birthplace" in files:
         os.close(files["birthplace"])
     built = namespaces.build(
@@ -201,12 +232,36 @@ def _build(
     caught: list[tuple[arrivals.Arrivals | None, refusals.Refusals]] = []
     covers = [denials.Covers()]
     changes_programs = order.runtimes is not None or bool(order.denied)
+    outside: list[attachment.Outside] = []
+
+    def let_someone_in() -> None:
+        nonlocal order, outfit, records
+        if not changes_programs:
+            namespaces.let_go(built, program)
+            namespaces.await_first()
+        confine.set_not_dumpable()
+        arrival, came = _await_arrival(answer)
+        files.update(came)
+        records = files["records"]
+        if "workspace" in files:
+            trees = attachment.Trees(files.pop("workspace"), files.pop("history"))
+        else:
+            trees = outside[0].copy_trees(attachment.Place(arrival.workspace, arrival.identity, arrival.history))
+        attachment.attach(trees)
+        for one in outside:
+            one.close()
+        order = order._replace(captured_ports=arrival.captured_ports)
+        if "outfit" in files:
+            outfit = unpack(files["outfit"])
+            namespaces.dress(outfit.files, outfit.covers)
 
     def while_privileged() -> None:
         if system is not None:
             own_system.settle_inside()
         namespaces.finish_mounts()
         _await_word(answer)  # that the first process is in its groups: it may start others now
+        if order.waits:
+            let_someone_in()
         mounted = programs.mount_points() if order.runtimes is not None else {}
         if changes_programs:
             namespaces.let_go(built, program)  # it starts a program of the machine itself, and the last one
@@ -223,8 +278,13 @@ def _build(
 
     if system is not None:
         own_system.trust_no_modules()
-    confine.join_namespaces(built.init, while_privileged=while_privileged)
-    if not changes_programs:
+
+    def look_back(box: int, root: int) -> None:
+        if order.waits and order.holds_outside:
+            outside.append(attachment.Outside(box, root))
+
+    confine.join_namespaces(built.init, while_privileged=while_privileged, before_mounts=look_back)
+    if not changes_programs and not order.waits:
         namespaces.let_go(built, program)
     if system is None:
         confine.drop_all_capabilities()
@@ -238,6 +298,7 @@ def _build(
     os.chdir("/")
     variables = {**namespaces.ENVIRONMENT, **outfit.environment}
     environment = {name.encode(): value.encode() for name, value in variables.items()}
+    claims = Claims(records) if groups is not None and order.captured_ports is not None else None
     trees = Trees(
         groups,
         order.limits,
@@ -248,7 +309,7 @@ def _build(
         claims=claims,
         layer=layer,
     )
-    if not changes_programs:
+    if not changes_programs and not order.waits:
         namespaces.await_first()
     came, seen = caught[0]
     evidence = partial(_evidence, spaces, order, trees.quota, hashlib.sha256(program).hexdigest(), covers[0])

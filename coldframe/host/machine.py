@@ -30,6 +30,7 @@ from coldframe.contract.errors import GuestLost, InvalidArgument, NotFound, Wron
 from coldframe.contract.isolation import IsolationReport
 from coldframe.contract.network import NetworkAccess, NetworkAnswer, NetworkNews, NetworkPage, NetworkQuestion
 from coldframe.contract.policy import Label
+from coldframe.contract.pool import PoolStatus
 from coldframe.contract.ports import Box, BoxLife, BoxStatus
 from coldframe.contract.sandbox import SandboxSpec
 from coldframe.contract.snapshot import WorkspacePoint
@@ -90,6 +91,7 @@ class Machine:
     *embedded* boxes end when this process does; others go on and are found again after a restart.
     *server_uid* is the user that may connect to keepers, if it is not this one. *own_disks* gives each new
     workspace a disk of its own, and refuses what cannot have one. *broker_uid* is whom the egress broker becomes as root.
+    Up to *pool_size* boxes wait for sandboxes like the last ones, once it is prepared.
     """
 
     def __init__(
@@ -100,6 +102,7 @@ class Machine:
         server_uid: int | None = None,
         own_disks: bool = False,
         broker_uid: int = BROKER_UID,
+        pool_size: int = 0,
     ) -> None:
         self._data = os.path.abspath(data_dir)
         self._embedded = embedded
@@ -127,7 +130,14 @@ class Machine:
         self._controllers: Controllers = detect_controllers(self.installation)
         self._marks = Marks(os.path.join(self._data, "boxes"))
         self._settings = HostSettings(os.path.join(self._data, "settings"))
-        self._builder = Builder(self.installation, self._controllers, self._settings, embedded=embedded)
+        self._builder = Builder(
+            self.installation,
+            self._controllers,
+            self._settings,
+            embedded=embedded,
+            users=self.workspaces,
+            pool_size=pool_size,
+        )
         self._ways_out = WaysOut(
             os.path.join(self._data, "host", "lineage"),
             self._marks,
@@ -460,7 +470,7 @@ class Machine:
                 spared.update((name, *(os.path.basename(path) for path in mark.groups.values())))
         if not self._building:  # nor does anybody begin to meanwhile, since nothing else goes on in this thread
             used = {mark.settings for _, mark in self._marks.all() if mark.settings is not None}
-            self._settings.remove_unused(used)
+            self._settings.remove_unused(used | self._builder.pool.settings())
         gone = await asyncio.to_thread(
             remove_groups, self._controllers, self.installation, keep=spared, ahead=self._builder.ahead.group_names
         )
@@ -473,6 +483,13 @@ class Machine:
             groups.paths = mark.groups
         return groups
 
+    async def pool(self) -> PoolStatus:
+        pool = self._builder.pool
+        held = await asyncio.to_thread(pool.memory_bytes)
+        return PoolStatus(
+            size=pool.size, ready=len(pool.boxes()), used=pool.used, memory_bytes=held, refused=pool.refused
+        )
+
     async def doctor(self) -> IsolationReport:
         """As `Doctor.examine`."""
         return await self._doctor.examine()
@@ -480,6 +497,7 @@ class Machine:
     # -- ways out ------------------------------------------------------------------------------
 
     async def use_network_rules(self, text: str) -> None:
+        await asyncio.to_thread(self._builder.pool.empty)
         await self._ways_out.use_rules(text)
 
     async def raise_taint(self, sandbox_id: str, taint: Label) -> None:

@@ -17,6 +17,7 @@ from coldframe.contract.files import AtStake, LookAtStake
 from coldframe.contract.isolation import IsolationReport
 from coldframe.contract.network import NetworkAccess, NetworkAnswer, NetworkNews, NetworkPage, NetworkQuestion
 from coldframe.contract.policy import Label
+from coldframe.contract.pool import PoolStatus
 from coldframe.contract.ports import Box, BoxLife, BoxStatus
 from coldframe.contract.sandbox import SandboxSpec
 from coldframe.host.box import KeeperBox, parse_event
@@ -118,6 +119,9 @@ class RemoteHost:
         finally:
             self._histories.drop(lambda _, session_id: session_id is not None and session_id not in keep_sessions)
         return list(answer["removed"])
+
+    async def pool(self) -> PoolStatus:
+        return PoolStatus.model_validate(await self._ask("pool"))
 
     async def doctor(self) -> IsolationReport:
         return await self._ask_report("doctor")

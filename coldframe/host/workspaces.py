@@ -95,6 +95,8 @@ class Workspaces:
         self._locks: weakref.WeakValueDictionary[str, threading.RLock] = weakref.WeakValueDictionary()
         self._making: dict[str, int] = {}
         """Name of each workspace that is being made, to its sandbox user."""
+        self._reserved: set[int] = set()
+        """Sandbox users for workspaces that are to be made."""
 
     def of_agent(self, agent_id: str) -> str:
         return os.path.join(self._data, "workspace", checked_agent_id(agent_id))
@@ -114,11 +116,12 @@ class Workspaces:
         in_use: Callable[[], bool] = lambda: False,
         snapshot_id: str | None = None,
         begins: bool = False,
+        user: int | None = None,
     ) -> None:
         """Make it whole or not at all; one that is there is left as it is, but for a disk that has to grow.
 
         *disk_mib* is what a sandbox on it may use, None if there is none yet; *in_use* tells of boxes that live on it.
-        A new one begins as *snapshot_id*, with what that has of parts; with *begins* it has to be a new one.
+        A new one is *user*'s, who was reserved for it, or of a new one. It begins as *snapshot_id*, with what that has of parts; with *begins* it has to be a new one.
 
         Raises:
             IsolationUnavailable: disks were asked for, and this one cannot be had.
@@ -150,7 +153,7 @@ class Workspaces:
             if snapshot_id is not None:
                 self._require_layers(name)
                 self.stacks.store.snapshot(snapshot_id)
-            with self._user_for(name) as uid:
+            with self._user_for(name, user) as uid:
                 if snapshot_id is not None:  # before the workspace, without which it is swept
                     self.systems.fork(name, snapshot_id, (uid, uid))
                 if snapshot_id is not None and self.stacks.can_have(name):
@@ -200,10 +203,16 @@ class Workspaces:
         _make_history(top)
 
     @contextmanager
-    def _user_for(self, name: str) -> Iterator[int]:
+    def _user_for(self, name: str, user: int | None) -> Iterator[int]:
         """A sandbox user who is nobody else's, also while others are being made."""
         with self._guard:
-            uid = self._free_uid() if self._root else os.getuid()
+            if not self._root:
+                uid = os.getuid()
+            elif user in self._reserved:
+                uid = user
+                self._reserved.discard(user)
+            else:  # somebody else was faster
+                uid = self._free_uid()
             self._making[name] = uid
         try:
             yield uid
@@ -211,8 +220,22 @@ class Workspaces:
             with self._guard:
                 del self._making[name]
 
+    def reserve_user(self) -> int:
+        """A sandbox user who is nobody's, for a workspace that is to be made, or until it is released. As root."""
+        with self._guard:
+            uid = self._free_uid()
+            self._reserved.add(uid)
+            return uid
+
+    def is_reserved(self, uid: int) -> bool:
+        return uid in self._reserved
+
+    def release_user(self, uid: int) -> None:
+        with self._guard:
+            self._reserved.discard(uid)
+
     def _free_uid(self) -> int:
-        taken = set(self._making.values())
+        taken = {*self._making.values(), *self._reserved}
         for parent in PARENTS:
             with os.scandir(os.path.join(self._data, parent)) as entries:
                 for entry in entries:

@@ -7,7 +7,6 @@ for a keeper that is forked ahead of need and gets its order later, on the first
 End of file on the socket ends the zygote and nothing but the zygote.
 """
 
-import array
 import contextlib
 import gc
 import json
@@ -17,8 +16,9 @@ import socket
 
 from coldframe.guest import spawn
 from coldframe.host import birth, confine, keeper
+from coldframe.host.conversation import receive, require_whole
 
-MAX_FILES = 20
+MAX_FILES = 32
 
 
 def main() -> None:
@@ -33,7 +33,7 @@ def main() -> None:
     gc.collect()
     gc.freeze()
     while True:
-        message, flags, files = _receive(channel)
+        message, flags, files = receive(channel)
         if not message:
             break
         pid = -1
@@ -65,7 +65,7 @@ def _await_order(answer: int) -> tuple[keeper.Order, dict[str, int]]:
     message = b""
     with contextlib.suppress(OSError):
         keeper.greet(machine)
-        message, flags, files = _receive(machine)
+        message, flags, files = receive(machine)
     if not message:
         os._exit(0)
     try:
@@ -85,10 +85,7 @@ def _read(message: bytes, flags: int, files: list[int]) -> tuple[keeper.Order | 
     Raises:
         ValueError, TypeError: it is none, or did not come whole.
     """
-    if flags & socket.MSG_TRUNC:
-        raise ValueError(f"it is longer than {birth.MAX_ORDER_BYTES} bytes")
-    if flags & socket.MSG_CTRUNC:
-        raise ValueError("its descriptors did not all arrive")
+    require_whole(flags)
     given = json.loads(message)
     if not isinstance(given, dict):
         raise ValueError("it is no object")
@@ -103,19 +100,6 @@ def _refuse(files: list[int], reason: str) -> None:
         socket.fromfd(files[0], socket.AF_UNIX, socket.SOCK_SEQPACKET) as machine,
     ):
         machine.send(json.dumps({"failed": reason}).encode())
-
-
-def _receive(channel: socket.socket) -> tuple[bytes, int, list[int]]:
-    """One message, with its flags and descriptors; empty at the end of file."""
-    files = array.array("i")
-    room = socket.CMSG_SPACE(MAX_FILES * files.itemsize)
-    message, ancillary, flags, _ = channel.recvmsg(birth.MAX_ORDER_BYTES, room)
-    for level, kind, data in ancillary:
-        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-            files.frombytes(data[: len(data) - len(data) % files.itemsize])
-    for file in files:
-        os.set_inheritable(file, False)
-    return message, flags, list(files)
 
 
 def _settle() -> None:

@@ -8,6 +8,7 @@ from coldframe.contract.command import CommandEvent, OutputChunk
 from coldframe.contract.errors import GuestLost, NotFound
 from coldframe.contract.isolation import IsolationReport
 from coldframe.contract.network import NetworkAccess
+from coldframe.contract.pool import PoolStatus
 from coldframe.contract.ports import BoxStatus
 from coldframe.contract.sandbox import SandboxSpec
 from coldframe.contract.snapshot import SnapshotPoint
@@ -143,6 +144,9 @@ class FakeHost(FakeNetwork):
                 shutil.rmtree(os.path.join(background, session_id))
                 removed.append(session_id)
         return removed
+
+    async def pool(self) -> PoolStatus:
+        return PoolStatus(size=0, ready=0, used=0, memory_bytes=0)
 
     async def doctor(self) -> IsolationReport:
         return fake_report()

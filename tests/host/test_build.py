@@ -14,10 +14,10 @@ from coldframe.contract.errors import IsolationUnavailable
 from coldframe.contract.sandbox import SandboxSpec
 from coldframe.host.birth import MAX_ORDER_BYTES
 from coldframe.host.cgroups import BoxGroups
+from coldframe.host.conversation import MAX_FILES
 from coldframe.host.isolation import namespaces
 from coldframe.host.limits import write_text
 from coldframe.host.machine import Machine
-from coldframe.host.zygote import MAX_FILES
 from tests.host.boxes import become_ordinary
 from tests.host.forked import in_child, wait_until
 from tests.host.machines import as_root_and_ordinary, needs_bubblewrap, new_box, on_a_machine, run

@@ -17,6 +17,7 @@ from coldframe.contract.isolation import IsolationReport
 from coldframe.contract.ledger import LedgerEntry, LedgerVerdict
 from coldframe.contract.model import Model
 from coldframe.contract.policy import Decision, PolicyChange, Role
+from coldframe.contract.pool import PoolStatus
 from coldframe.contract.receipt import Receipt
 from coldframe.contract.sandbox import AgentId
 from coldframe.control.codes import codes
@@ -71,6 +72,12 @@ class WhichDecision(Model):
 async def health(_: Request) -> dict[str, str]:
     """Whether the server answers; needs no token and tells nothing else."""
     return {"status": "ok", "version": __version__}
+
+
+async def pool(request: Request) -> PoolStatus:
+    """The boxes that stand ready for the next sandboxes."""
+    require(caller_of(request), "host.doctor")
+    return await control_of(request).host.pool()
 
 
 async def doctor(request: Request) -> IsolationReport:
@@ -201,6 +208,7 @@ ROUTES = (
     JsonRoute("GET", "/v1/health", health, dict[str, str]),
     JsonRoute("GET", "/v1/errors", list_codes, list[CodeInfo]),
     JsonRoute("GET", "/v1/doctor", doctor, IsolationReport),
+    JsonRoute("GET", "/v1/pool", pool, PoolStatus),
     JsonRoute("GET", "/v1/receipts/{receipt_id}", get_receipt, Receipt),
     JsonRoute("GET", "/v1/ledger/entries", list_entries, list[LedgerEntry], query=WhichEntries),
     JsonRoute("GET", "/v1/ledger/verify", verify_ledger, LedgerVerdict),

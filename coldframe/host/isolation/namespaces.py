@@ -134,6 +134,8 @@ root: so they cost no mount."""
 MASKED_SIZES = {"/tmp": 1024, "/var/tmp": 256, "/run": 16, "/dev/shm": 512}
 """Private memory file systems and their caps in MiB; they count as memory of whoever writes."""
 INODES_PER_MIB = 256
+_COVER = "/opt/.cover"
+"""Name of a file until it is mounted over another one."""
 MOST_TERMINALS = 64
 """Pseudo-terminals of one box: the kernel has about 3,000 for all boxes together, and one payload took them all."""
 
@@ -144,7 +146,8 @@ _NO_CAPABILITY, _ASLEEP, _ENDED = b"\nCapEff:\t0000000000000000\n", b"\nState:\t
 class Plan(NamedTuple):
     """What to build."""
 
-    workspace: str
+    workspace: str | None
+    """None for a box that gets one when it stands (see `attachment.py`)."""
     history: str
     """File that is shown read-only as `.exec_history`."""
     tools: dict[str, str]
@@ -221,7 +224,10 @@ def arguments(plan: Plan, *, info: int, word: int, first: int, data: dict[str, i
         line += ["--symlink", "/usr/bin/python3", f"{TOOLS}/python"]
     for name, path in plan.tools.items():
         line += ["--ro-bind", path, f"{TOOLS}/{name}"]
-    line += ["--bind", plan.workspace, HOME, "--ro-bind", plan.history, f"{HOME}/.exec_history"]
+    if plan.workspace is None:
+        line += ["--perms", "0700", "--dir", HOME]
+    else:
+        line += ["--bind", plan.workspace, HOME, "--ro-bind", plan.history, f"{HOME}/.exec_history"]
     # Files of the root itself and no mounts, each of which would cost a tenth of a millisecond: / ends read-only.
     line += ["--perms", "0111", "--file", str(first), FIRST]
     for path in plan.files:
@@ -491,6 +497,30 @@ def _read_all(file: int) -> bytes:
     while part := os.read(file, 65536):
         parts.append(part)
     return b"".join(parts)
+
+
+def dress(files: dict[str, str], covers: dict[str, str]) -> None:
+    """While still privileged in a box that stands on the host's system: what `Plan` calls so, given later.
+
+    Raises ConfineError, and OSError, for what does not take; the box must end then.
+    """
+    loose = confine.MS_NOSUID | confine.MS_NODEV
+    confine.remount("/", loose)
+    for path, text in files.items():
+        os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
+        _write_new(path, text)
+    for path, text in covers.items():
+        if path in SETTINGS or os.path.isfile(path):
+            _write_new(_COVER, text)
+            confine.bind(_COVER, path)
+            confine.remount(path, loose | confine.MS_RDONLY)
+            os.unlink(_COVER)
+    confine.remount("/", loose | confine.MS_RDONLY)
+
+
+def _write_new(path: str, text: str) -> None:
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444), "wb") as file:
+        file.write(text.encode())
 
 
 def finish_mounts() -> None:

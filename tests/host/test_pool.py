@@ -1,0 +1,389 @@
+"""Boxes that wait become the next sandboxes: the same walls, no difference to see, each used once, and nothing left of any."""
+
+import asyncio
+import os
+import re
+import shutil
+import signal
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from coldframe.contract.errors import IsolationUnavailable
+from coldframe.contract.sandbox import Limits, SandboxSpec
+from coldframe.host import attachment
+from coldframe.host.cgroups import BoxGroups
+from coldframe.host.confine import ConfineError
+from coldframe.host.isolation import namespaces
+from coldframe.host.machine import Machine
+from coldframe.host.pool import ReadyBox
+from coldframe.host.workspaces import HISTORY
+from tests.host.egress.world import SITE
+from tests.host.machines import as_root_and_ordinary, needs_bubblewrap, new_box, on_a_machine, run, until
+from tests.host.networked import READ, Networked, on_a_networked_machine, rules
+from tests.host.test_machine import nothing_is_left
+
+pytestmark = needs_bubblewrap
+SIZE = 2
+
+
+def keeper_of(machine: Machine, name: str) -> int:
+    mark = machine._marks.read(name)
+    assert mark is not None
+    return mark.pid
+
+
+async def waiting(machine: Machine, count: int = 1) -> list[ReadyBox]:
+    """So many boxes that wait, once there are; and nothing more is being built."""
+    builder = machine._builder
+    pool = builder.pool
+
+    async def there() -> bool:
+        is_built = len(pool.boxes()) >= count and pool.lacking() is None
+        return is_built and builder.ahead.keeper is not None and not builder._filling.locked()
+
+    await until(there, f"{count} boxes wait", timeout_s=30)
+    return pool.boxes()
+
+
+def have_boxes_wait(machine: Machine) -> None:
+    machine._builder.pool.size = SIZE
+    settings = machine._settings.current()
+    # Whatever others do to /etc of this machine meanwhile.
+    machine._settings.current = lambda: settings  # type: ignore[method-assign]
+
+
+async def temporary(machine: Machine, name: str) -> None:
+    await machine.create(name, SandboxSpec(background=True, on_missing="degrade"), session_id=f"session-{name}")
+
+
+def with_boxes_that_wait(steps: Callable[[Machine], Awaitable[None]], *, who: str) -> None:
+    """*steps* on a machine that has built one sandbox, `first`, and has one waiting."""
+
+    async def whole(machine: Machine) -> None:
+        have_boxes_wait(machine)
+        await machine.prepare()
+        await temporary(machine, "first")
+        await waiting(machine)
+        await steps(machine)
+
+    on_a_machine(whole, who=who)
+
+
+@as_root_and_ordinary
+def test_there_is_none_before_the_first_sandbox_and_each_becomes_one_sandbox(who: str) -> None:
+    async def steps(machine: Machine) -> None:
+        have_boxes_wait(machine)
+        await machine.prepare()
+        assert machine._builder.pool.boxes() == []
+        keepers = set[int]()
+        for name in ("one", "two", "three", "four"):
+            ready = {box.pid for box in machine._builder.pool.boxes()}
+            await temporary(machine, name)
+            assert (keeper_of(machine, name) in ready) is (name != "one")
+            keepers.add(keeper_of(machine, name))
+            done = await run(await machine.box(name), f"pwd; echo {name} > file; cat file; ls -A")
+            assert done.stdout.split() == ["/home/user", name, ".exec_history", "file"]
+            await waiting(machine)
+        assert len(keepers) == 4
+        assert {status.sandbox_id for status in await machine.boxes()} == {"one", "two", "three", "four"}
+        assert len(await waiting(machine, 2)) == 2
+
+    on_a_machine(steps, who=who)
+
+
+@as_root_and_ordinary
+def test_a_box_that_waited_is_measured_and_seen_as_one_that_was_built_for_its_sandbox(who: str) -> None:
+    look = (
+        "cat /proc/self/mountinfo; id; stat -c '%n %a %u %g' / /* /home/user /home/user/.exec_history /tmp /opt/coldframe/*; env; "
+        "grep -E '^(Cap|NoNew|Seccomp|Uid|Gid|Groups)' /proc/self/status /proc/1/status; ls /proc/self/fd; "
+        "cat /proc/net/dev /proc/net/route; cat /proc/1/limits; ls /proc; echo x >> .exec_history; ps -ef"
+    )
+
+    def seen(text: str, machine: Machine, name: str) -> list[str]:
+        """Without what every box has of its own."""
+        text = re.sub(rf"session-{name}\b", "SESSION", text)
+        text = re.sub(r"\b20000\d\d\b", "USER", text)
+        text = re.sub(r"(?m)^\d+ \d+ (0:\d+ )?", "", text)
+        text = re.sub(r"COMMAND_ID=\S+|\d\d:\d\d(:\d\d)?|command-\d+", "", text)
+        return sorted(text.splitlines())
+
+    async def steps(machine: Machine) -> None:
+        pids = {box.pid for box in machine._builder.pool.boxes()}
+        spec = SandboxSpec(background=True, on_missing="degrade")
+        warm = await machine.create("warm", spec, session_id="session-warm")
+        assert keeper_of(machine, "warm") in pids
+        cold = await (await machine.life("first")).report()
+        again = await (await machine.life("warm")).report()
+        for measured in (warm, again):
+            assert [(one.name, one.state) for one in measured.properties] == [
+                (one.name, one.state) for one in cold.properties
+            ]
+            assert {one.target: one for one in measured.mounts} == {one.target: one for one in cold.mounts}
+            assert [(one.kind, one.limit, one.strength) for one in measured.limits] == [
+                (one.kind, one.limit, one.strength) for one in cold.limits
+            ]
+            without_user = {"uid_map": (), "gid_map": ()}
+            assert measured.first_process.model_copy(update=without_user) == cold.first_process.model_copy(
+                update=without_user
+            )
+            assert measured.interfaces == cold.interfaces
+        texts = {name: (await run(await machine.box(name), look)).stdout for name in ("first", "warm")}
+        assert seen(texts["warm"], machine, "warm") == seen(texts["first"], machine, "first")
+
+    with_boxes_that_wait(steps, who=who)
+
+
+@as_root_and_ordinary
+def test_what_waits_runs_nothing_has_nobodys_files_and_is_no_sandbox(who: str) -> None:
+    async def steps(machine: Machine) -> None:
+        box = (await waiting(machine))[0]
+        inside = (
+            sorted(Path(f"/proc/{pid}/mountinfo").read_text() for pid in (box.begun["init"],)) if who == "root" else []
+        )
+        assert all("workspace/" not in text and "background/" not in text for text in inside)
+        assert box.uid not in (0, None)
+        assert [status.sandbox_id for status in await machine.boxes()] == ["first"]
+        assert machine._marks.names() == ["first"]
+        if who == "root":
+            assert box.uid != machine._marks.read("first").uid  # type: ignore[union-attr]
+            assert machine.workspaces.is_reserved(box.uid)
+
+    with_boxes_that_wait(steps, who=who)
+
+
+@as_root_and_ordinary
+def test_a_sandbox_that_asks_for_something_else_is_built_for_it(who: str) -> None:
+    async def steps(machine: Machine) -> None:
+        ready = {box.pid for box in await waiting(machine)}
+        await new_box(machine, "smaller", limits=Limits(memory_mib=128))
+        assert keeper_of(machine, "smaller") not in ready
+        spec = SandboxSpec(background=True, on_missing="degrade", denied_programs=("curl",))
+        await machine.create("without", spec, session_id="session-without")
+        assert keeper_of(machine, "without") not in ready
+        await waiting(machine, 2)
+        for name in (
+            "again",
+            "once-more",
+        ):  # what waits now are boxes of their kind, the program covered once there is an occupant
+            ready = {box.pid for box in await waiting(machine, 2)}
+            await machine.create(name, spec, session_id=f"session-{name}")
+            assert keeper_of(machine, name) in ready
+            assert (await run(await machine.box(name), "curl --version")).result.exit_code != 0
+            report = await (await machine.life(name)).report()
+            assert [one.state for one in report.properties if one.name == "denied_programs"] == ["enforced"]
+
+    with_boxes_that_wait(steps, who=who)
+
+
+def test_as_root_a_new_workspace_is_the_users_of_whom_a_box_waits_and_one_that_is_there_keeps_its_own() -> None:
+    async def steps(machine: Machine) -> None:
+        made = list[int]()
+        for agent in ("one", "two"):
+            box = (await waiting(machine))[0]
+            await new_box(machine, agent, agent=agent)
+            assert keeper_of(machine, agent) == box.pid
+            made.append(os.stat(machine.workspaces.of_agent(agent)).st_uid)
+            assert made[-1] == box.uid
+        assert made[0] != made[1]
+        await new_box(machine, "second", agent="one")  # none of this user waits
+        await waiting(machine, 2)
+        ready = {box.pid: box.uid for box in machine._builder.pool.boxes()}
+        assert made[0] in ready.values()
+        await new_box(machine, "third", agent="one")
+        assert ready[keeper_of(machine, "third")] == made[0]
+        assert os.stat(machine.workspaces.of_agent("one")).st_uid == made[0]
+
+    if os.geteuid() != 0:
+        pytest.skip("needs root: else all boxes have the one user")
+    with_boxes_that_wait(steps, who="root")
+
+
+@as_root_and_ordinary
+def test_many_at_once_all_get_a_box_and_no_two_the_same(who: str) -> None:
+    async def steps(machine: Machine) -> None:
+        names = [f"many-{number}" for number in range(6)]
+        await asyncio.gather(*(temporary(machine, name) for name in names))
+        assert len({keeper_of(machine, name) for name in names}) == 6
+        for name in names:
+            assert (await run(await machine.box(name), f"echo {name} > mine; cat *")).stdout == f"{name}\n"
+        if who == "root":
+            assert len({machine._marks.read(name).uid for name in names}) == 6  # type: ignore[union-attr]
+
+    with_boxes_that_wait(steps, who=who)
+
+
+@as_root_and_ordinary
+@pytest.mark.parametrize("whom", ["keeper", "first process"])
+def test_one_that_is_killed_while_it_waits_is_not_missed(who: str, whom: str) -> None:
+    async def steps(machine: Machine) -> None:
+        boxes = await waiting(machine)
+        for box in boxes:
+            os.kill(box.pid if whom == "keeper" else box.begun["init"], signal.SIGKILL)
+
+        async def gone() -> bool:
+            return not any(box.stands() for box in boxes)
+
+        await until(gone, "they are gone")
+        await temporary(machine, "next")
+        assert (await run(await machine.box("next"), "echo built")).stdout == "built\n"
+        assert keeper_of(machine, "next") not in {box.pid for box in boxes}
+
+    with_boxes_that_wait(steps, who=who)
+
+
+@as_root_and_ordinary
+def test_they_end_with_the_machine_that_they_wait_for(who: str) -> None:
+    async def steps(machine: Machine) -> None:
+        box = (await waiting(machine))[0]
+        box.answer.shutdown(2)  # as `kill -9` of the daemon does
+
+        async def gone() -> bool:
+            return not any(os.path.exists(f"/proc/{pid}") for pid in (box.pid, *box.begun.values()))
+
+        await until(gone, "it is gone")
+
+    with_boxes_that_wait(steps, who=who)
+
+
+@as_root_and_ordinary
+def test_other_rules_and_other_settings_of_the_host_end_what_waits(who: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def steps(machine: Machine) -> None:
+        ready = await waiting(machine)
+        await machine.use_network_rules("version: 1\n")
+        assert machine._builder.pool.boxes() == []
+        assert not any(os.path.exists(f"/proc/{box.pid}") for box in ready)
+        await temporary(machine, "next")
+        ready = await waiting(machine)
+        current = machine._settings.current()
+        with monkeypatch.context() as patch:
+            patch.setattr(machine._settings, "current", lambda: None)
+            await temporary(machine, "other")
+        assert keeper_of(machine, "other") not in {box.pid for box in ready}
+        assert current is None or machine._marks.read("other").settings is None  # type: ignore[union-attr]
+
+    with_boxes_that_wait(steps, who=who)
+
+
+@as_root_and_ordinary
+def test_a_box_that_cannot_take_its_workspace_is_given_up_and_another_one_is_built(
+    who: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def steps(machine: Machine) -> None:
+        box = (await waiting(machine))[0]
+        with monkeypatch.context() as patch:
+            patch.setattr(attachment, "identity_of", lambda _: (0, 0))
+            await temporary(machine, "next")
+        assert keeper_of(machine, "next") != box.pid
+        assert (await run(await machine.box("next"), "echo built")).stdout == "built\n"
+        assert not os.path.exists(f"/proc/{box.pid}")
+
+    with_boxes_that_wait(steps, who=who)
+
+
+@as_root_and_ordinary
+def test_a_history_that_an_agent_has_replaced_is_not_followed(who: str) -> None:
+    async def steps(machine: Machine) -> None:
+        await new_box(machine, "before")
+        await new_box(machine, "between")
+        ready = {box.pid for box in await waiting(machine, 2)}
+        history = os.path.join(machine.workspaces.of_agent("agent"), HISTORY)
+        os.unlink(history)
+        os.symlink("/etc/shadow", history)
+        with pytest.raises(ConfineError):
+            attachment.copy_trees(
+                attachment.Place(os.path.dirname(history), attachment.identity_of(os.path.dirname(history)), history)
+            )
+        try:
+            await new_box(machine, "after")
+        except IsolationUnavailable:
+            return
+        assert keeper_of(machine, "after") not in ready
+
+    with_boxes_that_wait(steps, who=who)
+
+
+@as_root_and_ordinary
+def test_nothing_is_left_of_them_and_a_sweep_spares_those_that_wait(who: str) -> None:
+    async def steps(machine: Machine) -> None:
+        left = BoxGroups(machine._controllers, machine.installation, "ahead-of-a-daemon-before")
+        left.create_ahead()
+        ready = await waiting(machine)
+        for _ in range(2):
+            await machine.sweep(keep_boxes={"first"}, keep_sessions={"session-first"})
+        assert not any(os.path.exists(path) for path in left.paths.values())
+        assert [box.pid for box in machine._builder.pool.boxes()] == [box.pid for box in ready]
+        await temporary(machine, "next")
+        assert keeper_of(machine, "next") in {box.pid for box in ready}
+        assert (await run(await machine.box("next"), "ls /etc/passwd && id -u")).stdout == "/etc/passwd\n1000\n"
+        for name in ("first", "next"):
+            await machine.end_box(name)
+            await machine.forget_stored(name)
+        await asyncio.to_thread(machine._builder.pool.empty, closes=True)
+        await asyncio.to_thread(machine._builder.ahead.close)
+        await nothing_is_left(machine)
+
+    with_boxes_that_wait(steps, who=who)
+
+
+@as_root_and_ordinary
+def test_their_memory_is_told(who: str) -> None:
+    async def steps(machine: Machine) -> None:
+        await waiting(machine)
+        held = await asyncio.to_thread(machine._builder.pool.memory_bytes)
+        assert 100_000 < held < 100_000_000
+
+    with_boxes_that_wait(steps, who=who)
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+@as_root_and_ordinary
+def test_they_leave_no_descriptor_behind(who: str) -> None:
+    async def steps(machine: Machine) -> None:
+        async def one(name: str) -> None:
+            await temporary(machine, name)
+            await machine.end_box(name)
+            await machine._endings.finish()
+            await waiting(machine, 2)
+
+        for name in ("warm-up", "again"):
+            await one(name)
+        before = descriptors()
+        for number in range(4):
+            await one(f"later-{number}")
+        assert descriptors() <= before
+
+    with_boxes_that_wait(steps, who=who)
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
+@as_root_and_ordinary
+def test_one_with_a_way_out_gets_it_when_it_gets_its_occupant(who: str) -> None:
+    async def steps(made: Networked) -> None:
+        machine = made.host
+        assert isinstance(machine, Machine)
+        await made.host.use_network_rules(rules(READ))
+        have_boxes_wait(machine)
+        await machine.prepare()
+        await made.box("cold", agent="one")
+        ready = {box.pid for box in await waiting(machine)}
+        await made.box("warm", agent="two")
+        assert keeper_of(machine, "warm") in ready
+        line = f"curl -sS https://{SITE}:8443/v1/text; env -i curl -sS https://{SITE}:8443/v1/text"
+        for name in ("cold", "warm"):
+            assert (await made.run(line, name)).stdout == "some text" * 2
+            assert (await made.run("touch /opt/x /opt/coldframe/x /etc/x", name)).result.exit_code != 0
+        reports = [await (await machine.life(name)).report() for name in ("cold", "warm")]
+        assert [one.state for one in reports[0].properties] == [one.state for one in reports[1].properties]
+        places = [sorted(one.target for one in report.mounts) for report in reports]
+        assert places[0] == places[1]
+        # the certificates of two authorities differ in length by a few bytes
+        look = "find /opt /etc -xdev -printf '%p %m %U %y\\n' 2>/dev/null | sort"
+        assert (await made.run(look, "cold")).stdout == (await made.run(look, "warm")).stdout
+        assert not (await made.run(f"ls {namespaces._COVER}", "warm")).stdout
+
+    on_a_networked_machine(steps, who=who)
