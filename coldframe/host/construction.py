@@ -38,7 +38,6 @@ from coldframe.host.templates.systems import Prepared, Systems
 from coldframe.host.ways_out import WaysOut
 from coldframe.host.workspaces import PARTS, Workspaces
 
-
 Preparing = Callable[[tuple[int, int], str], Prepared]
 """Makes the system of a box ready, given its sandbox user and an empty directory to mount it at. Blocking."""
 

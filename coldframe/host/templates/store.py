@@ -24,7 +24,14 @@ from coldframe.contract.template import Package, Settings, TemplateFacts, templa
 from coldframe.host.layers.trees import sync_all
 from coldframe.host.removal import remove_in_range
 from coldframe.host.templates import debian
-from coldframe.host.templates.id_range import IdRange, hand_over, own_range, start_in_range, take_users_files
+from coldframe.host.templates.id_range import (
+    IdRange,
+    hand_over,
+    own_range,
+    size_in_range,
+    start_in_range,
+    take_users_files,
+)
 from coldframe.host.templates.sealed_layers import SealedLayers, check_tree, write_whole
 from coldframe.host.templates.sealing import facts_of_tree, size_of_tree
 
@@ -251,7 +258,7 @@ class Templates:
             with open(path, encoding="ascii") as source:
                 return int(source.read())
         except (FileNotFoundError, ValueError):
-            size = size_of_tree(template.root)
+            size = size_of_tree(template.root) if os.getuid() == 0 else size_in_range(template.root, template.ids)
             write_whole(path, str(size))
             return size
 
