@@ -113,11 +113,21 @@ def diff(
     ] = None,
     *,
     sandbox: InSandbox = None,
+    system: Annotated[
+        bool, typer.Option("--system", help="Of the systems of their own; `template` for what they began as.")
+    ] = False,
 ) -> int:
     """Show what differs between two points. Ends with 1 if something does."""
     from coldframe.cli.connection import connect
+    from coldframe.contract.errors import InvalidArgument
 
     with connect() as client:
+        if path is not None and system:
+            raise InvalidArgument(
+                "files of a system are not compared line by line",
+                hint="read both with `coldframe snapshot read --system`",
+                argument="path",
+            )
         if path is not None:
             text = client.snapshots.compare_file(before, after, path, sandbox_id=sandbox)
             if Chosen.as_json:
@@ -130,7 +140,8 @@ def diff(
         changes: list[Change] = []
         next_after: str | None = None
         while True:
-            page = client.snapshots.compare(before, after, sandbox_id=sandbox, next_after=next_after)
+            part = "system" if system else None
+            page = client.snapshots.compare(before, after, sandbox_id=sandbox, next_after=next_after, part=part)
             changes += page.changes
             next_after = page.next_after
             if next_after is None:
@@ -150,6 +161,9 @@ def read(
     path: Annotated[str, typer.Argument(metavar="PATH", help="Relative to the workspace.")],
     *,
     sandbox: InSandbox = None,
+    system: Annotated[
+        bool, typer.Option("--system", help="Of the system that it holds; PATH is relative to its root.")
+    ] = False,
 ) -> None:
     """Write the bytes of a file of a snapshot to standard output, exactly. `coldframe files` does more with --snapshot."""
     from coldframe.cli.connection import connect
@@ -163,7 +177,7 @@ def read(
                 hint="name one with --sandbox",
                 argument="sandbox",
             )
-        for part in client.sandboxes.get(of).download(path, snapshot=snapshot):
+        for part in client.sandboxes.get(of).download(path, snapshot=f"{snapshot}:system" if system else snapshot):
             write_bytes(1, part)
 
 

@@ -230,13 +230,15 @@ class Snapshots:
         sandbox_id: str | None = None,
         next_after: str | None = None,
         limit: int | None = None,
+        part: str | None = None,
     ) -> models.Comparison:
         """A page of the paths that differ between two points: ids of snapshots, or of sandboxes for what they have now.
 
-        The look belongs to the session of *sandbox_id*, by default of one of both points; go on with `next_after`.
+        The look belongs to the session of *sandbox_id*, by default of one of both points; go on with `next_after`. With
+        *part* `system` it is of the systems of their own, from their root on; `template` for an id is what they began as.
         """
         path = f"/v1/compare/{encode_path(before)}/{encode_path(after)}"
-        query = {"sandbox_id": sandbox_id, "next_after": next_after, "limit": limit}
+        query = {"sandbox_id": sandbox_id, "next_after": next_after, "limit": limit, "part": part}
         return read_answer(models.Comparison, (await ask(self._transport, "GET", path, query=query)).body)
 
     async def compare_file(

@@ -125,8 +125,8 @@ def fate(item: str, event: Event, *, background: bool, ephemeral: bool = False, 
     found = items_of(profile)[item]
     if event in found.lost_at:
         return "revoked" if item == "grants" else "lost"
-    if event == "reset":  # takes back what is below HOME, and not a system of the sandbox's own
-        return "lost" if found.is_workspace and item != "system" else "kept"
+    if event == "reset":
+        return "lost" if found.is_workspace else "kept"
     return "lost" if background and found.is_workspace and event == "sandbox_ends" else "kept"
 
 

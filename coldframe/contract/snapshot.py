@@ -203,7 +203,9 @@ class SandboxReset(SandboxInfo):
 
     lost: tuple[Loss, ...] = ()
     changes: ChangesPage | None = None
-    """With `dry_run`: what differs from now, at most the first 1,000 paths."""
+    """With `dry_run`: what differs from now, at most the first 20,000 paths."""
+    system_changes: ChangesPage | None = None
+    """With `dry_run`: the same of the system of its own, by paths from its root on; None if it has none and gets none."""
     kept: SnapshotInfo | None = None
     """What it was like before; None if that was discarded."""
     dry_run: bool = False

@@ -9,7 +9,7 @@ from coldframe.contract.files import Request, WriteAnswer, WriteFile
 from coldframe.contract.policy import Label
 from coldframe.contract.ports import A, Box, Snapshots
 from coldframe.contract.snapshot import Point
-from coldframe.tools.registry import ToolSpec
+from coldframe.tools.registry import CallFacts, ToolSpec
 
 
 class AtRest:
@@ -31,6 +31,17 @@ class AtRest:
 
     async def write(self, request: WriteFile, content: AsyncIterable[bytes]) -> WriteAnswer:
         raise WrongState("files at rest cannot be written to")
+
+
+def of_system(spec: ToolSpec) -> ToolSpec:
+    """A tool that reads a system from its root on: rules see its paths as such."""
+
+    class OfSystem(spec.arguments):  # type: ignore[name-defined,misc]
+        def facts(self) -> CallFacts:
+            found: CallFacts = super().facts()
+            return found._replace(path=f"/{found.path or ''}")
+
+    return spec._replace(arguments=OfSystem)
 
 
 class View(NamedTuple):

@@ -19,7 +19,17 @@ from coldframe.contract.caller import Caller
 from coldframe.contract.errors import FileMissing, InvalidArgument, TooLarge, from_wire
 from coldframe.contract.policy import Label
 from coldframe.contract.ports import Host
-from coldframe.contract.snapshot import Change, ChangesPage, Comparison, Point, SnapshotPoint, TextChange
+from coldframe.contract.snapshot import (
+    Change,
+    ChangesPage,
+    Comparison,
+    Part,
+    Point,
+    SnapshotPoint,
+    SystemPoint,
+    TextChange,
+    WorkspacePoint,
+)
 from coldframe.control.at_rest import AtRest, View
 from coldframe.control.gate import Gate
 from coldframe.control.sandboxes import Sandboxes
@@ -37,10 +47,13 @@ MOST_PAIRS = 100_000
 """Of equal lines, one on each side. With more of them (a line again and again, between others) comparing takes the square of
 these, for minutes; what is said then is true, and may be longer than it need be."""
 CONTEXT_LINES = 3
+TEMPLATE = "template"
+"""In place of an id: what a system was when it began."""
 
 
 class _Place(NamedTuple):
-    point: Point
+    point: WorkspacePoint | SnapshotPoint | None
+    """None: the template that the other one stands on."""
     label: Label
     sandbox_id: str | None
     """Of which the files are now; None for a snapshot."""
@@ -52,9 +65,10 @@ class CompareArguments(Arguments):
     after: StrictStr
     next_after: StrictStr | None = None
     limit: Annotated[StrictInt, Field(ge=1, le=MOST_CHANGES)] = MOST_CHANGES
+    part: Part = "workspace"
 
     def facts(self) -> CallFacts:
-        return CallFacts(path="")
+        return CallFacts(path="" if self.part == "workspace" else "/")
 
 
 class CompareAnswer(Answer):
@@ -80,40 +94,47 @@ class Comparisons:
         sandbox_id: str | None = None,
         next_after: str | None = None,
         limit: int = MOST_CHANGES,
+        part: Part = "workspace",
     ) -> Comparison:
         """A page of the paths that differ. The look belongs to the session of *sandbox_id*, or of a sandbox that one of
-        both is of.
+        both is of. With *part* `system` of the systems of their own that both have: a side without one, and `template` in
+        place of an id, is the template that the other one stands on.
 
         Raises:
-            NotFound: no such sandbox or snapshot, or not the caller's.
+            NotFound: no such sandbox or snapshot, or not the caller's; or neither has a system of its own.
             InvalidArgument: both are imported snapshots, and no sandbox is named.
             Refused, SnapshotCorrupt: nothing is told.
         """
         arguments: dict[str, Any] = {"before": before, "after": after, "next_after": next_after, "limit": limit}
+        if part != "workspace":
+            arguments["part"] = part
         while True:
-            places = [self._place(caller, before), self._place(caller, after)]
+            places = [self._place(caller, one, part) for one in (before, after)]
             label = join(*(one.label for one in places))
             view = View(
-                AtRest(self._host.snapshots, "", places[1].point),
+                AtRest(self._host.snapshots, "", SystemPoint(of=places[1].point)),  # where nothing is asked
                 label,
                 tuple(one.point.snapshot_id for one in places if isinstance(one.point, SnapshotPoint)),
-                self._spec(places),
+                self._spec(places, part),
             )
             result = await self._gate.look(
                 caller, self._session_of(places, sandbox_id), "list_directory", arguments, partial(_same, view)
             )
             if result.error is not None:
                 raise from_wire(result.error)
-            now = join(label, self._place(caller, before).label, self._place(caller, after).label)
+            now = join(label, *(self._place(caller, one, part).label for one in (before, after)))
             if now is label:  # else what has raised it may have been seen; that can happen three times
                 return Comparison.model_validate({**result.value, "label": result.label})
 
-    def _spec(self, places: Sequence[_Place]) -> ToolSpec:
+    def _spec(self, places: Sequence[_Place], part: Part) -> ToolSpec:
+        points: list[Point] = [
+            SystemPoint(of=one.point) if part == "system" or one.point is None else one.point for one in places
+        ]
+
         async def run(call: ToolCall[CompareArguments]) -> Ran:
             asked = call.arguments
             page = await self._host.snapshots.changes(
-                places[0].point,
-                places[1].point,
+                *points,
                 after_path=None if asked.next_after is None else _path_of(asked.next_after),
                 limit=asked.limit,
             )
@@ -171,7 +192,9 @@ class Comparisons:
             )
         return b"".join(delivered), result.label
 
-    def _place(self, caller: Caller, name: str) -> _Place:
+    def _place(self, caller: Caller, name: str, part: Part = "workspace") -> _Place:
+        if name == TEMPLATE and part == "system":
+            return _Place(None, Label.PUBLIC, None, None)
         if name.startswith("sbx_"):
             info = self._sandboxes.get(caller, name)
             self._sandboxes.require_readable(info)

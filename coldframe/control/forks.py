@@ -1,6 +1,6 @@
 """Forks: a new sandbox whose files begin as those of another are now, or as a snapshot.
 
-Files and their label go along, and nothing else: no token, session, credential, network or limit. Those are the new one's
+Files and their label go along, a system of its own with them, and nothing else: no token, session, credential, network or limit. Those are the new one's
 own, by the rules for its agent.
 """
 
@@ -12,20 +12,23 @@ from coldframe.contract.sandbox import SandboxInfo, SandboxSpec
 from coldframe.contract.snapshot import AUTOMATIC_S, SnapshotRequest
 from coldframe.control.creation import Creation
 from coldframe.control.sandbox_specs import check_spec
+from coldframe.control.sandboxes import Sandboxes
 from coldframe.control.snapshots import Snapshots
 
 
 class Forks:
     """The act; its right is `sandbox.create`. Of a snapshot it is `Creation.create` with that in the spec."""
 
-    def __init__(self, snapshots: Snapshots, creation: Creation) -> None:
+    def __init__(self, snapshots: Snapshots, sandboxes: Sandboxes, creation: Creation) -> None:
         self._snapshots = snapshots
+        self._sandboxes = sandboxes
         self._creation = creation
 
     async def fork(
         self, caller: Caller, sandbox_id: str, spec: SandboxSpec, *, idempotency_key: str | None = None
     ) -> SandboxInfo:
-        """Take a snapshot of a sandbox, which is kept for a day, and make a new one of it, as *spec* says.
+        """Take a snapshot of a sandbox, which is kept for a day, and make a new one of it, as *spec* says: on the same
+        template, if it says nothing about that.
 
         Raises:
             InvalidArgument: the spec names a snapshot of its own.
@@ -39,6 +42,9 @@ class Forks:
                 argument="snapshot",
             )
         check_spec(caller, spec)
+        if not spec.model_fields_set & {"template", "profile"}:  # a computer, if that is one
+            source = self._sandboxes.get(caller, sandbox_id).spec
+            spec = spec.model_copy(update={"template": source.template, "profile": source.profile})
         key = None
         if idempotency_key is not None:  # what is taken on the way is known again by it as well
             key = f"fork-{hashlib.sha256(idempotency_key.encode()).hexdigest()}"

@@ -132,7 +132,7 @@ class Gate:
             PolicyUnavailable, LedgerUnavailable: nothing was done, since it could not be judged or recorded.
             HostUnreachable: it may run; ask again with the same idempotency key.
         """
-        view = None if snapshot_id is None else partial(self._snapshots.view, caller, sandbox_id, snapshot_id)
+        view = None if snapshot_id is None else partial(self._snapshots.view, caller, sandbox_id, snapshot_id, tool)
         flight = await self._admit(
             caller, sandbox_id, tool, arguments, session_id, idempotency_key, keep_output=True, view=view
         )

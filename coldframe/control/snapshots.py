@@ -19,6 +19,7 @@ import sqlalchemy as sa
 from coldframe.contract.caller import Caller
 from coldframe.contract.errors import (
     HostUnreachable,
+    InvalidArgument,
     LimitReached,
     NotFound,
     WrongState,
@@ -35,11 +36,12 @@ from coldframe.contract.snapshot import (
     SnapshotReason,
     SnapshotRequest,
     SnapshotWish,
+    SystemPoint,
     WorkspacePoint,
 )
 from coldframe.control.acts import Acts
 from coldframe.control.agents import Agents
-from coldframe.control.at_rest import AtRest, View
+from coldframe.control.at_rest import AtRest, View, of_system
 from coldframe.control.judged_acts import JudgedActs
 from coldframe.control.judgement import digest_of
 from coldframe.control.keyed_calls import KeyedCalls
@@ -49,6 +51,7 @@ from coldframe.control.sandboxes import Sandboxes
 from coldframe.control.snapshot_rows import FIELDS, SHOWN, Row, measured_of, sizes_of, snapshots, values_of
 from coldframe.control.store import Store
 from coldframe.policy.labels import join, parse
+from coldframe.tools.registry import find_tool
 
 MOST_TRIES = 4
 """A label can rise three times while a snapshot is taken."""
@@ -396,11 +399,20 @@ class Snapshots:
             )
         return found
 
-    def view(self, caller: Caller, sandbox_id: str, snapshot_id: str) -> View:
-        """Its files, for a call in the session of a sandbox."""
+    def view(self, caller: Caller, sandbox_id: str, point: str, tool: str) -> View:
+        """Its files, for a call of *tool* in the session of a sandbox. *point* is its id, with `:system` those of the system that
+        it holds, from its root on."""
+        snapshot_id, _, part = point.partition(":")
         found = self.ready(caller, snapshot_id)
-        box = AtRest(self._host.snapshots, sandbox_id, SnapshotPoint(snapshot_id=snapshot_id))
-        return View(box, found.label, (snapshot_id,))
+        files = SnapshotPoint(snapshot_id=snapshot_id)
+        if not part:
+            return View(AtRest(self._host.snapshots, sandbox_id, files), found.label, (point,))
+        if part != "system":
+            raise InvalidArgument(
+                f"a snapshot has no part `{part[:40]}`", hint="ask for its id, or `ID:system`", argument="snapshot"
+            )
+        box = AtRest(self._host.snapshots, sandbox_id, SystemPoint(of=files))
+        return View(box, found.label, (point,), of_system(find_tool(tool)))
 
     def source(self, caller: Caller, snapshot_id: str) -> SnapshotInfo:
         """One that a new workspace is to begin as. Raises what `ready` does, and Refused where a rule is against it."""

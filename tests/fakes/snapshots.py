@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 from coldframe.contract.errors import InvalidArgument, LimitReached, NotFound, SnapshotCorrupt, WrongState
-from coldframe.contract.files import ListDirectory, ReadFile, Request, SearchFiles
+from coldframe.contract.files import FindUnsaved, ListDirectory, ReadFile, Request, SearchFiles
 from coldframe.contract.model import Model
 from coldframe.contract.policy import Label
 from coldframe.contract.snapshot import (
@@ -22,6 +22,7 @@ from coldframe.contract.snapshot import (
     SnapshotFacts,
     SnapshotPoint,
     SnapshotWish,
+    SystemPoint,
     WorkspacePoint,
 )
 from tests.fakes.files import FILE_VERBS, FakeFiles
@@ -50,6 +51,8 @@ class FakeSnapshots:
 
     def path(self, point: Point) -> str:
         self._check_reachable()
+        if isinstance(point, SystemPoint):
+            raise NotFound("no workspace of the fake has a system of its own")
         found = self.workspace(point) if isinstance(point, WorkspacePoint) else self._kept(point.snapshot_id)
         if not os.path.isdir(found):
             raise NotFound("there is no such workspace or snapshot")
@@ -140,7 +143,7 @@ class FakeSnapshots:
         return ChangesPage(changes=page, next_after=page[-1].path if len(found) > limit else None)
 
     async def ask(self, point: Point, request: Request[A]) -> A:
-        if not isinstance(request, ListDirectory | ReadFile | SearchFiles):
+        if not isinstance(request, ListDirectory | ReadFile | SearchFiles | FindUnsaved):
             raise InvalidArgument("files at rest are only read")
         answer: A = FILE_VERBS[type(request)](FakeFiles(self.path(point)), request)
         return answer

@@ -14,6 +14,7 @@ from coldframe.contract.sandbox import LONGEST_TIMER_S, SandboxInfo, SandboxSpec
 from coldframe.contract.snapshot import (
     Comparison,
     Name,
+    Part,
     RenameRequest,
     ResetRequest,
     SandboxReset,
@@ -68,6 +69,8 @@ class ComparedPage(Compared):
     next_after: str | None = None
     """As the page before has it."""
     limit: Annotated[int, Field(ge=1, le=MOST_CHANGES)] = MOST_CHANGES
+    part: Part = "workspace"
+    """`system`: of the systems of their own, where `template` in place of an id is what they began as."""
 
 
 async def take_snapshot(request: Request, asked: SnapshotRequest) -> SnapshotInfo:

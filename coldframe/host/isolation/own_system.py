@@ -155,8 +155,8 @@ def mount_system(system: System, workspace: str, own: tuple[int, int]) -> Layer:
     for first, shown, own_id, own_inside in zip(system.template_first, system.first, own, (UID, GID), strict=True):
         extents = box_extents(shown, own_id, own_inside)
         maps.append(tuple((first + inside, outside, count) for inside, outside, count in extents))
-    shown = _show_below(system, maps[0], maps[1])
-    mount_stack(Stacking(system.place, tuple(shown), system.upper, system.work))
+    below = _show_below(system, maps[0], maps[1])
+    mount_stack(Stacking(system.place, tuple(below), system.upper, system.work))
     _make_sound(system)
     files = os.open(system.upper, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     return Layer(files, os.stat(system.place).st_dev, _seeing_everything)
