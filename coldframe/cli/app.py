@@ -22,6 +22,7 @@ from coldframe.cli import (
     running,
     sandboxes,
     snapshots,
+    templates,
 )
 from coldframe.cli.output import EXIT_CODES, EXIT_INTERNAL, Chosen, exit_code_of, show_error
 
@@ -44,6 +45,7 @@ app.command("exec")(running.exec_)
 app.add_typer(sandboxes.app, name="sandbox")
 app.add_typer(contracts.app, name="contract")
 app.add_typer(snapshots.app, name="snapshot")
+app.add_typer(templates.app, name="template")
 app.add_typer(jobs.app, name="job")
 app.add_typer(pipelines.app, name="pipeline")
 app.add_typer(files.app, name="files")

@@ -20,6 +20,7 @@ from coldframe.client import models
 from coldframe.client.location import find_location
 from coldframe.client.replies import JsonObject, read_answer, read_answers, read_part
 from coldframe.client.sandbox import Content, Sandbox, make_key
+from coldframe.client.templates import Templates
 from coldframe.client.transport import Transport, ask, ask_json, ask_stream, encode_path, raise_for
 
 SandboxItems = list[Sandbox]
@@ -45,6 +46,7 @@ class Coldframe:
         self.url = location.url
         self.sandboxes = Sandboxes(self._transport)
         self.snapshots = Snapshots(self._transport)
+        self.templates = Templates(self._transport)
         self.agents = Agents(self._transport)
         self.ledger = LedgerView(self._transport)
         self.lineage = LineageView(self._transport)

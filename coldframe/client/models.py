@@ -44,6 +44,15 @@ if TYPE_CHECKING:
         SessionInfo,
     )
     from coldframe.contract.snapshot import Comparison, SandboxReset, SnapshotInfo, TextChange
+    from coldframe.contract.template import (
+        BuildInfo,
+        BuildLogEntry,
+        BuildLogPage,
+        MissingInputs,
+        Recipe,
+        TemplateDetails,
+        TemplateRecord,
+    )
     from coldframe.contract.tool import AllowedOperation, OutputWindow, ToolInfo, ToolResult
 
 _HOMES = {
@@ -76,11 +85,23 @@ _HOMES = {
         "SessionInfo",
     ),
     "contract.snapshot": ("Comparison", "SandboxReset", "SnapshotInfo", "TextChange"),
+    "contract.template": (
+        "BuildInfo",
+        "BuildLogEntry",
+        "BuildLogPage",
+        "MissingInputs",
+        "Recipe",
+        "TemplateDetails",
+        "TemplateRecord",
+    ),
     "contract.tool": ("AllowedOperation", "OutputWindow", "ToolInfo", "ToolResult"),
 }
 __all__ = [
     "AgentInfo",
     "AllowedOperation",
+    "BuildInfo",
+    "BuildLogEntry",
+    "BuildLogPage",
     "CodeInfo",
     "CommandAnswer",
     "CommandEvent",
@@ -112,6 +133,7 @@ __all__ = [
     "LoggedContact",
     "Loss",
     "ManyEnds",
+    "MissingInputs",
     "NetworkContact",
     "NetworkLog",
     "OutputChunk",
@@ -122,6 +144,7 @@ __all__ = [
     "PolicyChange",
     "ProcessInfo",
     "ReachedBy",
+    "Recipe",
     "Runtime",
     "SandboxEnd",
     "SandboxInfo",
@@ -132,6 +155,8 @@ __all__ = [
     "ShellInfo",
     "SnapshotInfo",
     "Started",
+    "TemplateDetails",
+    "TemplateRecord",
     "TextChange",
     "TokenInfo",
     "ToolInfo",

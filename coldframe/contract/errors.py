@@ -39,6 +39,7 @@
     │   ├── DependencyMissing      DEPENDENCY_MISSING   that version of a package is not to be had
     │   ├── TemplateChanged        TEMPLATE_CHANGED     a template is not what was built
     │   ├── TemplateWithdrawn      TEMPLATE_WITHDRAWN   somebody took it back
+    │   ├── TemplateCheckFailed    TEMPLATE_CHECK_FAILED  the check that was to vouch for it did not pass
     │   ├── StartNotReady          START_NOT_READY      what a template starts does not serve
     │   ├── TooLarge               TOO_LARGE
     │   └── PatternTooSlow         PATTERN_TOO_SLOW
@@ -531,6 +532,17 @@ class TemplateWithdrawn(Unfit):
     family: ClassVar[Family] = "state"
     hint = "use another version; `why` says what was wrong with this one"
     offer = ("template.list", "lists the templates that there are", {})
+
+
+class TemplateCheckFailed(Unfit):
+    """The check that was to vouch for a template did not pass in a fresh sandbox of it. It is marked as before."""
+
+    code = "TEMPLATE_CHECK_FAILED"
+    status = 409
+    retry: ClassVar[Retry] = "after_change"
+    family: ClassVar[Family] = "state"
+    hint = "look at `stdout` and `stderr`; correct the check, or the template, and mark it then"
+    offer = ("template.show", "shows what is in the template", {})
 
 
 class StartNotReady(Unfit):

@@ -227,6 +227,9 @@ class Host(Protocol):
     @property
     def snapshots(self) -> Snapshots: ...
 
+    @property
+    def templates(self) -> Templates: ...
+
     async def create(
         self,
         sandbox_id: str,

@@ -4,6 +4,7 @@ What is read here is a draft: once the files that it names have been gathered, a
 """
 
 import json
+import os
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -39,6 +40,22 @@ from coldframe.contract.template import (
 
 MOST_TEXT_BYTES = 4 * 1024 * 1024
 _LOCK_LINE = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)==([A-Za-z0-9][A-Za-z0-9.+!_-]*)")
+
+
+READY_MADE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "ready_made")
+"""Recipes that come with the product, `NAME.toml`."""
+
+
+def ready_made_names() -> list[str]:
+    return sorted(name.removesuffix(".toml") for name in os.listdir(READY_MADE) if name.endswith(".toml"))
+
+
+def ready_made(name: str) -> str | None:
+    """The text of a recipe that comes with the product; None if there is none of that name."""
+    if name not in ready_made_names():
+        return None
+    with open(os.path.join(READY_MADE, f"{name}.toml"), encoding="utf-8") as file:
+        return file.read()
 
 
 class LocalFiles(NamedTuple):

@@ -206,6 +206,10 @@ class SandboxInfo(Model):
     """Network profiles that have to agree to whatever it reaches, by the rules now; None if it has no way out, which stays so."""
     degraded: tuple[str, ...] = ()
     """Properties that hold by best effort only."""
+    template_sha256: str | None = None
+    """Of the template that its system began from; None where it has that of the host, and before it is built."""
+    warnings: tuple[str, ...] = ()
+    """What whoever uses it should know, as that its template was withdrawn."""
     expires_at: datetime | None = None
     """When a timer acts, as it stands now and if nothing happens until then; None without one."""
     created_by: str | None = None

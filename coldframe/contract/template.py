@@ -323,6 +323,18 @@ class BuildRequest(Model):
     no_cache: bool = False
 
 
+class MarkRequest(Model):
+    check: str = Field(min_length=1, max_length=32_768)
+    """A line for bash, run in a fresh sandbox of it. It passes if it ends with 0."""
+    timeout_s: float = Field(default=300.0, gt=0, le=3600)
+    network: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,63}$")] | None = None
+    """Network profile of that sandbox."""
+
+
+class WithdrawRequest(Model):
+    why: str = Field(min_length=1, max_length=2000, pattern=r"^[^\x00-\x1f\x7f]*$")
+
+
 class MissingInputs(Model):
     """Which of these bytes have to be uploaded before a build."""
 

@@ -368,7 +368,7 @@ class Admission:
         key: str | None,
         request: str,
     ) -> Flight:
-        body = started_record(draft.ids, draft.caller, context, decision, draft.subject, draft.facts, info.spec, key)
+        body = started_record(draft.ids, draft.caller, context, decision, draft.subject, draft.facts, info, key)
         if draft.snapshot_ids:
             body = body.model_copy(update={"snapshot_ids": draft.snapshot_ids})
         with self._store.transaction() as connection:

@@ -19,7 +19,7 @@ from coldframe.contract.ledger import (
     StreamDigest,
 )
 from coldframe.contract.policy import CallContext, Decision, Label, ResultContext
-from coldframe.contract.sandbox import Limits, SandboxSpec
+from coldframe.contract.sandbox import Limits, SandboxInfo, SandboxSpec
 from coldframe.tools.registry import CallFacts, Ran
 
 USER = "user"
@@ -76,7 +76,7 @@ def _limit_numbers(limits: Limits) -> dict[str, int]:
     }
 
 
-def _inputs(facts: CallFacts, spec: SandboxSpec) -> ExecutionInputs:
+def _inputs(facts: CallFacts, spec: SandboxSpec, template_sha256: str | None) -> ExecutionInputs:
     limits = limit_numbers(spec.limits)
     if facts.timeout_s is not None:
         limits["wall_ms"] = round(facts.timeout_s * 1000)
@@ -92,6 +92,7 @@ def _inputs(facts: CallFacts, spec: SandboxSpec) -> ExecutionInputs:
         runtime_version=facts.runtime_version,
         runtime_path=facts.runtime_path,
         template=spec.template,
+        template_sha256=template_sha256,
         isolation=spec.isolation,
         limits=limits,
     )
@@ -104,7 +105,7 @@ def started_record(
     decision: Decision,
     subject: Subject,
     facts: CallFacts,
-    spec: SandboxSpec,
+    info: SandboxInfo,
     key: str | None,
 ) -> CallStarted:
     runs = facts.command is not None or facts.argv is not None
@@ -127,7 +128,7 @@ def started_record(
         idempotency_key=key,
         context=context,
         decision=decision,
-        inputs=_inputs(facts, spec) if runs else None,
+        inputs=_inputs(facts, info.spec, info.template_sha256) if runs else None,
         source=facts.source,
         outputs=facts.outputs,
     )

@@ -48,8 +48,12 @@ from coldframe.control.slots import Slots
 from coldframe.control.snapshot_archives import SnapshotArchives
 from coldframe.control.snapshot_upkeep import SnapshotUpkeep
 from coldframe.control.snapshots import DEFAULT_LIMITS, SnapshotLimits, Snapshots
+from coldframe.control.start_commands import StartCommands
 from coldframe.control.store import Store
 from coldframe.control.taints import Taints
+from coldframe.control.template_builds import TemplateBuilds
+from coldframe.control.template_checks import TemplateChecks
+from coldframe.control.templates import Templates
 from coldframe.control.timers import Timers
 from coldframe.control.tokens import Tokens
 from coldframe.control.vault import Vault
@@ -87,6 +91,9 @@ class Control:
     resets: Resets
     forks: Forks
     archives: SnapshotArchives
+    templates: Templates
+    template_builds: TemplateBuilds
+    template_checks: TemplateChecks
     comparisons: Comparisons
     history: History
     lineage: Lineage
@@ -115,12 +122,14 @@ class Control:
         self.kept_results.start()
         self.results.take_up()
         self.pipelines.take_up()
+        self.template_builds.start()
         self.probe.start()
 
     async def close(self) -> None:
         """Let go of calls under way, which run on, and close the records. The host is its owner's to close."""
         await self.probe.close()
         await self.pipelines.close()
+        await self.template_builds.close()
         await self.kept_results.close()
         await self.timers.close()
         await self.results.close()
@@ -171,8 +180,9 @@ def build_control(
     plans = ContractPlans(store, agents, rulebook, contracts, clock, longest=longest)
     judged = JudgedActs(ledger, rulebook, sandboxes)
     snapshots = Snapshots(store, ledger, agents, sandboxes, keyed, judged, host, clock, snapshot_limits)
+    templates = Templates(store, ledger, sandboxes, judged, host, clock)
     creation = Creation(
-        *(store, ledger, agents, sessions, rulebook, contacts, sandboxes, keyed, host, plans, snapshots),
+        *(store, ledger, agents, sessions, rulebook, contacts, sandboxes, keyed, host, plans, snapshots, templates),
         contracts.issue,
         longest=longest,
         is_valid=tokens.is_valid,
@@ -211,6 +221,8 @@ def build_control(
     )
     kept_results = ResultRetention(ledger, JudgedOutputs(store), host, clock, retention.results_s)
     outputs = Outputs(ledger, rulebook, sandboxes, sessions, taints, kept_results, host)
+    creation.begin_start = StartCommands(templates, gate, outputs).begin
+    gate.template_environment, timers.warnings = templates.environment, templates.warnings
     comparisons = Comparisons(snapshots, sandboxes, gate, host)
     snapshot_upkeep = SnapshotUpkeep(store, ledger, agents, sandboxes, keyed, snapshots, host, clock)
     snapshots.settle = snapshot_upkeep.settle_one

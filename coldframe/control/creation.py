@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -28,7 +28,7 @@ from coldframe.contract.network import NetworkAccess
 from coldframe.contract.policy import Label
 from coldframe.contract.ports import Host
 from coldframe.contract.sandbox import SandboxInfo, SandboxSpec
-from coldframe.contract.snapshot import SnapshotInfo
+from coldframe.contract.snapshot import SnapshotInfo, WorkspacePoint
 from coldframe.control.agents import Agents
 from coldframe.control.contacts import Contacts
 from coldframe.control.contract_plans import ContractPlans
@@ -49,9 +49,17 @@ from coldframe.control.sandboxes import IssueContract, Sandboxes
 from coldframe.control.sessions import Sessions
 from coldframe.control.snapshots import Snapshots
 from coldframe.control.store import Store
+from coldframe.control.templates import Templates
 from coldframe.policy.labels import join
 
 _log = logging.getLogger(__name__)
+
+
+BeginStart = Callable[[Caller, SandboxInfo], Awaitable[None]]
+
+
+async def _starts_nothing(_: Caller, __: SandboxInfo) -> None:
+    return
 
 
 class Creation:
@@ -70,6 +78,7 @@ class Creation:
         host: Host,
         plans: ContractPlans,
         snapshots: Snapshots,
+        templates: Templates,
         issue_contract: IssueContract,
         *,
         longest: Longest,
@@ -87,6 +96,9 @@ class Creation:
         self._host = host
         self._plans = plans
         self._snapshots = snapshots
+        self._templates = templates
+        self.begin_start: BeginStart = _starts_nothing
+        """Starts what the template of a sandbox starts, once that runs, and returns when it is ready."""
         self._issue_contract = issue_contract
         self._longest = longest
         self._is_valid = is_valid
@@ -251,6 +263,8 @@ class Creation:
         if draft.network is not None:
             self._sandboxes.networked.add(info)
         self._sandboxes.begun(info)
+        if info.template_sha256 is not None:
+            await self.begin_start(caller, info)
         return info
 
     async def _make_in_turn(self, draft: "_Draft", within_s: float) -> None:
@@ -300,8 +314,12 @@ class Creation:
         *,
         anew: bool = False,
     ) -> IsolationReport:
-        """Have the box built, held to the limits in force now, and measured. Raises IsolationUnavailable."""
-        report = await self._host.create(sandbox_id, spec, session_id=session_id, network=network, anew=anew)
+        """Have the box built, held to the limits in force now, and measured.
+
+        Raises IsolationUnavailable; NotFound, WrongState, TemplateWithdrawn, TemplateChanged: not of that template."""
+        workspace = WorkspacePoint(agent_id=spec.agent_id, session_id=None if spec.agent_id is not None else session_id)
+        settled = await self._templates.settled(spec, workspace)
+        report = await self._host.create(sandbox_id, settled, session_id=session_id, network=network, anew=anew)
         self._sandboxes.told[sandbox_id] = spec.limits
         if spec.on_timeout == "pause" and "memory" not in report.pause_kinds:
             raise PauseKindUnsupported(

@@ -37,6 +37,7 @@ from coldframe.contract.errors import (
 from coldframe.contract.files import MOST_SENT_BYTES, SendInput
 from coldframe.contract.ledger import CallStarted, LedgerEntry
 from coldframe.contract.policy import CallContext, Decision, InputContext, ResultContext, SecretContext
+from coldframe.contract.sandbox import SandboxInfo
 from coldframe.contract.tool import AllowedOperation, ToolResult
 from coldframe.control.admission import Admission
 from coldframe.control.at_rest import View
@@ -107,6 +108,8 @@ class Gate:
         self._landing = Landing(store, ledger, sandboxes, sessions, taints, history, keyed, self._judged, clock)
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
+        self.template_environment: Callable[[SandboxInfo], dict[str, str]] = lambda _: {}
+        """Variables that the template of a sandbox sets for every command."""
 
     async def call(
         self,
@@ -465,7 +468,7 @@ class Gate:
             content=None if content is None else _unbroken(content),
             answer_early=partial(self._answer_early, flight),
             deliver=flight.deliver,
-            environment={} if flight.info.network is None else self._credentials.environment(flight.info),
+            environment=self._environment(flight.info),
         )
         if content is None:
             ran = await flight.spec.run(call)
@@ -478,6 +481,11 @@ class Gate:
                 raise InvalidArgument("the caller left before the content was complete") from None
             flight.work.cancel()
             raise
+
+    def _environment(self, info: SandboxInfo) -> dict[str, str]:
+        """What every command of a sandbox has beside what its box gives."""
+        given = {} if info.network is None else self._credentials.environment(info)
+        return {**self.template_environment(info), **given} if info.template_sha256 is not None else given
 
     async def _with_contacts(self, flight: Flight, ran: Ran) -> Ran:
         """With what went through the broker, which the box knows nothing of. The log has it in any case."""

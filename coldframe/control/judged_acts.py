@@ -63,6 +63,24 @@ class JudgedActs:
         )
         return self._told(caller, act, context, snapshot.snapshot_id)
 
+    def allow_alone(
+        self, caller: Caller, act: str, asked: dict[str, Any], *, subject: str
+    ) -> tuple[Decision, dict[str, Any]]:
+        """The same for an act that concerns no sandbox, and data of nobody's. Raises Refused, PolicyUnavailable."""
+        context = CallContext(
+            tool=act,
+            agent_id=caller.agent_id or "background",
+            session_id="",
+            sandbox_id="",
+            role=caller.role,
+            caller=caller.name,
+            profile="",
+            taint=Label.PUBLIC,
+            workspace_label=Label.PUBLIC,
+            arguments_sha256=digest_of({"act": act, **asked}),
+        )
+        return self._told(caller, act, context, subject)
+
     def _told(self, caller: Caller, act: str, context: CallContext, subject: str) -> tuple[Decision, dict[str, Any]]:
         decision = judge_call(context, self._rulebook.current)
         told = {"context": context.model_dump(mode="json"), "decision": decision.model_dump(mode="json")}

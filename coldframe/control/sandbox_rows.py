@@ -101,6 +101,13 @@ def weak_points(text: str) -> tuple[str, ...]:
     return (*weak, *(f"limit:{one['kind']}" for one in report["limits"] if one["strength"] != "hard"))
 
 
+@lru_cache(maxsize=256)
+def template_of(text: str) -> str | None:
+    """Digest of the template in a stored report."""
+    found: str | None = json.loads(text).get("template_sha256")
+    return found
+
+
 def degraded_of(report: IsolationReport) -> tuple[str, ...]:
     weak = [one.name for one in report.properties if one.state != "enforced" and one.required]
     return (*weak, *(f"limit:{one.kind}" for one in report.limits if one.strength != "hard"))

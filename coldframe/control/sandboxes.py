@@ -67,6 +67,7 @@ from coldframe.control.sandbox_rows import (
     state_object,
     stored_spec,
     stored_state,
+    template_of,
     weak_points,
 )
 from coldframe.control.sandbox_specs import tightened
@@ -217,6 +218,11 @@ class Sandboxes:
             if label in (None, info.workspace_label) and self._is_visible(caller, info)
         )
         return [*itertools.islice(found, limit)]
+
+    def on_template(self, digest: str) -> builtins.list[str]:
+        """Ids of those that have not ended and whose system began from this template."""
+        infos = (self._info(row) for row in self._store.read(ALL_LIVING, ()))
+        return [info.sandbox_id for info in infos if info.template_sha256 == digest]
 
     def turn(self, sandbox_id: str) -> asyncio.Lock:
         """To be held by whoever takes a sandbox from one state to another over something to wait for."""
@@ -573,6 +579,7 @@ class Sandboxes:
             workspace_label=workspace_label,
             network=network,
             degraded=() if report is None else weak_points(report),
+            template_sha256=template_of(report) if report is not None and spec.profile == "computer" else None,
         )
 
 

@@ -61,6 +61,8 @@ class Timers:
         self._stopped_s = stopped_s
         self._is_busy = is_busy
         self.expire: Callable[[SandboxInfo, Due], Awaitable[None]] = _nothing
+        self.warnings: Callable[[SandboxInfo], tuple[str, ...]] = lambda _: ()
+        """What else is to be known of a sandbox."""
         self._watched: set[str] = set()
         self._extended: dict[str, datetime | None] = {}
         self._warned: dict[str, tuple[datetime, float]] = {}
@@ -117,9 +119,11 @@ class Timers:
         return due is not None and due.at <= self._clock() and (due.reason == "kept") is (reason == "kept")
 
     def shown(self, info: Shown) -> Shown:
-        """With when a timer acts, for people."""
-        due = self.due(info)
-        return info if due is None else info.model_copy(update={"expires_at": due.at})
+        """With when a timer acts, and what is to be known of it, for people."""
+        due, warnings = self.due(info), self.warnings(info)
+        if due is None and not warnings:
+            return info
+        return info.model_copy(update={"expires_at": None if due is None else due.at, "warnings": warnings})
 
     def active_at(self, info: SandboxInfo) -> datetime:
         """When something was done in it last; of one without a box, since when it stands as it does."""

@@ -23,6 +23,7 @@ from coldframe.contract.sandbox import SandboxSpec
 from coldframe.guest.frames import MALFORMED, PREFIX, BadFrame, decode_head, encode, lengths
 from coldframe.host.confine import ConfineError
 from coldframe.host.daemon_snapshots import DaemonSnapshots, Pieces
+from coldframe.host.daemon_templates import DaemonTemplates
 from coldframe.host.link import DAEMON_SOCKET_NAME
 from coldframe.host.machine import Machine
 from coldframe.host.ways_out import BROKER_UID
@@ -68,6 +69,8 @@ class Daemon:
         }
         self._snapshots = DaemonSnapshots(machine.snapshots)
         self._verbs.update(self._snapshots.verbs())
+        self._templates = DaemonTemplates(machine.templates)
+        self._verbs.update(self._templates.verbs())
 
     async def serve_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One request at a time until the client leaves."""
@@ -89,9 +92,12 @@ class Daemon:
                     writer.write(await self._guarded(self._ask_at_rest, head, body))
                 elif head.get("verb") == "export":
                     await self._export(head, writer)
-                elif head.get("verb") == "take_in":
+                elif head.get("verb") == "build_template":
+                    writer.write(await self._guarded(partial(self._build_template, reader, writer), head, body))
+                elif head.get("verb") in ("take_in", "put_input"):
                     pieces = Pieces(reader)
-                    writer.write(await self._guarded(partial(self._take_in, pieces), head, body))
+                    take = self._take_in if head["verb"] == "take_in" else self._put_input
+                    writer.write(await self._guarded(partial(take, pieces), head, body))
                     await writer.drain()
                     await pieces.drop_rest()
                 elif head.get("verb") == "append_history":
@@ -281,6 +287,14 @@ class Daemon:
 
     async def _take_in(self, pieces: Pieces, head: dict[str, Any], _: bytes) -> Answer:
         return await self._snapshots.take_in(head, pieces)
+
+    async def _put_input(self, pieces: Pieces, head: dict[str, Any], _: bytes) -> Answer:
+        return await self._templates.put(head, pieces)
+
+    async def _build_template(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, head: dict[str, Any], _: bytes
+    ) -> bytes:
+        return await self._templates.build(head, reader, writer)
 
     async def _export(self, head: dict[str, Any], writer: asyncio.StreamWriter) -> None:
         async def exported(head: dict[str, Any], _: bytes) -> bytes:

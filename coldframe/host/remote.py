@@ -24,6 +24,7 @@ from coldframe.host.box import KeeperBox, parse_event
 from coldframe.host.history_files import HistoryFiles
 from coldframe.host.link import DAEMON_SOCKET_NAME, Link, LinkLost
 from coldframe.host.remote_snapshots import RemoteSnapshots
+from coldframe.host.remote_templates import RemoteTemplates
 
 
 class RemoteHost:
@@ -36,6 +37,7 @@ class RemoteHost:
         self._connecting: set[asyncio.Future[None]] = set()
         """To new boxes, ahead of their first command."""
         self.snapshots = RemoteSnapshots(self._link)
+        self.templates = RemoteTemplates(self._link)
         self._histories = HistoryFiles(os.path.join(self._data, "host"), DAEMON_SOCKET_NAME)
 
     async def _ask(self, verb: str, body: bytes = b"", **fields: Any) -> dict[str, Any]:

@@ -33,7 +33,7 @@ class RemoteSnapshots:
         try:
             return await self._link.request({"verb": verb, **fields})
         except LinkLost as error:
-            raise _unreachable() from error
+            raise unreachable() from error
 
     async def take(self, workspace: WorkspacePoint, wish: SnapshotWish) -> SnapshotFacts:
         answer, _ = await self._ask("take_snapshot", workspace=_wire(workspace), wish=_wire(wish))
@@ -88,21 +88,7 @@ class RemoteSnapshots:
         async with self._connection() as connection:
             caps = {"most_bytes": most_bytes, "most_files": most_files}
             await connection.send({"verb": "take_in", "wish": _wire(wish), "expected": expected, **caps})
-            sending = asyncio.ensure_future(_send_pieces(connection, content))
-            receiving = asyncio.ensure_future(connection.receive())
-            try:
-                await asyncio.wait({sending, receiving}, return_when=asyncio.FIRST_COMPLETED)
-                if sending.done() and not receiving.done():
-                    with suppress(LinkLost):  # a refusal that came before that is told, or else that it is lost
-                        await sending  # what went wrong with the content is what the caller is told
-                head, _ = await receiving  # also before the end: a refusal
-                if not sending.done():
-                    raise _unreachable()
-            finally:
-                for task in (sending, receiving):
-                    task.cancel()
-                await asyncio.gather(sending, receiving, return_exceptions=True)
-        answer = head["answer"]
+            answer = await answered(connection, content)
         return SnapshotFacts.model_validate(answer["facts"]), SnapshotContents.model_validate(answer["contents"])
 
     @asynccontextmanager
@@ -111,7 +97,27 @@ class RemoteSnapshots:
             async with self._link.connection() as connection:
                 yield connection
         except LinkLost as error:
-            raise _unreachable() from error
+            raise unreachable() from error
+
+
+async def answered(connection: Connection, content: AsyncIterable[bytes]) -> dict[str, Any]:
+    """What is answered to a request that *content* belongs to, which is sent in pieces."""
+    sending = asyncio.ensure_future(_send_pieces(connection, content))
+    receiving = asyncio.ensure_future(connection.receive())
+    try:
+        await asyncio.wait({sending, receiving}, return_when=asyncio.FIRST_COMPLETED)
+        if sending.done() and not receiving.done():
+            with suppress(LinkLost):  # a refusal that came before that is told, or else that it is lost
+                await sending  # what went wrong with the content is what the caller is told
+        head, _ = await receiving  # also before the end: a refusal
+        if not sending.done():
+            raise unreachable()
+    finally:
+        for task in (sending, receiving):
+            task.cancel()
+        await asyncio.gather(sending, receiving, return_exceptions=True)
+    answer: dict[str, Any] = head["answer"]
+    return answer
 
 
 async def _send_pieces(connection: Connection, content: AsyncIterable[bytes]) -> None:
@@ -126,5 +132,5 @@ def _wire(model: Model) -> dict[str, Any]:
     return model.model_dump(mode="json")
 
 
-def _unreachable() -> HostUnreachable:
+def unreachable() -> HostUnreachable:
     return HostUnreachable("the host daemon does not answer", hint="start it with `coldframe up`")

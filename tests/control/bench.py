@@ -130,6 +130,7 @@ class Bench:
         assert control.snapshot_upkeep._task is not None
         tasks = (*control.gate._tasks, *control.network._tasks, *control.pipelines._runs.values(), control.timers._task)
         tasks += (control.snapshot_upkeep._task, *control.creation._queued.values())
+        tasks += (*control.template_builds._running.values(),)
         for task in tasks:
             task.cancel()
 

@@ -11,11 +11,12 @@ from coldframe.contract.network import NetworkAccess
 from coldframe.contract.pool import PoolStatus
 from coldframe.contract.ports import BoxStatus
 from coldframe.contract.sandbox import SandboxSpec
-from coldframe.contract.snapshot import SnapshotPoint
+from coldframe.contract.snapshot import SnapshotPoint, WorkspacePoint
 from coldframe.host.history_tail import unseen
 from tests.fakes.box import FakeBox, Seen, fake_report
 from tests.fakes.network import FakeNetwork
 from tests.fakes.snapshots import PARTS, FakeSnapshots
+from tests.fakes.templates import FakeTemplates, place_of
 
 
 class FakeHost(FakeNetwork):
@@ -29,6 +30,7 @@ class FakeHost(FakeNetwork):
         self.unreachable: Exception | None = None
         """If set, raised instead of serving the life of boxes and workspaces."""
         self.snapshots = FakeSnapshots(root, self._in_use, self._check_reachable)
+        self.templates = FakeTemplates(self._check_reachable)
         self._boxes: dict[str, FakeBox] = {}
         self._past: dict[str, FakeBox] = {}
 
@@ -65,7 +67,13 @@ class FakeHost(FakeNetwork):
         box = self._boxes[sandbox_id] = FakeBox(sandbox_id, spec, workspace, self._seen, self.forget)
         if before is not None:
             box.records = {**before.records, **before.commands}
-        return fake_report(spec)
+        report = fake_report(spec)
+        digest = spec.template.removeprefix("sha256:")
+        if digest in self.templates.known:
+            session = None if spec.agent_id is not None else session_id
+            self.templates.on[place_of(WorkspacePoint(agent_id=spec.agent_id, session_id=session))] = digest
+            report = report.model_copy(update={"template_sha256": digest})
+        return report
 
     def _find(self, sandbox_id: str) -> FakeBox:
         if sandbox_id in self._boxes:

@@ -227,6 +227,51 @@ CREATE TABLE snapshots (
 	PRIMARY KEY (act_id)
 );
 
+CREATE TABLE template_build_log (
+	build_id TEXT NOT NULL,
+	seq INTEGER NOT NULL,
+	at TEXT NOT NULL,
+	step INTEGER NOT NULL,
+	stream TEXT NOT NULL,
+	text TEXT NOT NULL,
+	PRIMARY KEY (build_id, seq)
+);
+
+CREATE TABLE template_builds (
+	build_id TEXT NOT NULL,
+	name TEXT NOT NULL,
+	version TEXT NOT NULL,
+	state TEXT NOT NULL,
+	recipe TEXT NOT NULL,
+	recipe_sha256 TEXT NOT NULL,
+	started_at TEXT NOT NULL,
+	started_by TEXT NOT NULL,
+	ended_at TEXT,
+	steps INTEGER NOT NULL,
+	steps_done INTEGER NOT NULL,
+	steps_cached INTEGER NOT NULL,
+	digest TEXT,
+	failed_step INTEGER,
+	error TEXT,
+	last_seq INTEGER NOT NULL,
+	PRIMARY KEY (build_id)
+);
+
+CREATE TABLE templates (
+	name TEXT NOT NULL,
+	version TEXT NOT NULL,
+	digest TEXT NOT NULL,
+	state TEXT NOT NULL,
+	tags TEXT NOT NULL,
+	facts TEXT NOT NULL,
+	created_at TEXT NOT NULL,
+	created_by TEXT NOT NULL,
+	build_id TEXT,
+	known_good TEXT,
+	withdrawn TEXT,
+	PRIMARY KEY (name, version)
+);
+
 CREATE TABLE tokens (
 	token_id TEXT NOT NULL,
 	name TEXT NOT NULL,
@@ -250,6 +295,10 @@ CREATE INDEX ix_contract_plans_planned_at ON contract_plans (planned_at);
 CREATE INDEX ix_rule_sets_sha256 ON rule_sets (sha256);
 
 CREATE INDEX ix_sandboxes_agent_id ON sandboxes (agent_id);
+
+CREATE INDEX ix_template_builds_state ON template_builds (state);
+
+CREATE INDEX ix_templates_digest ON templates (digest);
 
 CREATE INDEX ledger_agent_id ON ledger (agent_id);
 
@@ -325,4 +374,4 @@ CREATE UNIQUE INDEX snapshots_snapshot_id ON snapshots (snapshot_id);
 
 CREATE UNIQUE INDEX tokens_digest ON tokens (digest);
 
-INSERT INTO alembic_version VALUES ('0011');
+INSERT INTO alembic_version VALUES ('0012');

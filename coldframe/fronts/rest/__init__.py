@@ -32,6 +32,7 @@ from coldframe.fronts.rest import (
     pipelines,
     sandboxes,
     snapshots,
+    templates,
 )
 from coldframe.fronts.rest.json_routes import JsonRoute
 from coldframe.fronts.rest.schema import RawRoute, make_document
@@ -43,6 +44,7 @@ ROUTES: tuple[RawRoute | JsonRoute, ...] = (
     *files.ROUTES,
     *sandboxes.ROUTES,
     *snapshots.ROUTES,
+    *templates.ROUTES,
     *contracts.ROUTES,
     *network.ROUTES,
     *pipelines.ROUTES,
