@@ -26,7 +26,9 @@
     │   ├── Conflict               CONFLICT             it changed, or the name is taken
     │   ├── WrongState             WRONG_STATE
     │   │   ├── PauseKindUnsupported PAUSE_KIND_UNSUPPORTED  this machine cannot hold processes still
-    │   │   └── SandboxExpired     SANDBOX_EXPIRED      it is older than it may get
+    │   │   ├── SandboxExpired     SANDBOX_EXPIRED      it is older than it may get
+    │   │   └── VolumeBusy         VOLUME_BUSY          another sandbox has the volume
+    │   ├── UnsavedWork            UNSAVED_WORK         it would lose work that is in no commit
     │   ├── IsDirectory            IS_A_DIRECTORY
     │   ├── NotDirectory           NOT_A_DIRECTORY
     │   ├── NotRegular             NOT_A_REGULAR_FILE
@@ -379,6 +381,17 @@ class PauseKindUnsupported(WrongState):
     family: ClassVar[Family] = "state"
     hint = "pause with kind `files`, which ends its processes and keeps its files"
     offer = ("sandbox.stop", "ends its processes and keeps its files", {})
+
+
+class VolumeBusy(WrongState):
+    """Another sandbox has the volume, or somebody writes to it. Nothing has changed."""
+
+    code = "VOLUME_BUSY"
+    status = 409
+    retry: ClassVar[Retry] = "later"
+    family: ClassVar[Family] = "conflict"
+    hint = "have it read-only, or end the sandbox that is told in `holders`"
+    offer = ("volume.show", "tells who has it", {})
 
 
 class SandboxExpired(WrongState):

@@ -45,7 +45,18 @@ class LimitReport(Model):
 
 
 MountSource = Literal[
-    "system", "layer", "settings", "workspace", "history", "tool", "memory", "kernel", "device", "mask", "other"
+    "system",
+    "layer",
+    "settings",
+    "workspace",
+    "volume",
+    "history",
+    "tool",
+    "memory",
+    "kernel",
+    "device",
+    "mask",
+    "other",
 ]
 
 

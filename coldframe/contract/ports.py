@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Literal, Protocol, TypeVar
 
 from coldframe.contract.command import CommandEvent, CommandSpec, Contact, EndedWith
-from coldframe.contract.files import AtStake, Request, WriteAnswer, WriteFile
+from coldframe.contract.files import AtStake, Done, RemovePath, Request,  WriteAnswer, WriteFile
 from coldframe.contract.isolation import IsolationReport
 from coldframe.contract.model import Model
 from coldframe.contract.network import NetworkAccess, NetworkAnswer, NetworkNews, NetworkPage, NetworkQuestion
@@ -26,6 +26,7 @@ from coldframe.contract.snapshot import (
     WorkspacePoint,
 )
 from coldframe.contract.template import BuildEvent, BuildOrder, TemplateFacts
+from coldframe.contract.volume import VolumeAttachment, VolumeUsage
 
 A = TypeVar("A", bound=Model)
 
@@ -221,6 +222,36 @@ class Templates(Protocol):
         ...
 
 
+class Volumes(Protocol):
+    """Durable directories of one machine, by their ids. Who may have one, and how, is judged elsewhere."""
+
+    async def create(self, volume_id: str, size_mib: int) -> None:
+        """Make one whole or not at all; one that is there is left as it is. Raises IsolationUnavailable."""
+        ...
+
+    async def remove(self, volume_id: str) -> None:
+        """Remove it for good; nothing happens if there is none. Raises VolumeBusy: a box has it."""
+        ...
+
+    async def usage(self, volume_id: str, size_mib: int) -> VolumeUsage:
+        """Count what is in it now. Raises NotFound."""
+        ...
+
+    async def ask(self, volume_id: str, request: Request[A]) -> A:
+        """Answer ListDirectory, ReadFile and SearchFiles without a box, as `Snapshots.ask` does."""
+        ...
+
+    async def write(
+        self, volume_id: str, request: WriteFile, content: AsyncIterable[bytes], *, size_mib: int
+    ) -> WriteAnswer:
+        """Replace a file atomically, without a box. A broken stream changes nothing. Raises DiskFull."""
+        ...
+
+    async def remove_path(self, volume_id: str, request: RemovePath) -> Done:
+        """Remove a file without a box; links never lead out of the volume."""
+        ...
+
+
 class Host(Protocol):
     """One machine with its boxes and workspaces."""
 
@@ -230,6 +261,9 @@ class Host(Protocol):
     @property
     def templates(self) -> Templates: ...
 
+    @property
+    def volumes(self) -> Volumes: ...
+
     async def create(
         self,
         sandbox_id: str,
@@ -238,13 +272,15 @@ class Host(Protocol):
         session_id: str,
         network: NetworkAccess | None = None,
         anew: bool = False,
+        volumes: Sequence[VolumeAttachment] = (),
     ) -> IsolationReport:
         """Build a box and measure it; nothing is left behind if a required wall is missing.
 
         Without *network* the box has no way out, whatever the rules say later. *anew*: there was one of that id, whose
         records and temporary workspace were kept, and are in any case. A workspace that is not there is made: of the
         snapshot that the spec names, or empty. A `template` by name is the newest of that name; one by digest is that one,
-        and refused if the system of the workspace began from another.
+        and refused if the system of the workspace began from another. *volumes* are those that the spec names, found
+        and allowed.
 
         Raises:
             IsolationUnavailable: with property, reason and remedy.

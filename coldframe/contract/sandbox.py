@@ -14,6 +14,7 @@ from coldframe.contract.outputs import Patterns
 from coldframe.contract.policy import Label
 from coldframe.contract.state import StateObject
 from coldframe.contract.template import HOST, TemplateRef
+from coldframe.contract.volume import VolumeMounts
 
 _AGENT_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 RESERVED_AGENT_IDS = frozenset({"background"})
@@ -110,6 +111,8 @@ class SandboxSpec(Model):
     network: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,63}$")] | None = None
     """Network profile: `none`, `packages`, `open`, or one of the rule file; None for what the rule file gives to the
     sandbox, its agent or role, which is nothing unless it says so. All profiles that apply have to agree."""
+    volumes: VolumeMounts = ()
+    """Durable directories that are shown inside, beside the workspace (docs/volumes.md)."""
     limits: Limits = Limits()
     runtimes: tuple[Literal["deno"], ...] | None = None
     """The only programs that can start, in argument-list form: no shell, no other interpreter, nothing that was written

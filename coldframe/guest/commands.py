@@ -100,6 +100,8 @@ class Setting(NamedTuple):
     refusals: Refusals | None
     """What the box was refused to reach; None for nobody who looks."""
     evidence: Callable[[], dict[str, Any]]
+    closed: frozenset[bytes] = frozenset()
+    """Paths below the workspace where something else is mounted that nobody inside can change: it is not scanned."""
 
 
 class Follower(Protocol):
@@ -359,6 +361,7 @@ class Commands:
             hash_budget_bytes=hash_budget_bytes,
             watch=self._watch,
             others_since_ns=others_since_ns,
+            closed=self.setting.closed,
         )
         self._digests.add(found.digests)
         return found

@@ -68,17 +68,19 @@ def scan(
     hash_budget_bytes: int = HASH_BUDGET_BYTES,
     watch: TreeWatch | None = None,
     others_since_ns: int | None = None,
+    closed: frozenset[bytes] = frozenset(),
 ) -> Manifest:
     """The manifest of the workspace now. Never raises for what is in it.
 
     *known* is an earlier one, for its digests. Files past the budget have no digest and are compared by
     their status. Uploads that this process has in hand are left out. *watch* tells afterwards whether the manifest
     still holds. *others_since_ns*: since when processes live that may write meanwhile; None if there are none.
+    *closed* are paths that are left out with all that is below them.
     """
     if watch is not None:
         watch.begin_scan(root)
     trusted = known.digests if known is not None and not is_memory(root) else {}
-    scanning = _Scan(root, trusted, max_entries, hash_budget_bytes, watch, others_since_ns)
+    scanning = _Scan(root, trusted, max_entries, hash_budget_bytes, watch, others_since_ns, closed)
     left = [b""]
     while left:
         left += scanning.read_directory(left.pop())
@@ -118,8 +120,10 @@ class _Scan:
         budget_bytes: int,
         watch: TreeWatch | None,
         others_since_ns: int | None,
+        closed: frozenset[bytes],
     ) -> None:
         self._root = root
+        self._closed = closed
         self._watch = watch
         self._known = known
         self._most_entries = most_entries
@@ -161,6 +165,8 @@ class _Scan:
                     except OSError:
                         continue
                     child = prefix + name
+                    if child in self._closed:
+                        continue
                     self.path_bytes += len(child)
                     if stat.S_ISDIR(status.st_mode):
                         below.append(child)

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from coldframe.contract.errors import Fact, IsolationUnavailable
+from coldframe.contract.errors import ColdframeError, Conflict, Fact, IsolationUnavailable
 from coldframe.contract.sandbox import Limits
 from coldframe.host import attachment
 from coldframe.host.ahead import Ahead, discard
@@ -22,6 +22,7 @@ from coldframe.host.cgroups import BoxGroups, Controllers, GroupLimits
 from coldframe.host.confine import ConfineError
 from coldframe.host.conversation import KeeperEnded, conversation, fitting, heard
 from coldframe.host.egress import arrivals
+from coldframe.host.isolation.volume_mounts import REFUSED
 from coldframe.host.pool import OWN_USER, Pool, ReadyBox, Users, Wish, wish_of
 from coldframe.host.processes import kill
 from coldframe.host.remedies import diagnose
@@ -95,6 +96,7 @@ class Builder:
 
         Raises:
             IsolationUnavailable: with property, reason and remedy. Nothing runs then.
+            Conflict: something stands in the workspace where a volume is to be.
         """
         wish = None if next_user is None else wish_of(order, limits, next_user)
         self._building += 1
@@ -340,7 +342,13 @@ class Builder:
                     os.close(file)
 
 
-def _not_built(failure: str) -> IsolationUnavailable:
+def _not_built(failure: str) -> ColdframeError:
+    if REFUSED in failure:  # by what lies in the workspace, and not by the machine
+        return Conflict(
+            f"the sandbox was not made: {failure}",
+            hint="choose another `at` for the volume, or move away what is there",
+            argument="volumes",
+        )
     found = diagnose(failure)
     missing: dict[str, Fact] = {
         "property": found.name,

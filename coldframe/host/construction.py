@@ -8,7 +8,7 @@ import contextlib
 import os
 import socket
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -18,6 +18,7 @@ from coldframe.contract.errors import InvalidArgument, IsolationUnavailable, Wro
 from coldframe.contract.isolation import IsolationReport
 from coldframe.contract.network import NetworkAccess
 from coldframe.contract.sandbox import SandboxSpec
+from coldframe.contract.volume import VolumeAttachment
 from coldframe.host import report
 from coldframe.host.builder import Builder
 from coldframe.host.cgroups import BoxGroups, Controllers
@@ -35,6 +36,7 @@ from coldframe.host.removal import remove_directory
 from coldframe.host.strays import mark_of
 from coldframe.host.templates.id_range import own_range, take_back
 from coldframe.host.templates.systems import Prepared, Systems
+from coldframe.host.volumes import MachineVolumes
 from coldframe.host.ways_out import WaysOut
 from coldframe.host.workspaces import PARTS, Workspaces
 
@@ -61,6 +63,7 @@ class Site(NamedTuple):
     marks: Marks
     workspaces: Workspaces
     systems: Systems
+    volumes: MachineVolumes
     builder: Builder
     ways_out: WaysOut
     endings: Endings
@@ -125,6 +128,7 @@ class Construction:
         *,
         is_refused_with_walls_missing: bool = True,
         anew: bool = False,
+        volumes: Sequence[VolumeAttachment] = (),
         prepare: Preparing | None = None,
         is_wanted: Callable[[], bool] = lambda: True,
     ) -> IsolationReport:
@@ -150,7 +154,7 @@ class Construction:
             await self._endings.end_unmarked(sandbox_id)  # of a machine that was killed while it built
             await asyncio.to_thread(self._site.groups_of(sandbox_id, None).remove)
         try:
-            building = partial(self._build, sandbox_id, spec, session_id, workspace, owner, network, prepare)
+            building = partial(self._build, sandbox_id, spec, session_id, workspace, owner, network, volumes, prepare)
             if is_refused_with_walls_missing:
                 building = partial(building, next_user=next_user)
             if network is None:
@@ -181,6 +185,7 @@ class Construction:
         workspace: str,
         owner: tuple[int, int],
         network: NetworkAccess | None,
+        volumes: Sequence[VolumeAttachment],
         prepare: Preparing | None,
         outfit: Outfit | None = None,
         *,
@@ -209,6 +214,7 @@ class Construction:
             "captured_ports": None if network is None else self._ways_out.ports(),
             "system": None,
             "runtimes": None if spec.runtimes is None else list(spec.runtimes),
+            "volumes": [],
             "libraries": await asyncio.to_thread(libraries_of, spec.runtimes) if spec.runtimes else [],
             **(await asyncio.to_thread(denied_here, spec.denied_programs) if spec.denied_programs else NOTHING_DENIED),
         }
@@ -229,9 +235,14 @@ class Construction:
                 opened.callback(os.close, system.held)
                 more += [] if system.users is None else [("users", system.users)]
                 order["system"] = system.system._asdict()
+            if volumes:
+                root = None if system is None else system.system.first
+                show = self._site.volumes.show
+                order["volumes"], mounts = await asyncio.to_thread(show, volumes, owner, opened, root=root)
+                more += mounts
             template = None if system is None else system.digest
             settling = partial(
-                self._settle, sandbox_id, spec, session_id, owner[0], template, ends_here=network is None
+                self._settle, sandbox_id, spec, session_id, owner[0], template, volumes, ends_here=network is None
             )
             checking = None if system is None else asyncio.ensure_future(asyncio.to_thread(system.check))
             try:
@@ -335,6 +346,7 @@ class Construction:
         session_id: str,
         uid: int,
         template: str | None,
+        volumes: Sequence[VolumeAttachment],
         answer: dict[str, Any],
         *,
         ends_here: bool,
@@ -355,6 +367,7 @@ class Construction:
             denied=list(spec.denied_programs),
             settings=answer["settings"],
             template=template,
+            volumes=[one.model_dump(mode="json") for one in volumes],
         )
         if not ends_here:
             return _Settled(mark)

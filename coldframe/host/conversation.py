@@ -10,7 +10,7 @@ from coldframe.host.birth import MAX_ORDER_BYTES
 
 BUILD_TIMEOUT_S = 30.0
 """For each thing that the keeper has to say."""
-MAX_FILES = 20
+MAX_FILES = 32
 """Descriptors that come with one message."""
 
 

@@ -20,10 +20,12 @@ from coldframe.contract.isolation import IsolationReport
 from coldframe.contract.network import NetworkAccess, NetworkAnswer, NetworkQuestion
 from coldframe.contract.policy import Label
 from coldframe.contract.sandbox import SandboxSpec
+from coldframe.contract.volume import VolumeAttachment
 from coldframe.guest.frames import MALFORMED, PREFIX, BadFrame, decode_head, encode, lengths
 from coldframe.host.confine import ConfineError
 from coldframe.host.daemon_snapshots import DaemonSnapshots, Pieces
 from coldframe.host.daemon_templates import DaemonTemplates
+from coldframe.host.daemon_volumes import DaemonVolumes
 from coldframe.host.link import DAEMON_SOCKET_NAME
 from coldframe.host.machine import Machine
 from coldframe.host.ways_out import BROKER_UID
@@ -71,6 +73,8 @@ class Daemon:
         self._verbs.update(self._snapshots.verbs())
         self._templates = DaemonTemplates(machine.templates)
         self._verbs.update(self._templates.verbs())
+        self._volumes = DaemonVolumes(machine.volumes)
+        self._verbs.update(self._volumes.verbs())
 
     async def serve_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One request at a time until the client leaves."""
@@ -98,6 +102,11 @@ class Daemon:
                     pieces = Pieces(reader)
                     take = self._take_in if head["verb"] == "take_in" else self._put_input
                     writer.write(await self._guarded(partial(take, pieces), head, body))
+                    await writer.drain()
+                    await pieces.drop_rest()
+                elif head.get("verb") == "write_volume":
+                    pieces = Pieces(reader)
+                    writer.write(await self._guarded(partial(self._write_volume, pieces), head, body))
                     await writer.drain()
                     await pieces.drop_rest()
                 elif head.get("verb") == "append_history":
@@ -154,7 +163,12 @@ class Daemon:
         network = head.get("network")
         access = None if network is None else NetworkAccess.model_validate(network)
         return await self._machine.create(
-            head["sandbox_id"], spec, session_id=head["session_id"], network=access, anew=bool(head.get("anew"))
+            head["sandbox_id"],
+            spec,
+            session_id=head["session_id"],
+            network=access,
+            anew=bool(head.get("anew")),
+            volumes=[VolumeAttachment.model_validate(one) for one in head.get("volumes", ())],
         )
 
     async def _report(self, head: dict[str, Any], _: bytes) -> IsolationReport:
@@ -287,6 +301,9 @@ class Daemon:
 
     async def _take_in(self, pieces: Pieces, head: dict[str, Any], _: bytes) -> Answer:
         return await self._snapshots.take_in(head, pieces)
+
+    async def _write_volume(self, pieces: Pieces, head: dict[str, Any], _: bytes) -> Answer:
+        return await self._volumes.write(head, pieces)
 
     async def _put_input(self, pieces: Pieces, head: dict[str, Any], _: bytes) -> Answer:
         return await self._templates.put(head, pieces)

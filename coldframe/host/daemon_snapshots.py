@@ -15,7 +15,7 @@ from coldframe.host.snapshots import MachineSnapshots
 
 MOST_PIECE_BYTES = 1024 * 1024
 _POINT: TypeAdapter[Point] = TypeAdapter(Point)
-_REQUESTS: dict[str, type[Request[Any]]] = {
+REQUESTS: dict[str, type[Request[Any]]] = {
     "list_directory": ListDirectory,
     "read_file": ReadFile,
     "search_files": SearchFiles,
@@ -68,7 +68,7 @@ class DaemonSnapshots:
     async def ask(self, head: dict[str, Any]) -> bytes:
         """The frame of an answer, with what it holds of a file as its body."""
         fields = head["request"]
-        kind = _REQUESTS.get(str(fields.get("verb")))
+        kind = REQUESTS.get(str(fields.get("verb")))
         if kind is None:
             raise InvalidArgument(f"files at rest do not answer `{str(fields.get('verb'))[:40]}`")
         answer = await self._snapshots.ask(_POINT.validate_python(head["point"]), kind.model_validate(fields))

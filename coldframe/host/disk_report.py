@@ -7,7 +7,7 @@ from coldframe.host.isolation.namespaces import HOME
 from coldframe.host.own_disk import own_disk_of
 from coldframe.host.quota import REST_FACTOR, SURE_FACTOR, SURE_S
 
-_BOUND = (
+LOOKING_BOUND = (
     f"what can be written in {USAGE_CHECK_S:g} s ({LEFTOVERS_CHECK_S:g} s by processes that outlive their command) and in "
     f"{REST_FACTOR} times the time of adding the workspace up, about 4 µs for each file in it; in {SURE_S:g} s and "
     f"{SURE_FACTOR} times that time while somebody else frees as much"
@@ -41,7 +41,7 @@ def judge_disk(limits: Limits, process: int, *, told: bool) -> LimitReport:
         enforced_by="the keeper, which looks at the free space and adds up the workspace when it has fallen"
         if told
         else "nothing on this host",
-        bound=f"{_BOUND}; a single file ends at {min(limits.file_mib, limits.disk_mib)} MiB",
+        bound=f"{LOOKING_BOUND}; a single file ends at {min(limits.file_mib, limits.disk_mib)} MiB",
         reason=reason,
     )
 
@@ -52,6 +52,4 @@ def disk_sentence(disk: LimitReport | None) -> str:
             "the disk limit counts what the workspace holds; its image takes about a thirtieth more of the host, and the "
             "images together may promise more than the host has"
         )
-    return (
-        f"the disk limit is kept by looking, so a workspace can overrun it by {_BOUND if disk is None else disk.bound}"
-    )
+    return f"the disk limit is kept by looking, so a workspace can overrun it by {LOOKING_BOUND if disk is None else disk.bound}"

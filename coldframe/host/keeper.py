@@ -30,11 +30,12 @@ from coldframe.host.birth import Births
 from coldframe.host.claims import Claims
 from coldframe.host.conversation import receive, require_whole
 from coldframe.host.egress import arrivals, capture
-from coldframe.host.isolation import denials, namespaces, own_system, programs
+from coldframe.host.isolation import denials, namespaces, own_system, programs, volume_mounts
 from coldframe.host.limits import SPARE_PROCESSES, GroupDescriptors
 from coldframe.host.outfit import Outfit, unpack
 from coldframe.host.quota import DiskQuota
 from coldframe.host.tree import Trees
+from coldframe.host.volume_quotas import look_into
 
 
 class Order(NamedTuple):
@@ -69,13 +70,15 @@ class Order(NamedTuple):
     """More names of their files."""
     captured_ports: list[int] | None
     """What arrives at the broker where nftables cannot be had; None for a box without network."""
+    volumes: list[list[Any]]
+    """Fields of a `VolumeOrder` of each."""
     holds_outside: bool
     """Whether one that waits has to fetch its workspace itself, since the machine has no rights over mounts."""
     waits: bool
     """Whether the box waits for its workspace, with all that follows from whose it is; what of this is said here counts for
     nothing (see `Arrival`)."""
     files: list[str]
-    """What each descriptor that comes along is: `answer`, the first; `listener`, `digests`, `lease`; `outfit` and `handover` of a box
+    """What each descriptor that comes along is: `answer`, the first; `listener`, `digests`, `lease`; `volumeN` as far as that is a mount of its own; `outfit` and `handover` of a box
     with a way out (see outfit.py; a listener that the host daemon alone can reach); `users`, in which an ordinary user has those of a
     system of its own; or directories of control groups:
     `birthplace`, the keeper's own, `first`, that of the first process, `per_command:NAME` and `attach_only:NAME`."""
@@ -205,6 +208,7 @@ def _build(
     elif system is not None:
         confine.set_held_capabilities(permitted=0, effective=0)  # what root gives up by becoming the sandbox's user
     program = seccomp.build_filter("default")
+    volumes = volume_mounts.orders(order.volumes)
     plan = namespaces.Plan(
         workspace=None if order.waits else order.workspace,
         history=order.history,
@@ -217,6 +221,8 @@ def _build(
         mark=order.mark,
         files=outfit.files,
         covers=outfit.covers,
+        directories=volume_mounts.places_of_root(volumes),
+        binds=volume_mounts.staged(volumes),
     )
     groups = _groups(files)
     if "birthplace" in files:
@@ -259,6 +265,7 @@ def _build(
         if system is not None:
             own_system.settle_inside()
         namespaces.finish_mounts()
+        volume_mounts.place(volumes, files)
         _await_word(answer)  # that the first process is in its groups: it may start others now
         if order.waits:
             let_someone_in()
@@ -298,6 +305,7 @@ def _build(
     os.chdir("/")
     variables = {**namespaces.ENVIRONMENT, **outfit.environment}
     environment = {name.encode(): value.encode() for name, value in variables.items()}
+    attached = look_into(volumes)
     claims = Claims(records) if groups is not None and order.captured_ports is not None else None
     trees = Trees(
         groups,
@@ -308,6 +316,7 @@ def _build(
         births=Births(possible=births),
         claims=claims,
         layer=layer,
+        volumes=attached,
     )
     if not changes_programs and not order.waits:
         namespaces.await_first()
@@ -332,6 +341,7 @@ def _build(
         users={} if system is None else own_system.users_inside(),
         refusals=seen,
         evidence=evidence,
+        closed=attached.closed,
     )
     return setting, came, evidence
 

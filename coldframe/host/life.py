@@ -9,6 +9,7 @@ from coldframe.contract.errors import PauseKindUnsupported, WrongState
 from coldframe.contract.files import AtStake, LookAtStake
 from coldframe.contract.isolation import IsolationReport
 from coldframe.contract.sandbox import Limits
+from coldframe.contract.volume import VolumeAttachment
 from coldframe.host import report
 from coldframe.host.box import KeeperBox
 from coldframe.host.cgroups import BoxGroups
@@ -53,6 +54,7 @@ class KeeperLife:
             denied=self.mark.denied,
             template=self.mark.template,
             captured=self._captured(),
+            volumes=[VolumeAttachment.model_validate(one) for one in self.mark.volumes],
         )
 
     async def report(self) -> IsolationReport:

@@ -13,6 +13,7 @@ On disk, below the data directory:
     boxes/SANDBOX/           marks of a live box (see marks.py) and the records of its commands
     host/lineage/            whom sandboxes reached (see ways_out.py)
     layers/, history/        of workspaces that have snapshots (see stacks.py)
+    volumes/VOLUME/          durable directories beside workspaces (see volumes.py)
 """
 
 import asyncio
@@ -34,6 +35,7 @@ from coldframe.contract.pool import PoolStatus
 from coldframe.contract.ports import Box, BoxLife, BoxStatus
 from coldframe.contract.sandbox import SandboxSpec
 from coldframe.contract.snapshot import WorkspacePoint
+from coldframe.contract.volume import VolumeAttachment
 from coldframe.host import report
 from coldframe.host.box import KeeperBox
 from coldframe.host.builder import Builder
@@ -53,6 +55,7 @@ from coldframe.host.stillness import StillBox, go_on, is_held
 from coldframe.host.stored_commands import read_stored, remove_stored
 from coldframe.host.strays import kill_strays, mark_of
 from coldframe.host.templates.systems import Systems
+from coldframe.host.volumes import MachineVolumes
 from coldframe.host.ways_out import BROKER_UID, WaysOut
 from coldframe.host.workshop import Workshop
 from coldframe.host.workspaces import Workspaces
@@ -157,6 +160,7 @@ class Machine:
             marks=self._marks,
             workspaces=self.workspaces,
             systems=self.systems,
+            volumes=self.volumes,
             builder=self._builder,
             ways_out=self._ways_out,
             endings=self._endings,
@@ -267,6 +271,14 @@ class Machine:
         with self.layers.system_layers(snapshot_id) as (template, layers):
             yield SealedSystem(template, tuple(one for one, _ in layers), tuple(users for _, users in layers))
 
+    def _holders_of(self, volume_id: str) -> list[str]:
+        """The boxes that have a volume."""
+        return [
+            name
+            for name, mark in self._marks.all()
+            if any(one["volume_id"] == volume_id for one in mark.volumes) and (mark.alive() or mark.runs())
+        ]
+
     def _later(self, work: Coroutine[None, None, None]) -> None:
         """Something that nobody waits for, but `close`."""
         task = asyncio.ensure_future(work)
@@ -283,6 +295,7 @@ class Machine:
         session_id: str,
         network: NetworkAccess | None = None,
         anew: bool = False,
+        volumes: Sequence[VolumeAttachment] = (),
     ) -> IsolationReport:
         report.refuse_unoffered(spec.isolation, spec.requires)
         owner = spec.agent_id or session_id
@@ -300,7 +313,7 @@ class Machine:
                 if anew:
                     await self._finish_end(sandbox_id)
                 return await self._construction.build(
-                    sandbox_id, spec, session_id, network, anew=anew, is_wanted=lambda: build.is_wanted
+                    sandbox_id, spec, session_id, network, anew=anew, volumes=volumes, is_wanted=lambda: build.is_wanted
                 )
         finally:
             del self._builds[sandbox_id]
@@ -534,6 +547,7 @@ class Machine:
         if self._background:
             await asyncio.wait(self._background)
         await self.snapshots.close()
+        await self.volumes.close()
         await self._ways_out.close()
         for life in self._lives.values():
             life.box.close()

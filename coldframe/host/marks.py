@@ -48,6 +48,8 @@ class KeeperMark:
     """Directory that it has as its /etc; None if that was put together for it alone."""
     template: str | None = None
     """Digest of the template of its own system; None for that of the host."""
+    volumes: list[dict[str, Any]] = field(default_factory=list)
+    """Fields of a `VolumeAttachment` of each."""
     network: dict[str, Any] | None = None
     """Of a box with a way out what is needed to serve it again (see ways_out.py)."""
 

@@ -119,10 +119,18 @@ class OwnDiskQuota(DiskQuota):
         return None if disk.capacity > self.limit_bytes else disk
 
 
-def quota_of(workspace: int, proc: int, limit_bytes: int, *, place: str, layer: Layer | None = None) -> DiskQuota:
+def quota_of(
+    workspace: int,
+    proc: int,
+    limit_bytes: int,
+    *,
+    place: str,
+    layer: Layer | None = None,
+    apart: frozenset[tuple[int, int]] = frozenset(),
+) -> DiskQuota:
     """The quota of a workspace, and of the box's own `layer`, which no workspace with a disk has.
 
-    `workspace` is a descriptor of it, `proc` one of the box's own /proc.
+    `workspace` is a descriptor of it, `proc` one of the box's own /proc. `apart` is what is mounted in it (see quota.py).
     """
     try:
         mountinfo = os.open("1/mountinfo", os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc)
@@ -130,4 +138,4 @@ def quota_of(workspace: int, proc: int, limit_bytes: int, *, place: str, layer: 
             own = is_own_disk(source.read(), place)
     except OSError:
         own = False
-    return (OwnDiskQuota if own else DiskQuota)(workspace, proc, limit_bytes, layer=layer)
+    return (OwnDiskQuota if own else DiskQuota)(workspace, proc, limit_bytes, layer=layer, apart=apart)

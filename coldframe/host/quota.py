@@ -23,7 +23,7 @@ when workspaces may become mounts that outlive the daemon. Project quotas: not i
 import os
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
@@ -37,6 +37,9 @@ MOST_DEPTH = 200
 """Each level holds a descriptor while it is walked."""
 MOST_OPEN_FILES = 20_000
 """Descriptors of the box's processes that are looked at for deleted files."""
+MOST_HIDDEN = 500_000
+"""Names of layers that are held in memory for one walk. With more, what lies below these is estimated."""
+_OPAQUE = "user.overlay.opaque"
 FIRST_PROCESS = "1"
 """Of a box: closed to everybody, and with no file of a workspace."""
 REST_FACTOR = 10
@@ -75,6 +78,8 @@ class Layer(NamedTuple):
     """Which the box sees its files on."""
     lift: Callable[[], AbstractContextManager[None]]
     """Within, everything of the box can be looked at, whichever of its users it belongs to."""
+    below: tuple[int, ...] = ()
+    """Descriptors of what it wrote until the last snapshots, the highest first. What it sees no more does not count."""
 
 
 class DiskQuota:
@@ -87,6 +92,7 @@ class DiskQuota:
         limit_bytes: int,
         *,
         layer: Layer | None = None,
+        apart: frozenset[tuple[int, int]] = frozenset(),
         most_entries: int = MOST_ENTRIES,
         clock: Callable[[], float] = time.monotonic,
         free: Callable[[int], Free] | None = None,
@@ -100,6 +106,7 @@ class DiskQuota:
         self._root = root
         self._proc = proc
         self._layer = layer
+        self._apart = apart
         self._most_entries = most_entries
         self._clock = clock
         self._free = free or free_of
@@ -186,7 +193,9 @@ class DiskQuota:
 
     def _measured(self) -> Usage:
         with nullcontext() if self._layer is None else self._layer.lift():
-            return measure(self._root, self._proc, layer=self._layer, most_entries=self._most_entries)
+            return measure(
+                self._root, self._proc, layer=self._layer, most_entries=self._most_entries, apart=self._apart
+            )
 
 
 def free_of(root: int) -> Free:
@@ -195,11 +204,24 @@ def free_of(root: int) -> Free:
     return Free(status.f_bfree * status.f_frsize, status.f_ffree * ENTRY_BYTES)
 
 
-def measure(root: int, proc: int, *, layer: Layer | None = None, most_entries: int = MOST_ENTRIES) -> Usage:
-    """Add up everything below `root`, and `layer`, on its own file system, and what the processes in `proc` hold deleted."""
+def measure(
+    root: int,
+    proc: int,
+    *,
+    layer: Layer | None = None,
+    most_entries: int = MOST_ENTRIES,
+    apart: frozenset[tuple[int, int]] = frozenset(),
+) -> Usage:
+    """Add up everything below `root`, and `layer`, on its own file system, and what the processes in `proc` hold deleted.
+
+    `apart` are directories, by device and inode, that are mounted there and count for themselves.
+    """
     tops = (root,) if layer is None else (root, layer.files)
     devices = {os.fstat(one).st_dev for one in tops}
-    walk = _Walk(most_entries, devices)
+    walk = _Walk(most_entries, devices, apart)
+    if layer is not None and layer.below:
+        tops = (root,)
+        walk.add_layers((layer.files, *layer.below))
     for one in tops:
         try:
             top = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=one)
@@ -213,13 +235,22 @@ def measure(root: int, proc: int, *, layer: Layer | None = None, most_entries: i
     return Usage(walk.used, walk.whole, walk.closed)
 
 
+def measure_tree(root: int) -> tuple[Usage, int]:
+    """What is below a descriptor that no box has in use, and how many files, directories and links."""
+    walk = _Walk(MOST_ENTRIES, {os.fstat(root).st_dev})
+    walk.add_directory(root, depth=0)
+    return Usage(walk.used, walk.whole), walk.entries
+
+
 class _Walk:
-    def __init__(self, most_entries: int, devices: set[int]) -> None:
+    def __init__(self, most_entries: int, devices: set[int], apart: frozenset[tuple[int, int]] = frozenset()) -> None:
         self._left = most_entries
         self._devices = devices
+        self._apart = apart
         self._linked: set[tuple[int, int]] = set()
         """Inodes with more than one name, or none: counted once."""
         self.used = 0
+        self.entries = 0
         self.whole = True
         self.closed = False
 
@@ -238,8 +269,9 @@ class _Walk:
                 status = os.stat(name, dir_fd=directory, follow_symlinks=False)
             except OSError:
                 continue  # gone meanwhile
-            if status.st_dev not in self._devices:
+            if status.st_dev not in self._devices or (status.st_dev, status.st_ino) in self._apart:
                 continue
+            self.entries += 1
             self._add(status)
             if stat.S_ISDIR(status.st_mode):
                 self._descend(directory, name, depth=depth)
@@ -259,6 +291,55 @@ class _Walk:
             self.add_directory(below, depth=depth + 1)
         finally:
             os.close(below)
+
+    def add_layers(self, layers: Sequence[int]) -> None:
+        """Layers of an overlay, the highest first: what one hides of those below it does not count."""
+        hidden: set[str] = set()
+        for number, layer in enumerate(layers):
+            found: set[str] = set()
+            self._add_layer(layer, ".", "", hidden, found, depth=0)
+            hidden |= found
+            if number + 1 < len(layers) and len(hidden) > MOST_HIDDEN:
+                self.whole = False
+                return
+
+    def _add_layer(self, parent: int, name: str, path: str, hidden: set[str], found: set[str], *, depth: int) -> None:
+        if depth > MOST_DEPTH:
+            self.whole = False
+            return
+        try:
+            directory = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+        except FileNotFoundError:
+            return
+        except OSError:
+            self.whole = False
+            return
+        try:
+            for inner in os.listdir(directory):
+                self._left -= 1
+                if self._left < 0:
+                    self.whole = False
+                    return
+                here = f"{path}/{inner}"
+                try:
+                    status = os.stat(inner, dir_fd=directory, follow_symlinks=False)
+                except OSError:
+                    continue
+                if here in hidden or status.st_dev not in self._devices:
+                    continue
+                if not stat.S_ISDIR(status.st_mode):
+                    found.add(here)
+                    if not (stat.S_ISCHR(status.st_mode) and status.st_rdev == 0):  # that it is deleted takes no room
+                        self._add(status)
+                    continue
+                self._add(status)
+                self._add_layer(directory, inner, here, hidden, found, depth=depth + 1)
+            if _is_opaque(directory):
+                found.add(path)
+        except OSError:
+            self.whole = False
+        finally:
+            os.close(directory)
 
     def add_deleted(self, proc: int, devices: set[int]) -> None:
         for file in self._open_files(proc):
@@ -300,6 +381,14 @@ class _Walk:
                 return
             self._linked.add((status.st_dev, status.st_ino))
         self.used += status.st_blocks * 512 + ENTRY_BYTES
+
+
+def _is_opaque(directory: int) -> bool:
+    """Whether it hides the same directory of the layers below."""
+    try:
+        return os.getxattr(directory, _OPAQUE) == b"y"
+    except OSError:
+        return False
 
 
 def _has_ended(proc: int, pid: str) -> bool:

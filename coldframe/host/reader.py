@@ -1,9 +1,9 @@
 """Answers questions about files at rest as the keeper of a box does, with its very verbs, where no box is.
 
 A process of its own beside the machine: a hostile tree is walked, and a hostile pattern tried, by a child that is the owner
-of the files, without a right, and gone after one answer. Started with `python -I -S` when somebody asks first. Each message
-on its socket is a question with two descriptors, the top of the files and where the answer goes; the end of the socket
-ends it.
+of the files, without a right, and gone after one answer. Volumes are written to at rest likewise. Started with
+`python -I -S` when somebody asks first. Each message on its socket is a question with two descriptors, the top of the files
+and where the answer goes, and a third one where bytes are to be written; the end of the socket ends it.
 """
 
 import ctypes
@@ -23,20 +23,20 @@ ANSWERED = frozenset({"list_directory", "read_file", "search_files"})
 MOST_QUESTION_BYTES = 1024 * 1024
 MOST_MEMORY_BYTES = 2 << 30
 GRACE_S = 2
+PIECE_BYTES = 1 << 20
 _NO_NEW_PRIVILEGES = 38
 
 
 def main() -> None:
     """Serve the socket that is descriptor 3."""
-    assert files
     channel = socket.socket(fileno=3)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # reaped by the kernel
     while True:
-        message, given, flags, _ = socket.recv_fds(channel, MOST_QUESTION_BYTES, 2, socket.MSG_CMSG_CLOEXEC)
+        message, given, flags, _ = socket.recv_fds(channel, MOST_QUESTION_BYTES, 3, socket.MSG_CMSG_CLOEXEC)
         if not message:
             break
-        if len(given) == 2 and not flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC) and os.fork() == 0:
+        if len(given) >= 2 and not flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC) and os.fork() == 0:
             channel.close()
             _answer(message, *given)
         for file in given:
@@ -44,13 +44,13 @@ def main() -> None:
     os._exit(0)
 
 
-def _answer(message: bytes, root: int, write: int) -> None:
+def _answer(message: bytes, root: int, write: int, content: int = -1) -> None:
     """In a child: one frame, and the end. An answer that is not whole tells that it was ended before."""
     try:
         question = json.loads(message)
         _become(question["owner"], float(question["budget_s"]))
         os.fchdir(root)
-        frame = _served(question["request"], root)
+        frame = _served(question["request"], root, content, writes=bool(question.get("writes")))
         rest = memoryview(frame)
         while rest:
             rest = rest[os.write(write, rest) :]
@@ -73,12 +73,19 @@ def _become(owner: list[int] | None, budget_s: float) -> None:
         os._exit(1)
 
 
-def _served(request: dict[str, Any], root: int) -> bytes:
+def _served(request: dict[str, Any], root: int, content: int, *, writes: bool) -> bytes:
     try:
         name = request.pop("verb")
-        if name not in ANSWERED:
+        answer: dict[str, Any]
+        body = b""
+        if name in ANSWERED:
+            answer, body = VERBS[name].function(root, request, b"")
+        elif writes and name == "write_file" and content >= 0:
+            answer = _write(root, request, content)
+        elif writes and name == "remove_path":
+            answer, body = VERBS[name].function(root, request, b"")
+        else:
             raise Failure("INVALID_ARGUMENT", f"files at rest do not answer `{str(name)[:40]}`")
-        answer, body = VERBS[name].function(root, request, b"")
         return encode({"answer": answer}, body)
     except Failure as failure:
         return encode({"error": {"code": failure.code, "message": failure.message, "facts": failure.facts}})
@@ -89,3 +96,14 @@ def _served(request: dict[str, Any], root: int) -> bytes:
     except MALFORMED as error:
         message = f"malformed request: {error!r}"
         return encode({"error": {"code": "INVALID_ARGUMENT", "message": message, "facts": {}}})
+
+
+def _write(root: int, request: dict[str, Any], content: int) -> dict[str, Any]:
+    writer = files.FileWriter(root, request)
+    try:
+        os.lseek(content, 0, os.SEEK_SET)
+        while part := os.read(content, PIECE_BYTES):
+            writer.write(part)
+        return writer.commit()
+    finally:
+        writer.abort()

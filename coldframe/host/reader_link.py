@@ -21,6 +21,8 @@ BUDGET_S = 30.0
 """Of a question that names none."""
 MOST_QUESTION_BYTES = 160 * 1024
 """The kernel takes little more at once."""
+SLOWEST_BYTES_PER_S = 5_000_000
+"""Of a disk that is written to."""
 GRACE_S = 3.0
 """For an answer to be sent."""
 END_S = 2.0
@@ -35,15 +37,28 @@ class Reader:
         self._channel: socket.socket | None = None
         self._closed = False
 
-    def ask(self, root: int, owner: tuple[int, int] | None, request: Request[A]) -> A:
+    def ask(
+        self,
+        root: int,
+        owner: tuple[int, int] | None,
+        request: Request[A],
+        *,
+        writes: bool = False,
+        content: int | None = None,
+    ) -> A:
         """Of the files below the descriptor *root*, as *owner*, if this process may become somebody else. Blocking.
+
+        With *writes* also a WriteFile, whose bytes are those of the file *content* from its begin, and a RemoveFile.
 
         Raises what a box raises for the request.
         """
         budget_s = request.budget_s if isinstance(request, SearchFiles) else BUDGET_S
+        if content is not None:
+            budget_s += os.fstat(content).st_size / SLOWEST_BYTES_PER_S
         fields = request.model_dump(mode="json")
         fields.pop("content", None)
-        question = json.dumps({"request": fields, "owner": owner, "budget_s": budget_s}).encode("ascii")
+        asked = {"request": fields, "owner": owner, "budget_s": budget_s, "writes": writes}
+        question = json.dumps(asked).encode("ascii")
         if len(question) > MOST_QUESTION_BYTES:
             raise InvalidArgument(
                 f"the request takes {len(question)} bytes of {MOST_QUESTION_BYTES}",
@@ -52,7 +67,7 @@ class Reader:
         read, write = os.pipe2(os.O_CLOEXEC)
         try:
             try:
-                self._send(question, [root, write])
+                self._send(question, [root, write] if content is None else [root, write, content])
             finally:
                 os.close(write)
             frame = _read_all(read, time.monotonic() + budget_s + GRACE_S)

@@ -20,11 +20,13 @@ from coldframe.contract.policy import Label
 from coldframe.contract.pool import PoolStatus
 from coldframe.contract.ports import Box, BoxLife, BoxStatus
 from coldframe.contract.sandbox import SandboxSpec
+from coldframe.contract.volume import VolumeAttachment
 from coldframe.host.box import KeeperBox, parse_event
 from coldframe.host.history_files import HistoryFiles
 from coldframe.host.link import DAEMON_SOCKET_NAME, Link, LinkLost
 from coldframe.host.remote_snapshots import RemoteSnapshots
 from coldframe.host.remote_templates import RemoteTemplates
+from coldframe.host.remote_volumes import RemoteVolumes
 
 
 class RemoteHost:
@@ -38,6 +40,7 @@ class RemoteHost:
         """To new boxes, ahead of their first command."""
         self.snapshots = RemoteSnapshots(self._link)
         self.templates = RemoteTemplates(self._link)
+        self.volumes = RemoteVolumes(self._link)
         self._histories = HistoryFiles(os.path.join(self._data, "host"), DAEMON_SOCKET_NAME)
 
     async def _ask(self, verb: str, body: bytes = b"", **fields: Any) -> dict[str, Any]:
@@ -64,6 +67,7 @@ class RemoteHost:
         session_id: str,
         network: NetworkAccess | None = None,
         anew: bool = False,
+        volumes: Sequence[VolumeAttachment] = (),
     ) -> IsolationReport:
         report = await self._ask_report(
             "create",
@@ -72,6 +76,7 @@ class RemoteHost:
             session_id=session_id,
             network=None if network is None else network.model_dump(mode="json"),
             anew=anew,
+            volumes=[one.model_dump(mode="json") for one in volumes],
         )
         connecting = asyncio.ensure_future((await self._box(sandbox_id)).connect())
         self._connecting.add(connecting)

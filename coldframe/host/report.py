@@ -11,12 +11,14 @@ the property, the reason and the remedy; limits never refuse, they say `hard` or
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, NoReturn
 
 from coldframe.contract.errors import IsolationUnavailable
 from coldframe.contract.isolation import IsolationReport, Property
 from coldframe.contract.sandbox import Limits
+from coldframe.contract.volume import VolumeAttachment
 from coldframe.host import landlock, openings
 from coldframe.host.box_view import CAPABILITY_SETS, REMEDY_BUG, Seen, View, look
 from coldframe.host.cgroups import BoxGroups
@@ -27,6 +29,7 @@ from coldframe.host.isolation.own_system import CAPABILITIES
 from coldframe.host.limits_report import judge_limits, kill_sentence
 from coldframe.host.programs_report import judge_denied, judge_programs
 from coldframe.host.system_report import OwnSystem
+from coldframe.host.volume_report import judge_volume_limits, judge_volumes, named
 from coldframe.host.ways_out import Captured
 
 _FIXED = (f"level:{LEVEL}", "kernel:shared")
@@ -55,16 +58,19 @@ def measure(
     denied: Sequence[str] = (),
     template: str | None = None,
     captured: Captured | None = None,
+    volumes: Sequence[VolumeAttachment] = (),
 ) -> IsolationReport:
     """Read everything about the box whose first process is `init` and judge it. Pids are the caller's.
 
     `evidence` is what the keeper sent: `processes` (pid inside -> status text), `mountinfo`, `net_dev`, `devices`,
     `filter_sha256`, `denied` and `namespaces` (name -> inode), each optional. Limits are reported only if they are given,
     the wall `programs` only for a box that was restricted to `runtimes`, and `denied_programs` only for one in which some
-    are `denied`. `template` is the digest of the one that a box with a system of its own stands on. `captured` is the way out of a box that has one. Never raises for what it cannot read. Blocks: about 0.3 ms, 0.1 ms more per process, and with patterns of
+    are `denied`. `template` is the digest of the one that a box with a system of its own stands on. `captured` is the way out of a box that has one, and `volumes` are those that it was given. Never raises for what it cannot read. Blocks: about 0.3 ms, 0.1 ms more per process, and with patterns of
     denied programs up to 0.3 ms for each. May be called from any thread.
     """
     view = look(init, keeper, evidence)
+    if volumes:
+        view = replace(view, mounts=named(view.mounts, volumes))
     found, left_out = openings.interfaces(
         view.tables,
         guest_link="unix socket of the keeper, mode 0600",
@@ -83,8 +89,9 @@ def measure(
             *_judge(view, captured, own),
             *([judge_programs(view, runtimes)] if runtimes is not None else []),
             *([judge_denied(view, denied, evidence.get("denied"), runtimes)] if denied else []),
+            *([judge_volumes(view.mounts, volumes)] if volumes else []),
         ),
-        limits=judged,
+        limits=(*judged, *judge_volume_limits(volumes, init, now)),
         mounts=view.mounts,
         namespaces=dict(view.namespaces),
         sentences=(

@@ -38,6 +38,7 @@ from coldframe.host.limits import (
 from coldframe.host.own_disk import quota_of
 from coldframe.host.quota import Layer
 from coldframe.host.seccomp import ReadyFilter
+from coldframe.host.volume_quotas import Attached, VolumeQuotas
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -68,11 +69,12 @@ class Trees:
         births: Births | None = None,
         claims: Claims | None = None,
         layer: Layer | None = None,
+        volumes: Attached | None = None,
     ) -> None:
         """`limits` may be lowered later in place: the next command is held to what it says then.
 
         `program` is a system call filter for whatever is forked here, beside the keeper's own. `claims` say whose which group
-        is, where somebody asks. `layer` is that of a system of the box's own.
+        is, where somebody asks. `layer` is that of a system of the box's own, `volumes` what else is mounted in it.
         """
         self._filter = None if program is None else ReadyFilter(program)
         self.sealing: tuple[Call, ...] = () if self._filter is None else (self._filter.call,)
@@ -91,7 +93,10 @@ class Trees:
         self._marks_at = -1.0
         self.looks = 0
         forbid_core_files()
-        self.quota = quota_of(root, self.proc, limits["disk_mib"] << 20, place=HOME, layer=layer)
+        apart = frozenset[tuple[int, int]]() if volumes is None else volumes.apart
+        self.quota = quota_of(root, self.proc, limits["disk_mib"] << 20, place=HOME, layer=layer, apart=apart)
+        if volumes is not None and volumes.quotas:
+            self.quota = VolumeQuotas(self.quota, volumes.quotas)
 
     def prepare(self) -> None:
         """Make ready what the first command needs, and would otherwise wait for."""

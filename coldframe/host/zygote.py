@@ -18,7 +18,6 @@ from coldframe.guest import spawn
 from coldframe.host import birth, confine, keeper
 from coldframe.host.conversation import receive, require_whole
 
-MAX_FILES = 32
 
 
 def main() -> None:

@@ -12,10 +12,12 @@ from coldframe.contract.pool import PoolStatus
 from coldframe.contract.ports import BoxStatus
 from coldframe.contract.sandbox import SandboxSpec
 from coldframe.contract.snapshot import SnapshotPoint, WorkspacePoint
+from coldframe.contract.volume import VolumeAttachment
 from coldframe.host.history_tail import unseen
 from tests.fakes.box import FakeBox, Seen, fake_report
 from tests.fakes.network import FakeNetwork
 from tests.fakes.snapshots import PARTS, FakeSnapshots
+from tests.fakes.volumes import FakeVolumes
 from tests.fakes.templates import FakeTemplates, place_of
 
 
@@ -31,6 +33,8 @@ class FakeHost(FakeNetwork):
         """If set, raised instead of serving the life of boxes and workspaces."""
         self.snapshots = FakeSnapshots(root, self._in_use, self._check_reachable)
         self.templates = FakeTemplates(self._check_reachable)
+        self.volumes = FakeVolumes(root, self._check_reachable)
+        self.attached: dict[str, tuple[VolumeAttachment, ...]] = {}
         self._boxes: dict[str, FakeBox] = {}
         self._past: dict[str, FakeBox] = {}
 
@@ -52,11 +56,13 @@ class FakeHost(FakeNetwork):
         session_id: str,
         network: NetworkAccess | None = None,
         anew: bool = False,
+        volumes: Sequence[VolumeAttachment] = (),
     ) -> IsolationReport:
         self._check_reachable()
         before = self._past.pop(sandbox_id, None)
         assert anew is (before is not None)
         self.access[sandbox_id] = network
+        self.attached[sandbox_id] = tuple(volumes)
         if spec.agent_id is not None and not spec.background:
             workspace = self.workspace(spec.agent_id)
         else:

@@ -167,6 +167,10 @@ class Plan(NamedTuple):
     """Directory that is the box's whole system, and writable (see `own_system.py`); None for that of the host."""
     users: tuple[int, int] | None = None
     """Beside it: the user namespace that owns the box, and the one of its commands."""
+    directories: tuple[str, ...] = ()
+    """More directories of the root."""
+    binds: tuple[tuple[str, str], ...] = ()
+    """Directories of the host, and where in the box they can be written to until they are placed (`volume_mounts.py`)."""
 
 
 class Entrance(NamedTuple):
@@ -228,6 +232,10 @@ def arguments(plan: Plan, *, info: int, word: int, first: int, data: dict[str, i
         line += ["--perms", "0700", "--dir", HOME]
     else:
         line += ["--bind", plan.workspace, HOME, "--ro-bind", plan.history, f"{HOME}/.exec_history"]
+    for path in plan.directories if plan.root is None else ():
+        line += ["--perms", "0755", "--dir", path]
+    for path, target in plan.binds:
+        line += ["--bind", path, target]
     # Files of the root itself and no mounts, each of which would cost a tenth of a millisecond: / ends read-only.
     line += ["--perms", "0111", "--file", str(first), FIRST]
     for path in plan.files:
