@@ -66,6 +66,7 @@ _SYS_MOVE_MOUNT = 429
 """On every architecture."""
 _AT_FDCWD, _MOVE_FROM_DESCRIPTOR = -100, 4
 _DUMPABLE = 4
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 _call = ctypes.CDLL(None, use_errno=True).syscall
 
@@ -156,10 +157,11 @@ def mount_system(system: System, workspace: str, own: tuple[int, int]) -> Layer:
         extents = box_extents(shown, own_id, own_inside)
         maps.append(tuple((first + inside, outside, count) for inside, outside, count in extents))
     below = _show_below(system, maps[0], maps[1])
+    sealed = tuple(os.open(one, _DIRECTORY) for one in below[: len(system.lower)])
     mount_stack(Stacking(system.place, tuple(below), system.upper, system.work))
     _make_sound(system)
-    files = os.open(system.upper, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    return Layer(files, os.stat(system.place).st_dev, _seeing_everything)
+    files = os.open(system.upper, _DIRECTORY)
+    return Layer(files, os.stat(system.place).st_dev, _seeing_everything, sealed)
 
 
 def _show_below(system: System, uids: Extents, gids: Extents) -> list[str]:

@@ -11,7 +11,7 @@ import pytest
 from coldframe.contract.errors import ColdframeError, NotFound, WrongState
 from coldframe.contract.files import ListDirectory, ReadFile, SearchFiles
 from coldframe.contract.ports import BoxLife
-from coldframe.contract.sandbox import SandboxSpec
+from coldframe.contract.sandbox import Limits, SandboxSpec
 from coldframe.contract.snapshot import SnapshotPoint, SnapshotWish, SystemPoint, WorkspacePoint
 from coldframe.host.machine import Machine
 from coldframe.host.sandbox_users import range_of
@@ -24,6 +24,7 @@ pytestmark = [
 ]
 HOME, FORK = WorkspacePoint(agent_id="agent"), WorkspacePoint(agent_id="fork")
 PLAIN = SnapshotWish(name="taken")
+LIMITS = Limits()
 
 
 def at(snapshot_id: str) -> SnapshotPoint:
@@ -67,8 +68,10 @@ def with_the_template(template: Template, steps: Callable[[Machine], Awaitable[N
     on_a_machine(prepared)
 
 
-async def computer(machine: Machine, name: str, agent: str, snapshot_id: str | None = None) -> BoxLife:
-    spec = SandboxSpec(agent_id=agent, template="debian", snapshot=snapshot_id)
+async def computer(
+    machine: Machine, name: str, agent: str, snapshot_id: str | None = None, *, limits: Limits = LIMITS
+) -> BoxLife:
+    spec = SandboxSpec(agent_id=agent, template="debian", snapshot=snapshot_id, limits=limits)
     await machine.create(name, spec, session_id=f"session-{name}")
     return await machine.life(name)
 
@@ -205,5 +208,31 @@ def test_a_system_is_compared_and_read_where_nothing_runs_and_long_ones_are_flat
         await again.end()
         await snapshots.remove(points[0].snapshot_id)
         assert template.digest in machine.layers.templates()
+
+    with_the_template(template, steps)
+
+
+@pytest.mark.req("T4.69")
+def test_the_disk_limit_counts_what_was_written_before_a_snapshot_and_not_what_is_hidden_since(
+    template: Template,
+) -> None:
+    async def steps(machine: Machine) -> None:
+        life = await computer(machine, "one", "agent", limits=Limits(disk_mib=24))
+        await said(
+            machine, "one", "mkdir -m 700 /var/mine; head -c 9000000 /dev/urandom > /var/mine/a; cp -r /var/mine /opt"
+        )
+        await life.end()
+        await machine.snapshots.take(HOME, PLAIN)
+        life = await computer(machine, "two", "agent", limits=Limits(disk_mib=24))
+        ended = await run(await machine.box("two"), "head -c 9000000 /dev/urandom > ~/b; sleep 60", timeout_s=120)
+        assert ended.result.limit is not None and ended.result.limit.kind == "disk"
+        await said(machine, "two", "rm -r ~/b /var/mine; head -c 9000000 /dev/urandom > /opt/mine/a; ls /opt")
+        await life.end()
+        taken = await machine.snapshots.take(HOME, PLAIN)
+        life = await computer(machine, "three", "fork", taken.snapshot_id, limits=Limits(disk_mib=24))
+        written = "head -c 9000000 /dev/urandom > ~/c; ls ~; head -c 9000000 /dev/urandom > ~/d; sleep 60"
+        ended = await run(await machine.box("three"), written, timeout_s=120)
+        assert "c" in ended.stdout.split() and ended.result.limit is not None and ended.result.limit.kind == "disk"
+        await life.end()
 
     with_the_template(template, steps)
