@@ -74,6 +74,7 @@ def build_embedded(settings: Settings) -> "Control":
         WrongState: a server has the data directory open.
     """
     from coldframe.control.control import build_control
+    from coldframe.control.makers import Maxima
     from coldframe.control.retention import Retention
     from coldframe.control.sandbox_specs import Longest
     from coldframe.control.snapshots import SnapshotLimits
@@ -89,6 +90,7 @@ def build_embedded(settings: Settings) -> "Control":
         most_running=settings.max_running,
         retention=Retention(settings.stopped_keep_s or None, settings.results_keep_s),
         snapshot_limits=SnapshotLimits(settings.max_snapshots, settings.max_snapshots_mib),
+        maxima=Maxima(settings.max_owned, settings.max_owned_mib),
     )
 
 
@@ -421,6 +423,7 @@ async def _serve_http(settings: Settings, ready: int) -> None:
     import uvicorn
 
     from coldframe.control.control import build_control
+    from coldframe.control.makers import Maxima
     from coldframe.control.retention import Retention
     from coldframe.control.sandbox_specs import Longest
     from coldframe.control.snapshots import SnapshotLimits
@@ -440,6 +443,7 @@ async def _serve_http(settings: Settings, ready: int) -> None:
         most_running=settings.max_running,
         retention=Retention(settings.stopped_keep_s or None, settings.results_keep_s),
         snapshot_limits=SnapshotLimits(settings.max_snapshots, settings.max_snapshots_mib),
+        maxima=Maxima(settings.max_owned, settings.max_owned_mib),
     )
     try:
         await control.start()

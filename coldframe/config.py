@@ -49,6 +49,10 @@ class Settings(Model):
     """Most snapshots of one agent; of all temporary workspaces together, and of imports, as many."""
     max_snapshots_mib: int | None = Field(default=None, ge=0)
     """The same for their size on disk, as far as it is counted. None for no end."""
+    max_owned: int | None = Field(default=None, gt=0)
+    """Most sandboxes of one owner, which is one token, that have not ended. None for as many as wanted."""
+    max_owned_mib: int | None = Field(default=None, gt=0)
+    """Most that they may have stored, workspaces and snapshots together, before another is made. None for no end."""
     stopped_keep_s: float = Field(default=STOPPED_KEEP_S, ge=0)
     """How long a sandbox may be stopped before it is terminated, which keeps the workspace of its agent. 0 for ever."""
     results_keep_s: float | None = Field(default=None, gt=0)

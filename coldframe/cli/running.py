@@ -77,7 +77,9 @@ def run(
         try:
             sandbox = client.sandboxes.create(spec=spec, idempotency_key=key)
         except KeyboardInterrupt:
-            client.sandboxes.create(spec=spec, idempotency_key=key).terminate()  # the same one, if it was begun
+            client.sandboxes.create(spec=spec, idempotency_key=key).terminate(
+                discard=True
+            )  # the same one, if it was begun
             raise
         try:
             return _run_remote(sandbox, arguments)
@@ -85,7 +87,7 @@ def run(
             if keep:
                 note(f"kept as {sandbox.id}")
             else:
-                sandbox.terminate()
+                sandbox.terminate(discard=True)  # as was said by the command line, which made it for this alone
 
 
 def exec_(

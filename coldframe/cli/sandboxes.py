@@ -9,13 +9,15 @@ from coldframe.cli.output import Chosen, next_lines, note, show, show_json, show
 
 if TYPE_CHECKING:
     from coldframe.contract.files import ProcessInfo
-    from coldframe.contract.sandbox import SandboxEnd, SandboxInfo, SandboxSpec
+    from coldframe.contract.sandbox import Loss, SandboxEnd, SandboxInfo, SandboxSpec
 
 app = typer.Typer(help="Create, look at, pause, stop and end sandboxes.", no_args_is_help=True)
 SandboxId = Annotated[str, typer.Argument(metavar="SANDBOX", help="Id of the sandbox.")]
 CreatedBy = Annotated[str | None, typer.Option(help="Those made with the token of this name.")]
 MinAge = Annotated[float | None, typer.Option(help="Those that are at least so many seconds old.")]
 MinIdle = Annotated[float | None, typer.Option(help="Those in which nothing was done for so many seconds.")]
+TakeSnapshot = Annotated[bool, typer.Option("--snapshot", help="Take a snapshot of its files before.")]
+Discard = Annotated[bool, typer.Option("--discard", help="Also if work would be lost that no commit has.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Do nothing, and say what would be lost.")]
 
 
@@ -33,7 +35,7 @@ def create(
     ] = None,
     idle_timeout_s: Annotated[float | None, typer.Option(help="Seconds without activity before --on-timeout.")] = None,
     max_age_s: Annotated[float | None, typer.Option(help="Seconds from now to --on-timeout in any case.")] = None,
-    on_timeout: Annotated[str | None, typer.Option(help="stop, pause or terminate.")] = None,
+    on_timeout: Annotated[str | None, typer.Option(help="stop, pause, snapshot or terminate.")] = None,
     template: Annotated[
         str | None, typer.Option(help="The system: host, or debian for one of its own, with a root.")
     ] = None,
@@ -136,10 +138,14 @@ def list_(
     min_idle_s: MinIdle = None,
     after: Annotated[str | None, typer.Option(help="Only those that come after this one.")] = None,
     limit: Annotated[int | None, typer.Option(help="Most that are listed.")] = None,
+    sort: Annotated[str | None, typer.Option(help="age, idle, stored (the most first) or owner.")] = None,
 ) -> None:
     """List sandboxes, newest first."""
     from coldframe.cli.connection import connect
+    from coldframe.contract.errors import InvalidArgument
 
+    if sort not in (None, "age", "idle", "stored", "owner"):
+        raise InvalidArgument(f"`{sort}` is nothing to sort by", hint="use age, idle, stored or owner", argument="sort")
     with connect() as client:
         found = client.sandboxes.list(
             state=state or (),
@@ -150,10 +156,31 @@ def list_(
             min_idle_s=min_idle_s,
             after=after,
             limit=limit,
+            sort=sort,  # type: ignore[arg-type]
         )
     infos = [sandbox.info for sandbox in found]
-    rows = [(i.sandbox_id, i.agent_id or "(background)", i.state.state, i.workspace_label, i.created_at) for i in infos]
-    show_table(infos, ("sandbox", "agent", "state", "label", "created"), rows, empty="no sandboxes")
+    columns = (
+        "sandbox",
+        "agent",
+        "state",
+        "label",
+        "created",
+        "owner",
+        "active",
+        *(("stored",) if sort == "stored" else ()),
+    )
+    rows = [
+        (
+            *(i.sandbox_id, i.agent_id or "(background)", _state_of(i), i.workspace_label, i.created_at, i.created_by),
+            *(i.active_at, i.stored_bytes)[: 2 if sort == "stored" else 1],
+        )
+        for i in infos
+    ]
+    show_table(infos, columns, rows, empty="no sandboxes")
+
+
+def _state_of(info: "SandboxInfo") -> str:
+    return info.state.state if info.abandoned_at is None else f"{info.state.state} (abandoned)"
 
 
 @app.command("terminate-all")
@@ -164,6 +191,8 @@ def terminate_all(
     created_by: CreatedBy = None,
     min_age_s: MinAge = None,
     min_idle_s: MinIdle = None,
+    discard: Discard = False,
+    snapshot: TakeSnapshot = False,
     dry_run: DryRun = False,
 ) -> None:
     """End all that fit, in one call."""
@@ -181,7 +210,7 @@ def terminate_all(
     said = {name: value for name, value in said.items() if value is not None}
     if not said:
         raise InvalidArgument("say which ones: by --state, --agent, --created-by, --min-age-s or --min-idle-s")
-    which = EndMany.model_validate({**said, "dry_run": dry_run})
+    which = EndMany.model_validate({**said, "dry_run": dry_run, "discard": discard, "snapshot": snapshot})
     with connect() as client:
         done = client.sandboxes.terminate_all(which)
     lines = [one.sandbox_id for one in done.ended]
@@ -207,6 +236,8 @@ def show_(sandbox: SandboxId) -> None:
     if info.expires_at is not None:
         action = "terminate" if info.state.state == "stopped" else info.spec.on_timeout
         lines.append(f"  {action} at {info.expires_at} by a timer, unless it is extended or used")
+    if info.abandoned_at is not None:
+        lines.append(f"  abandoned: nobody had come by {info.abandoned_at}")
     if info.created_by is not None:
         lines.append(f"  made by {info.created_by}, active last at {info.active_at}")
     if info.network is not None:
@@ -331,13 +362,14 @@ def terminate(
     sandbox: SandboxId,
     *,
     dry_run: DryRun = False,
-    snapshot: Annotated[bool, typer.Option("--snapshot", help="Take a snapshot of its files before.")] = False,
+    snapshot: TakeSnapshot = False,
+    discard: Discard = False,
 ) -> None:
     """End a sandbox and everything in it. The workspace of its agent stays."""
     from coldframe.cli.connection import connect
 
     with connect() as client:
-        _show_end(client.sandboxes.get(sandbox).terminate(dry_run=dry_run, snapshot=snapshot))
+        _show_end(client.sandboxes.get(sandbox).terminate(dry_run=dry_run, snapshot=snapshot, discard=discard))
 
 
 def _show_state(info: "SandboxInfo") -> None:
@@ -349,9 +381,20 @@ def _show_end(end: "SandboxEnd") -> None:
     lines += [f"  {'would lose' if end.dry_run else 'lost'}: {one.what}" for one in end.lost]
     if end.snapshot_id is not None:
         lines.append(f"  its files are kept as snapshot {end.snapshot_id}")
+    lines += [f"  would keep: {_weighed(one)}" for one in end.kept]
+    if end.paths is not None:
+        lines += [f"  would lose the path {path}" for path in end.paths.lost]
+        lines.append(f"  would keep {len(end.paths.kept)} paths")
+        if not end.paths.complete:
+            lines.append("  there are more paths than are told, or some could not be read")
+    lines += [f"  is in no commit, so it has to be said with --discard or --snapshot: {path}" for path in end.unsaved]
     if end.dry_run and not end.lost:
         lines.append("  would lose nothing")
     show(end, "\n".join(lines))
+
+
+def _weighed(one: "Loss") -> str:
+    return one.what if one.count is None else f"{one.what} {one.count} paths, {one.bytes or 0} bytes."
 
 
 @app.command()
@@ -437,11 +480,22 @@ def _ports(process: "ProcessInfo") -> str:
 
 
 @app.command()
-def runtimes(sandbox: SandboxId) -> None:
-    """List the language runtimes inside a sandbox."""
+def runtimes(
+    sandbox: SandboxId,
+    *,
+    measure: Annotated[bool, typer.Option("--measure", help="Start those whose version is not known.")] = False,
+) -> None:
+    """List languages and managers of packages inside a sandbox, and how to get those that are not there."""
     from coldframe.cli.connection import connect
 
     with connect() as client:
-        found = client.sandboxes.get(sandbox).runtimes()
-    rows = [(r.name, "yes" if r.present else "no", r.version, r.path, "yes" if r.allowed else "no") for r in found]
-    show_table(found, ("runtime", "present", "version", "path", "allowed"), rows, empty="no runtimes")
+        found = client.sandboxes.get(sandbox).runtimes(measure=measure)
+    rows = [
+        (
+            *(r.name, "yes" if r.present else r.code or "no", r.version, r.package_manager),
+            *("yes" if r.allowed else "no", r.path or r.recipe),
+        )
+        for r in found
+    ]
+    columns = ("runtime", "present", "version", "packages by", "allowed", "where, or how to get it")
+    show_table(found, columns, rows, empty="no runtimes")

@@ -28,10 +28,20 @@ def take(
     *,
     name: Annotated[str, typer.Option(help="What it is called.")] = "",
     expires_in_s: ExpiresIn = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Do nothing, and say what it would have.")] = False,
 ) -> None:
     """Take a snapshot of the files of a sandbox, which goes on."""
     from coldframe.cli.connection import connect
 
+    if dry_run:
+        with connect() as client:
+            plan = client.sandboxes.get(sandbox).plan_snapshot()
+        lines = [f"{len(plan.paths)} paths, {plan.bytes} bytes{'' if plan.complete else ', and more'}"]
+        lines += [f"  would have {path}" for path in plan.paths]
+        lines += [f"  would leave out {path}" for path in plan.temporary]
+        lines += [f"  would leave out: {one.what}" for one in plan.left_out]
+        show(plan, "\n".join(lines))
+        return
     note(f"taking a snapshot of {sandbox}")
     with connect() as client:
         taken = client.sandboxes.get(sandbox).take_snapshot(name, expires_in_s=expires_in_s)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from coldframe.client import models
 from coldframe.client.location import find_location
@@ -160,9 +160,10 @@ class Sandboxes:
         min_idle_s: float | None = None,
         after: str | None = None,
         limit: int | None = None,
+        sort: Literal["age", "idle", "stored", "owner"] | None = None,
     ) -> SandboxItems:
-        """Newest first; of these states, this agent, this label of the workspace, made with the token *created_by*, so old,
-        idle for so long. *after* the id that the page before ended with, at most *limit*."""
+        """Newest first, or by *sort* (`stored` adds up what is on disk: `stored_bytes`); of these states, this agent, this label
+        of the workspace, made with the token *created_by*, so old, idle for so long. *after* the id that the page before ended with, at most *limit*."""
         query = {
             "state": list(state),
             "agent_id": agent_id,
@@ -172,6 +173,7 @@ class Sandboxes:
             "min_idle_s": min_idle_s,
             "after": after,
             "limit": limit,
+            "sort": sort,
         }
         reply = await ask(self._transport, "GET", "/v1/sandboxes", query=query)
         return [Sandbox(self._transport, info) for info in read_answers(models.SandboxInfo, reply.body)]

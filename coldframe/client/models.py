@@ -43,7 +43,7 @@ if TYPE_CHECKING:
         SandboxSpec,
         SessionInfo,
     )
-    from coldframe.contract.snapshot import Comparison, SandboxReset, SnapshotInfo, TextChange
+    from coldframe.contract.snapshot import Comparison, SandboxReset, SnapshotInfo, SnapshotPlan, TextChange
     from coldframe.contract.template import (
         BuildInfo,
         BuildLogEntry,
@@ -84,7 +84,7 @@ _HOMES = {
         "SandboxSpec",
         "SessionInfo",
     ),
-    "contract.snapshot": ("Comparison", "SandboxReset", "SnapshotInfo", "TextChange"),
+    "contract.snapshot": ("Comparison", "SandboxReset", "SnapshotInfo", "SnapshotPlan", "TextChange"),
     "contract.template": (
         "BuildInfo",
         "BuildLogEntry",
@@ -154,6 +154,7 @@ __all__ = [
     "SessionInfo",
     "ShellInfo",
     "SnapshotInfo",
+    "SnapshotPlan",
     "Started",
     "TemplateDetails",
     "TemplateRecord",

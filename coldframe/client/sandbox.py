@@ -31,7 +31,8 @@ READING = frozenset({"list_directory", "read_file", "search_files"})
 
 
 class Sandbox(Commands, Pipelines):
-    """One sandbox. As a context manager it is terminated at the end of the block; the agent's workspace stays."""
+    """One sandbox. As a context manager it is terminated at the end of the block; the agent's workspace stays, and a temporary
+    one goes with all that is in it, work that no commit has included."""
 
     def __init__(self, transport: Transport, info: models.SandboxInfo) -> None:
         super().__init__(transport, f"/v1/sandboxes/{encode_path(info.sandbox_id)}")
@@ -478,8 +479,13 @@ class Sandbox(Commands, Pipelines):
         """Processes that listen at a port."""
         return read_answers(models.ProcessInfo, (await ask(self._transport, "GET", f"{self._path}/ports")).body)
 
-    async def runtimes(self) -> list[models.Runtime]:
-        return read_answers(models.Runtime, (await ask(self._transport, "GET", f"{self._path}/runtimes")).body)
+    async def runtimes(self, *, measure: bool = False) -> list[models.Runtime]:
+        """Languages and managers of packages: which are there, whether they may be started, and how to get the others. With
+        *measure* also the versions of those that somebody inside may have changed, by a command that starts them."""
+        query = {"measure": measure or None}
+        return read_answers(
+            models.Runtime, (await ask(self._transport, "GET", f"{self._path}/runtimes", query=query)).body
+        )
 
     async def credentials(self) -> list[models.HandleInfo]:
         """What commands have in place of secrets, and in which variables."""
@@ -532,6 +538,12 @@ class Sandbox(Commands, Pipelines):
         )
         return read_answer(models.SnapshotInfo, reply.body)
 
+    async def plan_snapshot(self) -> models.SnapshotPlan:
+        """What one taken now would have and leave out, path by path. Nothing is done."""
+        return read_answer(
+            models.SnapshotPlan, (await ask(self._transport, "GET", f"{self._path}/snapshots/plan")).body
+        )
+
     async def reset(
         self, to: str, *, discard: bool = False, dry_run: bool = False, idempotency_key: str | None = None
     ) -> models.SandboxReset:
@@ -583,16 +595,24 @@ class Sandbox(Commands, Pipelines):
         return self.info
 
     async def stop(self, *, dry_run: bool = False) -> models.SandboxEnd:
-        """End its processes and keep its files, for `start`. The answer says what was lost, or with *dry_run* would be."""
+        """End its processes and keep its files, for `start`. The answer says what was lost, or with *dry_run* would be: then
+        also what stays, and `paths` by name."""
         query = {"dry_run": "true"} if dry_run else None
         reply = await ask(self._transport, "POST", f"{self._path}/stop", query=query, repeatable=True)
         return self._ended(reply.body)
 
-    async def terminate(self, *, dry_run: bool = False, snapshot: bool = False) -> models.SandboxEnd:
-        """End the sandbox and everything in it. Idempotent. The answer says what was lost, or with *dry_run* would be. With
-        *snapshot* one is taken of its files before, which a temporary workspace would lose: `snapshot_id` of the answer.
+    async def terminate(
+        self, *, dry_run: bool = False, snapshot: bool = False, discard: bool = False
+    ) -> models.SandboxEnd:
+        """End the sandbox and everything in it. Idempotent. The answer says what was lost, or with *dry_run* would be: then
+        also what stays, and `paths` by name. With *snapshot* one is taken of its files before, which a temporary workspace
+        would lose: `snapshot_id` of the answer.
+
+        Raises:
+            UnsavedWork: a temporary workspace has work that no commit has (`facts["files"]`), and it was said neither to take
+                a snapshot nor to *discard* it. Nothing was done.
         """
-        query = {"dry_run": dry_run or None, "snapshot": snapshot or None}
+        query = {"dry_run": dry_run or None, "snapshot": snapshot or None, "discard": discard or None}
         return self._ended((await ask(self._transport, "DELETE", self._path, query=query)).body)
 
     def _ended(self, body: bytes) -> models.SandboxEnd:

@@ -724,7 +724,8 @@ READING = frozenset({"list_directory", "read_file", "search_files"})
 
 
 class SyncSandbox(Commands, Pipelines):
-    """One sandbox. As a context manager it is terminated at the end of the block; the agent's workspace stays."""
+    """One sandbox. As a context manager it is terminated at the end of the block; the agent's workspace stays, and a temporary
+    one goes with all that is in it, work that no commit has included."""
 
     def __init__(self, transport: Transport, info: models.SandboxInfo) -> None:
         super().__init__(transport, f"/v1/sandboxes/{encode_path(info.sandbox_id)}")
@@ -1165,8 +1166,11 @@ class SyncSandbox(Commands, Pipelines):
         """Processes that listen at a port."""
         return read_answers(models.ProcessInfo, (ask(self._transport, "GET", f"{self._path}/ports")).body)
 
-    def runtimes(self) -> list[models.Runtime]:
-        return read_answers(models.Runtime, (ask(self._transport, "GET", f"{self._path}/runtimes")).body)
+    def runtimes(self, *, measure: bool = False) -> list[models.Runtime]:
+        """Languages and managers of packages: which are there, whether they may be started, and how to get the others. With
+        *measure* also the versions of those that somebody inside may have changed, by a command that starts them."""
+        query = {"measure": measure or None}
+        return read_answers(models.Runtime, (ask(self._transport, "GET", f"{self._path}/runtimes", query=query)).body)
 
     def credentials(self) -> list[models.HandleInfo]:
         """What commands have in place of secrets, and in which variables."""
@@ -1219,6 +1223,10 @@ class SyncSandbox(Commands, Pipelines):
         )
         return read_answer(models.SnapshotInfo, reply.body)
 
+    def plan_snapshot(self) -> models.SnapshotPlan:
+        """What one taken now would have and leave out, path by path. Nothing is done."""
+        return read_answer(models.SnapshotPlan, (ask(self._transport, "GET", f"{self._path}/snapshots/plan")).body)
+
     def reset(
         self, to: str, *, discard: bool = False, dry_run: bool = False, idempotency_key: str | None = None
     ) -> models.SandboxReset:
@@ -1270,16 +1278,22 @@ class SyncSandbox(Commands, Pipelines):
         return self.info
 
     def stop(self, *, dry_run: bool = False) -> models.SandboxEnd:
-        """End its processes and keep its files, for `start`. The answer says what was lost, or with *dry_run* would be."""
+        """End its processes and keep its files, for `start`. The answer says what was lost, or with *dry_run* would be: then
+        also what stays, and `paths` by name."""
         query = {"dry_run": "true"} if dry_run else None
         reply = ask(self._transport, "POST", f"{self._path}/stop", query=query, repeatable=True)
         return self._ended(reply.body)
 
-    def terminate(self, *, dry_run: bool = False, snapshot: bool = False) -> models.SandboxEnd:
-        """End the sandbox and everything in it. Idempotent. The answer says what was lost, or with *dry_run* would be. With
-        *snapshot* one is taken of its files before, which a temporary workspace would lose: `snapshot_id` of the answer.
+    def terminate(self, *, dry_run: bool = False, snapshot: bool = False, discard: bool = False) -> models.SandboxEnd:
+        """End the sandbox and everything in it. Idempotent. The answer says what was lost, or with *dry_run* would be: then
+        also what stays, and `paths` by name. With *snapshot* one is taken of its files before, which a temporary workspace
+        would lose: `snapshot_id` of the answer.
+
+        Raises:
+            UnsavedWork: a temporary workspace has work that no commit has (`facts["files"]`), and it was said neither to take
+                a snapshot nor to *discard* it. Nothing was done.
         """
-        query = {"dry_run": dry_run or None, "snapshot": snapshot or None}
+        query = {"dry_run": dry_run or None, "snapshot": snapshot or None, "discard": discard or None}
         return self._ended((ask(self._transport, "DELETE", self._path, query=query)).body)
 
     def _ended(self, body: bytes) -> models.SandboxEnd:
@@ -1624,9 +1638,10 @@ class Sandboxes:
         min_idle_s: float | None = None,
         after: str | None = None,
         limit: int | None = None,
+        sort: Literal["age", "idle", "stored", "owner"] | None = None,
     ) -> SandboxItems:
-        """Newest first; of these states, this agent, this label of the workspace, made with the token *created_by*, so old,
-        idle for so long. *after* the id that the page before ended with, at most *limit*."""
+        """Newest first, or by *sort* (`stored` adds up what is on disk: `stored_bytes`); of these states, this agent, this label
+        of the workspace, made with the token *created_by*, so old, idle for so long. *after* the id that the page before ended with, at most *limit*."""
         query = {
             "state": list(state),
             "agent_id": agent_id,
@@ -1636,6 +1651,7 @@ class Sandboxes:
             "min_idle_s": min_idle_s,
             "after": after,
             "limit": limit,
+            "sort": sort,
         }
         reply = ask(self._transport, "GET", "/v1/sandboxes", query=query)
         return [SyncSandbox(self._transport, info) for info in read_answers(models.SandboxInfo, reply.body)]
@@ -1696,13 +1712,15 @@ class Snapshots:
         sandbox_id: str | None = None,
         next_after: str | None = None,
         limit: int | None = None,
+        part: str | None = None,
     ) -> models.Comparison:
         """A page of the paths that differ between two points: ids of snapshots, or of sandboxes for what they have now.
 
-        The look belongs to the session of *sandbox_id*, by default of one of both points; go on with `next_after`.
+        The look belongs to the session of *sandbox_id*, by default of one of both points; go on with `next_after`. With
+        *part* `system` it is of the systems of their own, from their root on; `template` for an id is what they began as.
         """
         path = f"/v1/compare/{encode_path(before)}/{encode_path(after)}"
-        query = {"sandbox_id": sandbox_id, "next_after": next_after, "limit": limit}
+        query = {"sandbox_id": sandbox_id, "next_after": next_after, "limit": limit, "part": part}
         return read_answer(models.Comparison, (ask(self._transport, "GET", path, query=query)).body)
 
     def compare_file(self, before: str, after: str, path: str, *, sandbox_id: str | None = None) -> models.TextChange:

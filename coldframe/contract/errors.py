@@ -405,6 +405,17 @@ class SandboxExpired(WrongState):
     offer = ("sandbox.extend", "gives it more time", {})
 
 
+class UnsavedWork(Unfit):
+    """The end of a sandbox would lose work in a Git repository that no commit has. Nothing was done."""
+
+    code = "UNSAVED_WORK"
+    status = 409
+    retry: ClassVar[Retry] = "after_change"
+    family: ClassVar[Family] = "state"
+    hint = "commit it and take the repository along, end it with `snapshot`, or say `discard`"
+    offer = ("sandbox.terminate", "takes a snapshot of its files and ends it", {"snapshot": True})
+
+
 class IsDirectory(Unfit):
     """The path is a directory."""
 

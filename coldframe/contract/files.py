@@ -175,6 +175,40 @@ class FindOutputs(Request[OutputsAnswer]):
     most: int = Field(default=MOST_FOUND, ge=1, le=MOST_FOUND)
 
 
+class UnsavedFile(Model):
+    path: str
+    change: Literal["modified", "deleted", "staged", "untracked", "unreadable"]
+    """`staged`: added to what is to be committed next. `unreadable`: it is a repository, and cannot be looked at."""
+
+
+class UnsavedRepository(Model):
+    path: str
+    """Of its working tree; `.` for the workspace itself."""
+    unsaved: int
+    """Files that no commit of it has as they are."""
+    reason: str | None = None
+    """Why it could not be looked at; then it counts as one that is not saved."""
+
+
+class UnsavedAnswer(Model):
+    repositories: tuple[UnsavedRepository, ...]
+    files: tuple[UnsavedFile, ...]
+    """The first of them."""
+    total: int
+    complete: bool
+    """`files` has all that there are."""
+    looked_everywhere: bool
+    """False: the time was over, or there are too many repositories."""
+
+
+class FindUnsaved(Request[UnsavedAnswer]):
+    """What is in no commit of the Git repositories of the workspace. Nothing of Git is run for it."""
+
+    verb: str = "find_unsaved"
+    most: int = Field(default=1000, ge=1, le=10_000)
+    budget_s: float = Field(default=10.0, gt=0, le=25)
+
+
 class Done(Model):
     ok: bool = True
 
@@ -200,6 +234,19 @@ class TemporaryFiles(Model):
     files: int
     """Folders included."""
     bytes: int
+
+
+class TemporaryPaths(Model):
+    paths: tuple[str, ...]
+    """Absolute, folders included."""
+    complete: bool
+
+
+class ListTemporary(Request[TemporaryPaths]):
+    """What lies in the memory file systems of a box, by name."""
+
+    verb: str = "list_temporary"
+    most: int = Field(default=100_000, ge=1, le=100_000)
 
 
 class AtStake(Model):
@@ -348,6 +395,10 @@ class Runtime(Model):
     package_manager: str | None = None
     allowed: bool = True
     """Whether policy lets it be started; filled in by the gate."""
+    code: Literal["NOT_AVAILABLE"] | None = None
+    """Where it is not there."""
+    recipe: str | None = None
+    """How to get one that is not there, in this sandbox or in another; None if there is no way."""
 
 
 class RuntimesAnswer(Model):

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Literal, Protocol, TypeVar
 
 from coldframe.contract.command import CommandEvent, CommandSpec, Contact, EndedWith
-from coldframe.contract.files import AtStake, Done, RemovePath, Request,  WriteAnswer, WriteFile
+from coldframe.contract.files import AtStake, Done, RemovePath, Request, TemporaryPaths, WriteAnswer, WriteFile
 from coldframe.contract.isolation import IsolationReport
 from coldframe.contract.model import Model
 from coldframe.contract.network import NetworkAccess, NetworkAnswer, NetworkNews, NetworkPage, NetworkQuestion
@@ -100,6 +100,10 @@ class BoxLife(Protocol):
 
         *ends*: its processes are ended once they are counted, so that `end`, which has to follow, need not wait for it.
         """
+        ...
+
+    async def temporary(self, most: int) -> TemporaryPaths:
+        """What lies in its memory file systems by name, which its end takes away as well."""
         ...
 
     async def end(self, *, keep_workspace: bool = False) -> None:

@@ -132,8 +132,9 @@ class SandboxSpec(Model):
     """How long after its creation `on_timeout` comes, whatever it does then. None for never, or the operator's."""
     command_idle_s: float | None = Field(default=None, gt=0, le=86_400)
     """How long a command may be silent that does not say so itself: no output, and no input that is taken. None for ever."""
-    on_timeout: Literal["stop", "pause", "terminate"] = "stop"
-    """What happens then. `pause` is refused on a host that cannot."""
+    on_timeout: Literal["stop", "pause", "snapshot", "terminate"] = "stop"
+    """What happens then. `pause` is refused on a host that cannot. `snapshot`: one is taken of its files, and it ends; where
+    none can be taken it is stopped."""
     outputs: Patterns = ()
     """Files that it shall have made when its work is done; `outputs` of the sandbox tells what there is of them. A command can
     declare its own."""
@@ -154,6 +155,10 @@ class SandboxSpec(Model):
     def _is_one_that_there_is(self) -> "SandboxSpec":
         if (self.profile == "computer") != (self.template != HOST):
             raise ValueError(f"there is no profile `{self.profile}` of the template `{self.template}`")
+        if self.ephemeral and self.on_timeout == "snapshot":
+            raise ValueError(
+                "of an `ephemeral` sandbox no file outlives its processes, so `on_timeout` is no `snapshot`"
+            )
         if self.ephemeral and not self.background:
             raise ValueError("only a `background` sandbox is `ephemeral`: the workspace of an agent is durable")
         if self.profile == "computer" and self.runtimes is not None:
@@ -219,10 +224,14 @@ class SandboxInfo(Model):
     """Whoever asked for it, by the name of the token."""
     active_at: datetime | None = None
     """When something was done in it last, as timers count; since when it stands as it does, of one without a box."""
+    abandoned_at: datetime | None = None
+    """When its idle limit had been reached and a timer acted on it; None if not so, or if somebody has taken it up again."""
+    stored_bytes: int | None = None
+    """Of its workspace, and of snapshots taken through it; only where it was asked for."""
 
 
 class Loss(Model):
-    """One item of the persistence table that an act takes away, as it is now."""
+    """One item of the persistence table as it is now: one that an act takes away, or one that it leaves."""
 
     item: str
     """As in the lines `persistence.ITEM` of the contract."""
@@ -235,6 +244,15 @@ class Loss(Model):
     """Commands that run."""
 
 
+class PathsAtEnd(Model):
+    """By name, as seen inside, folders included."""
+
+    lost: tuple[str, ...]
+    kept: tuple[str, ...]
+    complete: bool
+    """False: there are more, or some could not be read."""
+
+
 class SandboxEnd(SandboxInfo):
     """The answer of stop and terminate: how the sandbox is now, and what was lost, or would be."""
 
@@ -243,6 +261,12 @@ class SandboxEnd(SandboxInfo):
     """Nothing was done."""
     snapshot_id: str | None = None
     """Of its files at the end, if one was asked for."""
+    kept: tuple[Loss, ...] = ()
+    """With `dry_run`: the items that stay."""
+    paths: PathsAtEnd | None = None
+    """With `dry_run`: all that goes and stays by name."""
+    unsaved: tuple[str, ...] = ()
+    """With `dry_run`: files in Git repositories that would go and that no commit has. They are why it would be refused."""
 
 
 class EndMany(Model):
@@ -253,12 +277,16 @@ class EndMany(Model):
     created_by: str | None = None
     min_age_s: float | None = Field(default=None, ge=0)
     min_idle_s: float | None = Field(default=None, ge=0)
+    discard: bool = False
+    """Also those in which work is that no commit has."""
+    snapshot: bool = False
+    """Take a snapshot of the files of each before."""
     dry_run: bool = False
     """Do nothing, and say what would be lost."""
 
     @model_validator(mode="after")
     def _says_which(self) -> "EndMany":
-        if not self.model_fields_set - {"dry_run"}:
+        if not self.model_fields_set - {"dry_run", "discard", "snapshot"}:
             raise ValueError("say which ones: by state, agent, maker, age or idle time")
         return self
 

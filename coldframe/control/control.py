@@ -19,6 +19,7 @@ from coldframe.control.contracts import Contracts
 from coldframe.control.creation import Creation
 from coldframe.control.credentials import Credentials
 from coldframe.control.declared_outputs import DeclaredFiles
+from coldframe.control.endings import Endings
 from coldframe.control.forks import Forks
 from coldframe.control.gate import Gate
 from coldframe.control.history import History
@@ -29,6 +30,7 @@ from coldframe.control.keyed_calls import KeyedCalls
 from coldframe.control.ledger import Ledger
 from coldframe.control.lifecycle import Lifecycle
 from coldframe.control.lineage import Lineage
+from coldframe.control.makers import NO_MAXIMA, Makers, Maxima
 from coldframe.control.network import Network
 from coldframe.control.outputs import Outputs
 from coldframe.control.persistence import Persistence
@@ -41,6 +43,7 @@ from coldframe.control.results import Results
 from coldframe.control.retention import FOR_EVER, ResultRetention, Retention
 from coldframe.control.roster import Roster
 from coldframe.control.rulebook import Rulebook
+from coldframe.control.runtimes import Runtimes
 from coldframe.control.sandbox_specs import ANY_LENGTH, Longest
 from coldframe.control.sandboxes import Sandboxes
 from coldframe.control.sessions import Sessions
@@ -56,6 +59,7 @@ from coldframe.control.template_checks import TemplateChecks
 from coldframe.control.templates import Templates
 from coldframe.control.timers import Timers
 from coldframe.control.tokens import Tokens
+from coldframe.control.usage import Usage
 from coldframe.control.vault import Vault
 
 
@@ -73,6 +77,7 @@ class Control:
     creation: Creation
     reconciliation: Reconciliation
     lifecycle: Lifecycle
+    endings: Endings
     timers: Timers
     contracts: Contracts
     plans: ContractPlans
@@ -85,6 +90,7 @@ class Control:
     outputs: Outputs
     kept_results: ResultRetention
     roster: Roster
+    runtimes: Runtimes
     pipelines: Pipelines
     snapshots: Snapshots
     snapshot_upkeep: SnapshotUpkeep
@@ -154,6 +160,7 @@ def build_control(
     snapshot_limits: SnapshotLimits = DEFAULT_LIMITS,
     most_running: int | None = None,
     retention: Retention = FOR_EVER,
+    maxima: Maxima = NO_MAXIMA,
 ) -> Control:
     """Put control together over `<data_dir>/control/`, which is made private to this user. *longest* timers are the
     operator's.
@@ -219,6 +226,14 @@ def build_control(
     lifecycle = Lifecycle(
         *(store, ledger, rulebook, contacts, sandboxes, creation, taints, timers, host, clock), contracts.issue
     )
+    usage = Usage(store, ledger, snapshots, host)
+    creation.makers = makers = Makers(ledger, sandboxes, usage, maxima)
+    timers.used = lambda info: usage.so_far(info, clock())
+
+    async def keep_files(sandbox_id: str) -> str:
+        return (await snapshots.take_by_timer(sandbox_id, retention.stopped_s)).snapshot_id
+
+    lifecycle.keep_files, lifecycle.forget_files = keep_files, snapshots.remove_by_timer
     kept_results = ResultRetention(ledger, JudgedOutputs(store), host, clock, retention.results_s)
     outputs = Outputs(ledger, rulebook, sandboxes, sessions, taints, kept_results, host)
     creation.begin_start = StartCommands(templates, gate, outputs).begin
@@ -228,6 +243,7 @@ def build_control(
     snapshots.settle = snapshot_upkeep.settle_one
     resets = Resets(*(store, ledger, sandboxes, sessions, keyed, snapshots, lifecycle, judged, gate, comparisons), host)
     declared = DeclaredFiles(store, ledger, sandboxes)
+    endings = Endings(ledger, sandboxes, snapshots, lifecycle, gate, host)
     return Control(
         store=store,
         ledger=ledger,
@@ -239,6 +255,7 @@ def build_control(
         creation=creation,
         reconciliation=Reconciliation(store, ledger, sandboxes, keyed, host),
         lifecycle=lifecycle,
+        endings=endings,
         timers=timers,
         contracts=contracts,
         plans=plans,
@@ -259,7 +276,8 @@ def build_control(
         receipts=Receipts(ledger, sandboxes),
         outputs=outputs,
         kept_results=kept_results,
-        roster=Roster(ledger, sandboxes, timers, lifecycle, clock),
+        runtimes=Runtimes(sandboxes, gate),
+        roster=Roster(sandboxes, timers, lifecycle, endings, makers, usage, clock),
         pipelines=Pipelines(ledger, sandboxes, gate, outputs, tokens, clock),
         history=history,
         lineage=Lineage(store, ledger),

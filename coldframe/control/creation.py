@@ -34,6 +34,7 @@ from coldframe.control.contacts import Contacts
 from coldframe.control.contract_plans import ContractPlans
 from coldframe.control.keyed_calls import KeyedCalls
 from coldframe.control.ledger import Ledger
+from coldframe.control.makers import Makers
 from coldframe.control.networked import find_access
 from coldframe.control.rulebook import Rulebook
 from coldframe.control.sandbox_rows import SET_SPEC, degraded_of
@@ -99,6 +100,8 @@ class Creation:
         self._templates = templates
         self.begin_start: BeginStart = _starts_nothing
         """Starts what the template of a sandbox starts, once that runs, and returns when it is ready."""
+        self.makers: Makers | None = None
+        """Holds each owner to the maxima of the operator."""
         self._issue_contract = issue_contract
         self._longest = longest
         self._is_valid = is_valid
@@ -136,6 +139,7 @@ class Creation:
             ContractChanged: it would not have the contract that was agreed to.
             ContractDrift: it had not; nothing is left behind.
             TooManySandboxes: as many run as may.
+            LimitReached: the caller has as many, or as much stored, as one owner may.
             IsolationUnavailable: a wall is missing on this host; nothing is left behind.
         """
         check_spec(caller, spec, self._longest)
@@ -143,6 +147,8 @@ class Creation:
         spec = timed(spec, self._longest)
         if (made := await self._made_before(caller, idempotency_key, *asked)) is not None:
             return made
+        if self.makers is not None:
+            await self.makers.check_stored(caller)
         spec = restricted(spec, self._rulebook.current)
         check_contract = self._plans.agree(caller, spec)
         source = None if spec.snapshot is None else self._snapshots.source(caller, spec.snapshot)
@@ -162,6 +168,9 @@ class Creation:
             if spec.agent_id is not None:
                 taint = self._agents.get(spec.agent_id).workspace_label
             network = find_access(self._rulebook.current.network, caller, sandbox_id, spec, taint)
+            if self.makers is not None:
+                self.makers.check_number(caller)
+                self.makers.note(sandbox_id, caller)
             is_new = source is not None and spec.agent_id is not None  # others may use that agent meanwhile
             wait_s = self._take_slot(sandbox_id, None if is_new else queue_s)
             with self._store.transaction() as connection:

@@ -7,7 +7,7 @@ state that names what finishes it; at the next start the host says how things st
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypeVar
 
@@ -28,7 +28,7 @@ from coldframe.contract.sandbox import ENDED, WITH_BOX, Loss, SandboxEnd, Sandbo
 from coldframe.control.acts import Acts
 from coldframe.control.contacts import Contacts
 from coldframe.control.creation import Creation
-from coldframe.control.ledger import Ledger
+from coldframe.control.ledger import Ledger, format_time
 from coldframe.control.rights import require
 from coldframe.control.rulebook import Rulebook
 from coldframe.control.sandbox_rows import SET_SPEC, finishing
@@ -76,6 +76,12 @@ class Lifecycle:
         self._clock = clock
         self._issue_contract = issue_contract
         self._acts = Acts()
+        self.keep_files: Callable[[str], Awaitable[str]] = _cannot_keep
+        """Takes a snapshot of one whose time is over. Raises ColdframeError."""
+        self.forget_files: Callable[[str], Awaitable[None]] = _nothing_kept
+        """Removes it, where it was taken in vain."""
+        self._keeping: set[str] = set()
+        """Those of which one is being taken."""
         timers.expire = self._expire
 
     async def close(self) -> None:
@@ -407,7 +413,13 @@ class Lifecycle:
             action = "terminate"
         elif info.state.state == "stopping":  # that was broken off
             action = "stop" if finishing(info.state) == "sandbox.stop" else "terminate"
-        if action == "pause":
+        elif due.reason == "idle" and self._timers.is_due(info, due.reason):
+            self._note_abandoned(info)
+        if action == "snapshot" or (
+            due.reason == "kept" and info.spec.on_timeout == "snapshot" and info.spec.background
+        ):
+            await self._keep_and_end(info, due)
+        elif action == "pause":
             try:
                 await self._pause(sandbox_id, TIMER, if_due=True, reason=due.reason)
             except WrongState:  # this machine cannot, or a process in it is not to be held
@@ -417,6 +429,57 @@ class Lifecycle:
         else:
             end: End = "stopped" if action == "stop" else "terminated"
             await self._end(sandbox_id, end, TIMER, if_due=True, reason=due.reason)
+
+    def _note_abandoned(self, info: SandboxInfo) -> None:
+        """Nobody has done anything in it for as long as it may be idle: whoever looks after it is told what it has used."""
+        if self._timers.abandoned_at(info) is not None:  # what was to follow has failed, and is tried again
+            return
+        body = {
+            "sandbox_id": info.sandbox_id,
+            "agent_id": info.agent_id,
+            "caller": TIMER,
+            "active_at": format_time(self._timers.active_at(info)),
+            "action": info.spec.on_timeout,
+            "used": self._timers.used(info),
+        }
+        self._ledger.append("sandbox.abandoned", info.sandbox_id, body)
+
+    async def _keep_and_end(self, info: SandboxInfo, due: Due) -> None:
+        """Its files are kept as a snapshot and it ends. What cannot be held still for that is stopped first; what no snapshot
+        can be taken of stays stopped, for its time."""
+        if info.sandbox_id in self._keeping:
+            return
+        self._keeping.add(info.sandbox_id)
+        try:
+            await self._end_kept(info.sandbox_id, due)
+        finally:
+            self._keeping.discard(info.sandbox_id)
+
+    async def _end_kept(self, sandbox_id: str, due: Due) -> None:
+        snapshot_id = None
+        try:
+            snapshot_id = await self.keep_files(sandbox_id)
+        except ColdframeError as error:
+            if due.reason != "kept":
+                await self._end(sandbox_id, "stopped", TIMER, if_due=True, reason=due.reason, not_kept=error.code)
+                if self._sandboxes.find(sandbox_id).state.state != "stopped":
+                    return
+                with contextlib.suppress(ColdframeError):
+                    snapshot_id = await self.keep_files(sandbox_id)
+                if snapshot_id is not None:
+                    await self._end(sandbox_id, "terminated", TIMER, reason=due.reason, snapshot_id=snapshot_id)
+                return
+        kept = {} if snapshot_id is None else {"snapshot_id": snapshot_id}
+        await self._end(sandbox_id, "terminated", TIMER, if_due=True, reason=due.reason, **kept)
+        if snapshot_id is not None and self._sandboxes.find(sandbox_id).state.state not in ENDED:
+            await self.forget_files(snapshot_id)  # something was begun in it meanwhile, and it goes on
+
+
+async def _cannot_keep(_: str) -> str:
+    raise WrongState("there are no snapshots here")
+
+
+async def _nothing_kept(_: str) -> None: ...
 
 
 def _told(end: End, by: str, *, reason: Any = None, **_: Any) -> EndedWith:

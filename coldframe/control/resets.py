@@ -44,7 +44,7 @@ from coldframe.control.snapshots import Key, Snapshots, new_act
 from coldframe.control.store import Store
 from coldframe.policy.labels import join
 
-MOST_SHOWN = 1000
+MOST_SHOWN = 20_000
 """Paths that a dry run lists."""
 MOST_STOPS = 3
 """Times that somebody may start it again before it is reset."""
@@ -305,8 +305,17 @@ class Resets:
         if asked.to == "empty":
             page = await self._emptied(caller, info)
         else:
-            page = await self._comparisons.compare(caller, info.sandbox_id, asked.to, limit=MOST_SHOWN)
+            page = await self._compared(caller, info.sandbox_id, asked.to)
         return SandboxReset(**dict(info), lost=lost, changes=page, dry_run=True)
+
+    async def _compared(self, caller: Caller, sandbox_id: str, to: str) -> ChangesPage:
+        """Page after page, each of which is a look of its own."""
+        found = await self._comparisons.compare(caller, sandbox_id, to)
+        changes = [*found.changes]
+        while found.next_after is not None and len(changes) < MOST_SHOWN:
+            found = await self._comparisons.compare(caller, sandbox_id, to, next_after=found.next_after)
+            changes += found.changes
+        return ChangesPage(changes=tuple(changes), next_after=found.next_after)
 
     async def _emptied(self, caller: Caller, info: SandboxInfo) -> ChangesPage:
         kept = KEPT_FOLDERS if info.agent_id is not None else {RECORD}

@@ -1,38 +1,58 @@
 """The roster: all sandboxes for people who look after them, by age, idle time and maker, and an end for many at once."""
 
+import asyncio
+import builtins
 import itertools
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
+from typing import Any, Literal
 
 from coldframe.contract.caller import Caller
 from coldframe.contract.errors import ColdframeError
 from coldframe.contract.policy import Label
 from coldframe.contract.sandbox import ENDED, EndMany, ManyEnds, SandboxEnd, SandboxInfo
-from coldframe.control.ledger import Ledger
+from coldframe.control.endings import Endings
 from coldframe.control.lifecycle import Lifecycle
+from coldframe.control.makers import Makers
 from coldframe.control.rights import require
 from coldframe.control.sandboxes import Sandboxes
 from coldframe.control.timers import Shown, Timers
+from coldframe.control.usage import Usage
 
-_LATEST = 1 << 62
+MOST_AT_ONCE = 4
+"""Workspaces that are added up."""
+SortedBy = Literal["age", "idle", "stored", "owner"]
 
 
 class Roster:
     """What is said of sandboxes beside what they are."""
 
     def __init__(
-        self, ledger: Ledger, sandboxes: Sandboxes, timers: Timers, lifecycle: Lifecycle, clock: Callable[[], datetime]
+        self,
+        sandboxes: Sandboxes,
+        timers: Timers,
+        lifecycle: Lifecycle,
+        endings: Endings,
+        makers: Makers,
+        usage: Usage,
+        clock: Callable[[], datetime],
     ) -> None:
-        self._ledger = ledger
         self._sandboxes = sandboxes
         self._timers = timers
         self._lifecycle = lifecycle
+        self._endings = endings
         self._clock = clock
-        self._makers: dict[str, str] = {}
+        self._makers = makers
+        self._usage = usage
 
     def shown(self, info: Shown) -> Shown:
-        """With its maker, and when it was active and a timer acts."""
-        more = {"created_by": self._maker(info.sandbox_id), "active_at": self._timers.active_at(info)}
+        """With its maker, and when it was active and a timer acts, or has because nobody came."""
+        more: dict[str, Any] = {
+            "created_by": self._makers.find(info.sandbox_id),
+            "active_at": self._timers.active_at(info),
+        }
+        if info.state.state != "running":
+            more["abandoned_at"] = self._timers.abandoned_at(info)
         return self._timers.shown(info.model_copy(update=more))
 
     def list(
@@ -47,7 +67,7 @@ class Roster:
         min_idle_s: float | None = None,
         after: str | None = None,
         limit: int | None = None,
-    ) -> list[SandboxInfo]:
+    ) -> builtins.list[SandboxInfo]:
         """As `Sandboxes.list`, of those only that have this maker, are so old and were idle for so long."""
         is_plain = (created_by, min_age_s, min_idle_s) == (None, None, None)
         found = self._sandboxes.list(
@@ -59,6 +79,30 @@ class Roster:
             if _fits(info, self._clock(), created_by=created_by, min_age_s=min_age_s, min_idle_s=min_idle_s)
         )
         return [*itertools.islice(fits, limit)]
+
+    async def sort(
+        self, infos: Sequence[SandboxInfo], by: SortedBy, limit: int | None = None
+    ) -> builtins.list[SandboxInfo]:
+        """The oldest, the longest idle, those with most stored first, with how much that is; or owner by owner."""
+        if by == "stored":
+            infos = await self._weighed(infos)
+            ordered = sorted(infos, key=lambda one: -(one.stored_bytes or 0))
+        elif by == "owner":
+            ordered = sorted(infos, key=lambda one: one.created_by or "")
+        elif by == "idle":
+            ordered = sorted(infos, key=lambda one: one.active_at or one.state.since)
+        else:
+            ordered = sorted(infos, key=lambda one: one.created_at)
+        return ordered[:limit]
+
+    async def _weighed(self, infos: Sequence[SandboxInfo]) -> builtins.list[SandboxInfo]:
+        free = asyncio.Semaphore(MOST_AT_ONCE)
+
+        async def weigh(info: SandboxInfo) -> SandboxInfo:
+            async with free:
+                return info.model_copy(update={"stored_bytes": await self._usage.stored_bytes(info)})
+
+        return [*await asyncio.gather(*map(weigh, infos))]
 
     async def end(self, caller: Caller, which: EndMany) -> ManyEnds:
         """Terminate all that fit and have not ended. One that cannot be ended holds up no other.
@@ -75,18 +119,17 @@ class Roster:
             if now.state.state in ENDED or not _fits(now, self._clock(), **by):  # type: ignore[arg-type]
                 continue
             try:
-                ended.append(await self._lifecycle.terminate(caller, info.sandbox_id, dry_run=which.dry_run))
+                if which.dry_run:  # without every path of every one
+                    ended.append(await self._lifecycle.terminate(caller, info.sandbox_id, dry_run=True))
+                    continue
+                ended.append(
+                    await self._endings.terminate(
+                        caller, info.sandbox_id, discard=which.discard, snapshot=which.snapshot
+                    )
+                )
             except ColdframeError as error:
                 failed.append({"sandbox_id": info.sandbox_id, "error": error.to_wire()})
         return ManyEnds(ended=tuple(ended), failed=tuple(failed))
-
-    def _maker(self, sandbox_id: str) -> str | None:
-        if sandbox_id not in self._makers:
-            made = self._ledger.last(sandbox_id, "sandbox.created", "sandbox.queued", before=_LATEST)
-            if made is None:
-                return None
-            self._makers[sandbox_id] = str(made.body["caller"])
-        return self._makers[sandbox_id]
 
 
 def _fits(

@@ -165,6 +165,17 @@ class Snapshots:
         told = {"rule": rule_id, "before_call": call_id}
         return await self.acts.whole(self._take(f"rule {rule_id}", sandbox_id, wish, None, told))
 
+    async def take_by_timer(self, sandbox_id: str, kept_s: float | None) -> SnapshotInfo:
+        """Of one whose time is over and that asked for it, kept for so long; None for ever. Raises what `take` does."""
+        expires_at = None if kept_s is None else self._clock() + timedelta(seconds=kept_s)
+        wish = SnapshotWish(name=f"end of {sandbox_id}", expires_at=expires_at)
+        return await self.acts.whole(self._take("timer", sandbox_id, wish, None, {}))
+
+    async def remove_by_timer(self, snapshot_id: str) -> None:
+        """One that was taken so in vain."""
+        if (row := self.row("snapshot_id = ?", snapshot_id)) is not None:
+            await self.acts.whole(self.remove_row(row, "snapshot.removed", "timer"))
+
     async def _take(
         self, by: str, sandbox_id: str, wish: SnapshotWish, key: Key | None, told: dict[str, Any]
     ) -> SnapshotInfo:

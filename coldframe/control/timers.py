@@ -13,7 +13,7 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
-from typing import Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from coldframe.contract.errors import ColdframeError, NotFound
 from coldframe.contract.sandbox import WITH_BOX, SandboxInfo
@@ -63,6 +63,8 @@ class Timers:
         self.expire: Callable[[SandboxInfo, Due], Awaitable[None]] = _nothing
         self.warnings: Callable[[SandboxInfo], tuple[str, ...]] = lambda _: ()
         """What else is to be known of a sandbox."""
+        self.used: Callable[[SandboxInfo], dict[str, Any]] = lambda _: {}
+        """What one has used so far, for those who are warned."""
         self._watched: set[str] = set()
         self._extended: dict[str, datetime | None] = {}
         self._warned: dict[str, tuple[datetime, float]] = {}
@@ -128,6 +130,15 @@ class Timers:
     def active_at(self, info: SandboxInfo) -> datetime:
         """When something was done in it last; of one without a box, since when it stands as it does."""
         return self._active_at(info) if info.state.state in WITH_BOX else info.state.since
+
+    def abandoned_at(self, info: SandboxInfo) -> datetime | None:
+        """When its idle limit had been reached, and nobody has taken it up again."""
+        kinds = ("sandbox.abandoned", "sandbox.resumed", "sandbox.started", "sandbox.extended")
+        found = self._ledger.last(info.sandbox_id, *kinds, before=_ANY)
+        if found is None or found.kind != "sandbox.abandoned":
+            return None
+        has_begun = info.state.state == "running" and self._active_at(info) > found.at
+        return None if has_begun else found.at
 
     def end_of_age(self, info: SandboxInfo) -> datetime | None:
         """After which it is neither started nor resumed."""
@@ -209,6 +220,7 @@ class Timers:
                 "within_s": round(within_s),
                 "reason": due.reason,
                 "action": "terminate" if due.reason == "kept" else info.spec.on_timeout,
+                "used": self.used(info),
             }
             self._ledger.append("sandbox.expiring", info.sandbox_id, body)
         self._warned[info.sandbox_id] = warning

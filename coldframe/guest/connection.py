@@ -10,7 +10,8 @@ import socket
 import traceback
 from typing import Any
 
-import coldframe.guest.outputs  # noqa: F401  registers its verb
+import coldframe.guest.outputs
+import coldframe.guest.unsaved  # noqa: F401  registers its verb
 from coldframe.guest.command import Command
 from coldframe.guest.commands import Commands, Setting, checked_id
 from coldframe.guest.files import FileWriter

@@ -29,6 +29,11 @@ RUNTIMES = {
     "npm": "npm",
     "pip": "pip",
     "gcc": None,
+    "cc": None,
+    "make": None,
+    "uv": "uv",
+    "pnpm": "pnpm",
+    "apt-get": "apt-get",
 }
 """Name, and the package manager that goes with it where that is on PATH too."""
 

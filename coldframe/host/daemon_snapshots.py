@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from coldframe.contract.errors import InvalidArgument
-from coldframe.contract.files import ListDirectory, ReadFile, Request, SearchFiles
+from coldframe.contract.files import FindUnsaved, ListDirectory, ReadFile, Request, SearchFiles
 from coldframe.contract.snapshot import Point, SnapshotContents, SnapshotWish, WorkspacePoint
 from coldframe.guest.frames import PREFIX, BadFrame, decode_head, encode, lengths
 from coldframe.host.snapshots import MachineSnapshots
@@ -19,6 +19,7 @@ REQUESTS: dict[str, type[Request[Any]]] = {
     "list_directory": ListDirectory,
     "read_file": ReadFile,
     "search_files": SearchFiles,
+    "find_unsaved": FindUnsaved,
 }
 
 Answer = dict[str, Any]

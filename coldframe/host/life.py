@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from coldframe.contract.command import Contact, EndedWith
 from coldframe.contract.errors import PauseKindUnsupported, WrongState
-from coldframe.contract.files import AtStake, LookAtStake
+from coldframe.contract.files import AtStake, ListTemporary, LookAtStake, TemporaryPaths
 from coldframe.contract.isolation import IsolationReport
 from coldframe.contract.sandbox import Limits
 from coldframe.contract.volume import VolumeAttachment
@@ -89,6 +89,9 @@ class KeeperLife:
 
     async def at_stake(self, ending: EndedWith | None = None, *, ends: bool = False) -> AtStake:
         return await self.box.ask(LookAtStake(ending=ending, ends=ends))
+
+    async def temporary(self, most: int) -> TemporaryPaths:
+        return await self.box.ask(ListTemporary(most=most))
 
     async def end(self, *, keep_workspace: bool = False) -> None:
         await self._end(self.box.sandbox_id, keep_workspace=keep_workspace)

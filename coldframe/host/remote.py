@@ -13,7 +13,7 @@ from typing import Any
 
 from coldframe.contract.command import CommandEvent, Contact, EndedWith
 from coldframe.contract.errors import HostUnreachable
-from coldframe.contract.files import AtStake, LookAtStake
+from coldframe.contract.files import AtStake, ListTemporary, LookAtStake, TemporaryPaths
 from coldframe.contract.isolation import IsolationReport
 from coldframe.contract.network import NetworkAccess, NetworkAnswer, NetworkNews, NetworkPage, NetworkQuestion
 from coldframe.contract.policy import Label
@@ -224,6 +224,9 @@ class _RemoteLife:
 
     async def at_stake(self, ending: EndedWith | None = None, *, ends: bool = False) -> AtStake:
         return await self._box.ask(LookAtStake(ending=ending, ends=ends))
+
+    async def temporary(self, most: int) -> TemporaryPaths:
+        return await self._box.ask(ListTemporary(most=most))
 
     async def end(self, *, keep_workspace: bool = False) -> None:
         await self._host.end(self._sandbox_id, keep_workspace=keep_workspace)

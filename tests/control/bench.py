@@ -19,6 +19,7 @@ from coldframe.contract.policy import Role
 from coldframe.contract.sandbox import SandboxInfo, SandboxSpec
 from coldframe.contract.tool import ToolResult
 from coldframe.control.control import Control, build_control
+from coldframe.control.makers import NO_MAXIMA
 from coldframe.control.retention import FOR_EVER
 from coldframe.control.sandbox_specs import ANY_LENGTH
 from coldframe.control.snapshots import DEFAULT_LIMITS
@@ -90,6 +91,7 @@ class Bench:
         self.most_running: int | None = None
         self.retention = FOR_EVER
         self.snapshot_limits = DEFAULT_LIMITS
+        self.maxima = NO_MAXIMA
         self.control: Control
         self.starts = 0
 
@@ -111,6 +113,7 @@ class Bench:
             snapshot_limits=self.snapshot_limits,
             most_running=self.most_running,
             retention=self.retention,
+            maxima=self.maxima,
         )
         await self.control.start()
 

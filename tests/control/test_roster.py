@@ -9,10 +9,13 @@ import pytest
 from pydantic import ValidationError
 
 from coldframe.contract.caller import Caller
-from coldframe.contract.errors import GrantMissing, HostUnreachable
+from coldframe.contract.errors import GrantMissing, HostUnreachable, LimitReached
 from coldframe.contract.policy import Role
 from coldframe.contract.sandbox import EndMany, SandboxInfo, SandboxSpec
 from coldframe.control import sandbox_rows
+from coldframe.control.makers import Maxima
+from coldframe.control.retention import Retention
+from coldframe.control.roster import SortedBy
 from tests.control.bench import AGENT, OWNER, VIEWER, opened
 from tests.fakes.box import FakeBox
 
@@ -111,5 +114,96 @@ def test_a_list_reads_the_page_that_is_asked_for_and_gives_each_sandbox_once(
             assert set(told(AGENT)) == set(ids[::2])
             assert told(AGENT, agent_id="bob") == []
             assert {info.sandbox_id for info in bench.control.sandboxes.living()} == set(ids[6:])
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.req("T4.64")
+def test_lists_are_sorted_by_age_idle_time_what_is_stored_and_owner(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            create, roster = bench.control.creation.create, bench.control.roster
+            old = await create(OWNER, SandboxSpec(background=True))
+            bench.pass_time(timedelta(hours=1))
+            theirs = await create(ADMIN, SandboxSpec(background=True))
+            bench.pass_time(timedelta(hours=1))
+            new = await create(OWNER, SandboxSpec(background=True))
+            await bench.call(old, "write_file", OWNER, path="a", content="x" * 5000)
+            await bench.call(theirs, "write_file", OWNER, path="a", content="x" * 9000)
+
+            async def by(order: SortedBy) -> list[str]:
+                return [one.sandbox_id for one in await roster.sort(roster.list(OWNER), order)]
+
+            assert await by("age") == [old.sandbox_id, theirs.sandbox_id, new.sandbox_id]
+            assert (await by("idle"))[0] == new.sandbox_id
+            assert await by("stored") == [theirs.sandbox_id, old.sandbox_id, new.sandbox_id]
+            assert (await by("owner"))[-1] == theirs.sandbox_id or (await by("owner"))[0] == theirs.sandbox_id
+            first = await roster.sort(roster.list(OWNER), "stored", 1)
+            assert 9000 <= (first[0].stored_bytes or 0) < 15_000  # with the record of its commands
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.req("T4.64")
+def test_an_owner_has_no_more_than_the_operator_lets_and_that_is_on_record(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            bench.maxima = Maxima(number=3, stored_mib=2)
+            await bench.restart()
+            create = bench.control.creation.create
+            tries = [create(OWNER, SandboxSpec(background=True)) for _ in range(8)]
+            made = await asyncio.gather(*tries, return_exceptions=True)
+            sandboxes = [one for one in made if isinstance(one, SandboxInfo)]
+            assert len(sandboxes) == 3
+            assert {type(one) for one in made} == {SandboxInfo, LimitReached}
+            other_surface = OWNER.model_copy(update={"surface": "rest"})
+            with pytest.raises(LimitReached) as refused:
+                await create(other_surface, SandboxSpec(background=True))
+            assert refused.value.facts == {"kind": "owner_sandboxes", "limit": 3, "used": 3}
+            assert bench.kinds().count("sandbox.create_refused") == 6
+            await create(ADMIN, SandboxSpec(background=True))
+            await bench.restart()
+            create = bench.control.creation.create
+            with pytest.raises(LimitReached):
+                await create(OWNER, SandboxSpec(background=True))
+            await bench.control.lifecycle.terminate(OWNER, sandboxes[0].sandbox_id)
+            await bench.call(sandboxes[1], "write_file", OWNER, path="a", content="x" * (2 << 20))
+            with pytest.raises(LimitReached) as full:
+                await create(OWNER, SandboxSpec(background=True))
+            assert full.value.facts["kind"] == "owner_stored_mib"
+            await bench.call(sandboxes[1], "write_file", OWNER, path="a", content="x")
+            await create(OWNER, SandboxSpec(background=True))
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.req("T4.64")
+def test_after_90_days_nothing_is_stored_that_nobody_asked_to_keep(tmp_path: Path) -> None:
+    """200 sandboxes, of which nobody ends one: they are abandoned, kept for their time, and gone."""
+
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            day = 86_400
+            bench.retention = Retention(stopped_s=7 * day)
+            await bench.restart()
+            create = bench.control.creation.create
+            for number in range(200):
+                action = ("stop", "snapshot", "terminate")[number % 3]
+                spec = SandboxSpec(background=True, idle_timeout_s=3600, on_timeout=action)  # type: ignore[arg-type]
+                info = await create(OWNER, spec)
+                place = bench.root / "background" / info.session_id
+                (place / "file").write_text("x" * 100)
+                if number % 5 == 0:
+                    rules = {"rule_id": "before-risk", "call_id": f"call{number}"}
+                    await bench.control.snapshots.take_automatic(info.sandbox_id, **rules)
+            for _ in range(90):
+                bench.pass_time(timedelta(days=1))
+                await bench.control.timers.turn()
+                await bench.control.snapshot_upkeep.turn()
+            states = {one.state.state for one in bench.control.roster.list(OWNER)}
+            assert states == {"terminated"}
+            assert bench.control.snapshots.list(OWNER) == [] and bench.host.snapshots.facts == {}
+            assert not any((bench.root / "background").iterdir())
+            assert not any((bench.root / "snapshots").iterdir())
 
     asyncio.run(scenario())

@@ -13,6 +13,7 @@ from coldframe.contract.command import EndedWith
 from coldframe.contract.errors import (
     HostUnreachable,
     LedgerUnavailable,
+    LimitReached,
     PauseKindUnsupported,
     SandboxExpired,
     WrongState,
@@ -22,6 +23,7 @@ from coldframe.contract.isolation import IsolationReport
 from coldframe.contract.ledger import LedgerEntry
 from coldframe.contract.sandbox import SandboxInfo
 from coldframe.control.ledger import Ledger
+from coldframe.control.retention import Retention
 from coldframe.control.sandbox_specs import Longest
 from tests.control.bench import AGENT, OWNER, UNTIL_GO, Bench, opened, until
 from tests.fakes import box as fake
@@ -364,5 +366,106 @@ def test_it_happens_by_itself(tmp_path: Path) -> None:
             await bench.restart()
             info = await bench.sandbox(idle_timeout_s=0.2)
             await until(lambda: state(bench, info) == "stopped")
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.req("T4.60", "T4.64")
+@pytest.mark.parametrize("spec", [{"agent_id": "ada"}, {"agent_id": None, "background": True}])
+def test_a_sandbox_that_nobody_comes_to_is_abandoned_its_files_are_kept_and_it_ends(
+    tmp_path: Path, spec: dict[str, Any]
+) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            bench.retention = Retention(stopped_s=1000)
+            await bench.restart()
+            info = await bench.sandbox(**{**spec, "idle_timeout_s": 300, "on_timeout": "snapshot"})
+            await bench.call(info, "write_file", OWNER, path="a.txt", content="kept")
+            await bench.call(info, "run_command", OWNER, command="printf 12345")
+            await after(bench, 250)
+            [warning] = bench.entries(sandbox_id=info.sandbox_id, kinds=("sandbox.expiring",))
+            assert warning.body["action"] == "snapshot"
+            assert (warning.body["used"]["calls"], warning.body["used"]["output_bytes"]) == (2, 5)
+            await after(bench, 100)
+            [abandoned] = bench.entries(sandbox_id=info.sandbox_id, kinds=("sandbox.abandoned",))
+            assert abandoned.body["action"] == "snapshot" and abandoned.body["used"]["age_s"] in range(350, 360)
+            assert state(bench, info) == "terminated"
+            shown = bench.control.roster.shown(bench.control.sandboxes.find(info.sandbox_id))
+            assert shown.abandoned_at == abandoned.at
+            [ended] = bench.entries(sandbox_id=info.sandbox_id, kinds=("sandbox.terminated",))
+            [kept] = bench.control.snapshots.list(OWNER)
+            assert (kept.snapshot_id, kept.taken_by, ended.body["reason"]) == (
+                ended.body["snapshot_id"],
+                "timer",
+                "idle",
+            )
+            assert kept.expires_at is not None  # as long as what is stopped is kept
+            assert (Path(bench.host.snapshots._kept(kept.snapshot_id)) / "a.txt").read_text() == "kept"
+            bench.pass_time(timedelta(seconds=1001))
+            await bench.control.snapshot_upkeep.turn()
+            assert bench.control.snapshots.list(OWNER) == [] and bench.host.snapshots.facts == {}
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.req("T4.60")
+@pytest.mark.parametrize("fault", ["not to be held", "full"])
+def test_where_no_snapshot_can_be_taken_in_time_nothing_is_lost(
+    tmp_path: Path, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            info = await bench.sandbox(agent_id=None, background=True, max_age_s=300, on_timeout="snapshot")  # type: ignore[arg-type]
+            take = type(bench.host.snapshots).take
+
+            async def fails(snapshots: Any, *arguments: Any) -> Any:
+                if fault == "full":
+                    raise LimitReached("there is no room", kind="disk")
+                if state(bench, info) == "running":
+                    raise WrongState("a process could not be held")
+                return await take(snapshots, *arguments)
+
+            with monkeypatch.context() as patch:
+                patch.setattr(type(bench.host.snapshots), "take", fails)
+                await after(bench, 301)
+            [stopped] = bench.entries(sandbox_id=info.sandbox_id, kinds=("sandbox.stopped",))
+            assert stopped.body["not_kept"] == ("WRONG_STATE" if fault == "not to be held" else "LIMIT")
+            if fault == "full":
+                assert state(bench, info) == "stopped" and bench.control.snapshots.list(OWNER) == []
+            else:
+                assert state(bench, info) == "terminated" and len(bench.control.snapshots.list(OWNER)) == 1
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.req("T4.60")
+def test_what_goes_on_while_its_snapshot_is_taken_goes_on_and_the_snapshot_goes(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            info = await bench.sandbox("ada", idle_timeout_s=300, on_timeout="snapshot")
+            bench.host.snapshots.meanwhile = lambda: bench.control.sandboxes.note_activity(info.sandbox_id)
+            await after(bench, 301)
+            assert state(bench, info) == "running" and bench.control.snapshots.list(OWNER) == []
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.req("T4.64")
+def test_what_is_taken_up_again_is_not_abandoned_any_more(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            info = await bench.sandbox("ada", idle_timeout_s=300)
+
+            def shown(one: SandboxInfo) -> SandboxInfo:
+                return bench.control.roster.shown(one)
+
+            await after(bench, 301)
+            assert shown(bench.control.sandboxes.find(info.sandbox_id)).abandoned_at is not None
+            await bench.restart()
+            assert shown(bench.control.sandboxes.find(info.sandbox_id)).abandoned_at is not None
+            await bench.control.lifecycle.start(OWNER, info.sandbox_id)
+            assert shown(bench.control.sandboxes.find(info.sandbox_id)).abandoned_at is None
+            await bench.control.lifecycle.stop(OWNER, info.sandbox_id)
+            assert shown(bench.control.sandboxes.find(info.sandbox_id)).abandoned_at is None
 
     asyncio.run(scenario())

@@ -19,6 +19,7 @@ from coldframe.contract.files import (
     ListProcesses,
     ListRuntimes,
     ListShells,
+    ListTemporary,
     ProcessesAnswer,
     ProcessInfo,
     Request,
@@ -29,6 +30,7 @@ from coldframe.contract.files import (
     ShellsAnswer,
     SignalCommand,
     TemporaryFiles,
+    TemporaryPaths,
     TightenLimits,
     WriteAnswer,
     WriteFile,
@@ -157,6 +159,9 @@ class FakeBox:
         running = sorted(one.spec.command_id for one in self.commands.values() if one.result is None)
         return AtStake(command_ids=tuple(running), processes=len(running), temporary=TemporaryFiles(files=0, bytes=0))
 
+    async def temporary(self, most: int) -> TemporaryPaths:
+        return await self.ask(ListTemporary(most=most))
+
     async def end(self, *, keep_workspace: bool = False) -> None:
         for command in self.commands.values():
             if self._ending is None:
@@ -229,5 +234,6 @@ _VERBS: dict[type[Any], Callable[[FakeBox, Any], Any]] = {
     ListCommands: FakeBox._commands,
     ListProcesses: FakeBox._processes,
     ListRuntimes: FakeBox._runtimes,
+    ListTemporary: lambda _box, _request: TemporaryPaths(paths=(), complete=True),
     TightenLimits: lambda _box, _request: Done(),
 }

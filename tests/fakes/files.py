@@ -32,6 +32,7 @@ from coldframe.contract.files import (
     FileInfo,
     FileKind,
     FindOutputs,
+    FindUnsaved,
     ListAnswer,
     ListDirectory,
     MakeDirectory,
@@ -41,10 +42,12 @@ from coldframe.contract.files import (
     SearchAnswer,
     SearchFiles,
     SearchMatch,
+    UnsavedAnswer,
     WriteAnswer,
     WriteFile,
 )
 from coldframe.contract.outputs import FoundOutput, OutputsAnswer
+from coldframe.guest.unsaved import find_unsaved
 
 
 def sha256(data: bytes) -> str:
@@ -222,6 +225,14 @@ class FakeFiles:
         return OutputsAnswer(found=tuple(found[path] for path in sorted(found)), missing=tuple(missing))
 
 
+def _find_unsaved(files: FakeFiles, request: FindUnsaved) -> UnsavedAnswer:
+    root = os.open(files.workspace, os.O_PATH | os.O_DIRECTORY)
+    try:
+        return UnsavedAnswer.model_validate(find_unsaved(root, request.model_dump(), b"")[0])
+    finally:
+        os.close(root)
+
+
 FILE_VERBS: dict[type[Any], Callable[[FakeFiles, Any], Any]] = {
     ReadFile: FakeFiles.read,
     WriteFile: FakeFiles.write_plain,
@@ -231,6 +242,7 @@ FILE_VERBS: dict[type[Any], Callable[[FakeFiles, Any], Any]] = {
     RemovePath: FakeFiles.remove,
     MakeDirectory: FakeFiles.make_directory,
     FindOutputs: FakeFiles.find_outputs,
+    FindUnsaved: _find_unsaved,
 }
 
 

@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 
 import coldframe.guest.outputs
 import coldframe.guest.runtimes
-import coldframe.guest.search  # noqa: F401  registers its verb
+import coldframe.guest.search
+import coldframe.guest.unsaved  # noqa: F401  registers its verb
 from coldframe.contract import files as contract
 from coldframe.contract.model import Model
 from coldframe.contract.outputs import OutputsAnswer
@@ -27,6 +28,7 @@ ANSWERS: dict[str, type[Model]] = {
     "make_directory": contract.Done,
     "list_runtimes": contract.RuntimesAnswer,
     "find_outputs": OutputsAnswer,
+    "find_unsaved": contract.UnsavedAnswer,
 }
 
 

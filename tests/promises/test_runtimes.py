@@ -79,6 +79,31 @@ def test_one_call_lists_every_runtime(sandbox: SyncSandbox) -> None:
         assert runtime.present == found
 
 
+@pytest.mark.req("T4.22")
+def test_what_is_there_is_told_with_version_and_manager_and_what_is_not_with_how_to_get_it(sandbox: SyncSandbox) -> None:
+    place = "/home/user/.local/bin"
+    path = (sandbox.run_command("echo $PATH").stdout or "").strip().split(":")
+    planted = place in path
+    if planted:  # somebody inside may have changed it, so nobody starts it to look
+        sandbox.write_file(".local/bin/uv", "#!/bin/sh\ntouch /home/user/ran\necho uv 9.8.7\n")
+        sandbox.run_command(f"chmod +x {place}/uv")
+    found = {one.name: one for one in sandbox.runtimes()}
+    wanted = {"python3", "pip", "uv", "node", "npm", "pnpm", "deno", "gcc", "cc", "make", "sh", "bash", "apt-get"}
+    assert wanted <= set(found)
+    assert "ran" not in {one.name for one in sandbox.list_directory().entries}
+    for one in found.values():
+        assert (one.code == "NOT_AVAILABLE") is not one.present
+        assert one.recipe is None or not one.present
+    assert found["python3"].recipe is None and found["python3"].version is not None
+    for name in ("node", "gcc", "ruby"):
+        if not found[name].present:
+            assert "apt-get install" in (found[name].recipe or "")
+    measured = {one.name: one for one in sandbox.runtimes(measure=True)}
+    if planted:
+        assert (found["uv"].version, measured["uv"].version) == (None, "9.8.7")
+    assert measured["python3"].version == found["python3"].version
+
+
 @pytest.mark.req("T1.76")
 def test_a_runtime_is_chosen_by_name_and_recorded(sandbox: SyncSandbox) -> None:
     answer = sandbox.run_command(["-c", "print('chosen')"], runtime="python")

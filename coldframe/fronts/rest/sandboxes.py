@@ -6,12 +6,12 @@ from pydantic import Field
 from starlette.requests import Request
 
 from coldframe.contract.command import Contact
+from coldframe.contract.errors import InvalidArgument
 from coldframe.contract.files import ProcessInfo, Runtime
 from coldframe.contract.isolation import IsolationReport
 from coldframe.contract.model import Model
 from coldframe.contract.policy import Label
 from coldframe.contract.sandbox import (
-    ENDED,
     EndMany,
     ExtendRequest,
     ManyEnds,
@@ -21,10 +21,8 @@ from coldframe.contract.sandbox import (
     SandboxSpec,
     SandboxState,
 )
-from coldframe.contract.snapshot import SnapshotRequest
 from coldframe.contract.tool import AllowedOperation
 from coldframe.control.lifecycle import Lifecycle
-from coldframe.control.rights import require
 from coldframe.control.sandboxes import Sandboxes
 from coldframe.fronts.rest.json_routes import JsonRoute
 from coldframe.fronts.rest.request import caller_of, control_of
@@ -72,11 +70,17 @@ class Listed(Model):
     after: str | None = None
     """Those that come after this one, the last of the page before."""
     limit: Annotated[int, Field(ge=1, le=MOST_LISTED)] | None = None
+    sort: Literal["age", "idle", "stored", "owner"] | None = None
+    """The oldest, the longest idle or those with most stored first, or owner by owner; not with `after`. `stored` adds up what is
+    on disk, which takes a while."""
 
 
 async def list_sandboxes(request: Request, listed: Listed) -> list[SandboxInfo]:
     """Sandboxes that the caller may see, newest first."""
-    return control_of(request).roster.list(
+    if listed.sort is not None and listed.after is not None:
+        raise InvalidArgument("a list that is sorted has no pages, so `after` says nothing", argument="after")
+    roster = control_of(request).roster
+    found = roster.list(
         caller_of(request),
         states=listed.state,
         agent_id=listed.agent_id,
@@ -85,8 +89,9 @@ async def list_sandboxes(request: Request, listed: Listed) -> list[SandboxInfo]:
         min_age_s=listed.min_age_s,
         min_idle_s=listed.min_idle_s,
         after=listed.after,
-        limit=listed.limit,
+        limit=listed.limit if listed.sort is None else None,
     )
+    return found if listed.sort is None else await roster.sort(found, listed.sort, listed.limit)
 
 
 async def terminate_sandboxes(request: Request, which: EndMany) -> ManyEnds:
@@ -128,12 +133,15 @@ class Ending(Model):
 class Termination(Ending):
     snapshot: bool = False
     """Take a snapshot of its files before."""
+    discard: bool = False
+    """End it also if a temporary workspace has work that no commit has."""
 
 
 async def stop_sandbox(request: Request, ending: Ending) -> SandboxEnd:
     """End its processes, and keep its files, records and session for `start`. The answer says what was lost."""
     sandbox_id = request.path_params["sandbox_id"]
-    return _shown(request, await _lifecycle(request).stop(caller_of(request), sandbox_id, dry_run=ending.dry_run))
+    endings = control_of(request).endings
+    return _shown(request, await endings.stop(caller_of(request), sandbox_id, dry_run=ending.dry_run))
 
 
 async def start_sandbox(request: Request) -> SandboxInfo:
@@ -150,15 +158,13 @@ async def extend_sandbox(request: Request, asked: ExtendRequest) -> SandboxInfo:
 async def terminate_sandbox(request: Request, ending: Termination) -> SandboxEnd:
     """End a sandbox and everything that runs in it. The workspace of its agent stays, a temporary one is gone, unless as a
     snapshot. The answer says what was lost."""
-    control, caller, sandbox_id = control_of(request), caller_of(request), request.path_params["sandbox_id"]
-    snapshot_id = None
-    if ending.snapshot and not ending.dry_run:
-        require(caller, "sandbox.terminate")  # before anything is done
-        if control.sandboxes.get(caller, sandbox_id).state.state not in ENDED:
-            asked = SnapshotRequest(name=f"end of {sandbox_id}")
-            snapshot_id = (await control.snapshots.take(caller, sandbox_id, asked)).snapshot_id
-    ended = await control.lifecycle.terminate(caller, sandbox_id, dry_run=ending.dry_run)
-    return ended.model_copy(update={"snapshot_id": snapshot_id})
+    return await control_of(request).endings.terminate(
+        caller_of(request),
+        request.path_params["sandbox_id"],
+        dry_run=ending.dry_run,
+        discard=ending.discard,
+        snapshot=ending.snapshot,
+    )
 
 
 async def measure_isolation(request: Request) -> IsolationReport:
@@ -181,9 +187,18 @@ async def list_processes(request: Request) -> list[ProcessInfo]:
     return await _sandboxes(request).processes(caller_of(request), request.path_params["sandbox_id"])
 
 
-async def list_runtimes(request: Request) -> list[Runtime]:
-    """Runtimes found inside, and whether the rules let this caller start them."""
-    return await _sandboxes(request).runtimes(caller_of(request), request.path_params["sandbox_id"])
+class Measuring(Model):
+    """How to look."""
+
+    measure: bool = False
+    """Start those whose version is not known, by a command, since somebody inside may have changed them."""
+
+
+async def list_runtimes(request: Request, measuring: Measuring) -> list[Runtime]:
+    """Languages and managers of packages found inside, whether the rules let this caller start them, and how to get the
+    others."""
+    caller, sandbox_id = caller_of(request), request.path_params["sandbox_id"]
+    return await control_of(request).runtimes.find(caller, sandbox_id, measure=measuring.measure)
 
 
 def _sandboxes(request: Request) -> Sandboxes:
@@ -216,5 +231,5 @@ ROUTES = (
     JsonRoute("GET", _ONE + "/allowed", list_allowed, list[AllowedOperation]),
     JsonRoute("GET", _ONE + "/contacts", list_contacts, list[Contact]),
     JsonRoute("GET", _ONE + "/processes", list_processes, list[ProcessInfo]),
-    JsonRoute("GET", _ONE + "/runtimes", list_runtimes, list[Runtime]),
+    JsonRoute("GET", _ONE + "/runtimes", list_runtimes, list[Runtime], query=Measuring),
 )

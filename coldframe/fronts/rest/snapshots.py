@@ -19,6 +19,7 @@ from coldframe.contract.snapshot import (
     ResetRequest,
     SandboxReset,
     SnapshotInfo,
+    SnapshotPlan,
     SnapshotReason,
     SnapshotRequest,
     TextChange,
@@ -78,6 +79,11 @@ async def take_snapshot(request: Request, asked: SnapshotRequest) -> SnapshotInf
     return await control_of(request).snapshots.take(
         caller_of(request), request.path_params["sandbox_id"], asked, idempotency_key=_key_of(request)
     )
+
+
+async def plan_snapshot(request: Request) -> SnapshotPlan:
+    """What one taken now would have and leave out, path by path. Nothing is done."""
+    return await control_of(request).endings.plan_snapshot(caller_of(request), request.path_params["sandbox_id"])
 
 
 async def list_snapshots(request: Request, listed: ListedSnapshots) -> list[SnapshotInfo]:
@@ -195,6 +201,7 @@ _KEY = ("Idempotency-Key", "With the same key it is done at most once; the answe
 TAR: dict[str, Any] = {"application/x-tar": {"schema": {"type": "string", "format": "binary"}}}
 ROUTES = (
     JsonRoute("POST", _SANDBOX + "/snapshots", take_snapshot, SnapshotInfo, body=SnapshotRequest, headers=(_KEY,)),
+    JsonRoute("GET", _SANDBOX + "/snapshots/plan", plan_snapshot, SnapshotPlan),
     JsonRoute("POST", _SANDBOX + "/reset", reset_sandbox, SandboxReset, body=ResetRequest, headers=(_KEY,)),
     JsonRoute("POST", _SANDBOX + "/fork", fork_sandbox, SandboxInfo, body=SandboxSpec, headers=(_KEY,)),
     JsonRoute("GET", _ALL, list_snapshots, list[SnapshotInfo], query=ListedSnapshots),

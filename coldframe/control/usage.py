@@ -1,0 +1,60 @@
+"""What a sandbox has used so far, in units of time and bytes. There is no price table, so nothing is said of money."""
+
+from datetime import datetime
+from typing import Any
+
+from coldframe.contract.errors import ColdframeError
+from coldframe.contract.files import ListDirectory
+from coldframe.contract.ports import Host
+from coldframe.contract.sandbox import ENDED, SandboxInfo
+from coldframe.contract.snapshot import WorkspacePoint
+from coldframe.control.ledger import Ledger
+from coldframe.control.snapshots import Snapshots
+from coldframe.control.store import Store
+
+MOST_FILES = 100_000
+"""Of a workspace that are added up."""
+_CALLS = """SELECT count(*), coalesce(sum(json_extract(body, '$.duration_us')), 0),
+coalesce(sum(json_extract(body, '$.cpu_us')), 0),
+coalesce(sum(coalesce(json_extract(body, '$.stdout.bytes'), 0) + coalesce(json_extract(body, '$.stderr.bytes'), 0)), 0)
+FROM ledger WHERE sandbox_id = ? AND kind = 'call.ended'"""
+
+
+class Usage:
+    """Of each sandbox, from what is on record and on disk."""
+
+    def __init__(self, store: Store, ledger: Ledger, snapshots: Snapshots, host: Host) -> None:
+        self._store = store
+        self._ledger = ledger
+        self._snapshots = snapshots
+        self._host = host
+
+    def so_far(self, info: SandboxInfo, now: datetime) -> dict[str, Any]:
+        """For the entries that tell its owner. Calls count once they have ended."""
+        self._ledger.settle()
+        ((calls, wall_us, cpu_us, output),) = self._store.read(_CALLS, (info.sandbox_id,))
+        return {
+            "age_s": round((now - info.created_at).total_seconds()),
+            "calls": calls,
+            "call_ms": round(wall_us / 1000),
+            "cpu_ms": round(cpu_us / 1000),
+            "output_bytes": output,
+            "snapshot_bytes": self._in_snapshots(info.sandbox_id),
+        }
+
+    async def stored_bytes(self, info: SandboxInfo) -> int | None:
+        """What its workspace has now, and snapshots that were taken through it have alone; None if that cannot be asked. The
+        workspace of an agent counts for each of its sandboxes."""
+        taken = self._in_snapshots(info.sandbox_id)
+        if info.state.state in (*ENDED, "queued"):
+            return taken
+        point: WorkspacePoint = self._snapshots.workspace_of(info)
+        try:
+            listed = await self._host.snapshots.ask(point, ListDirectory(recursive=True, max_entries=MOST_FILES))
+        except ColdframeError:
+            return None
+        return taken + sum(one.size for one in listed.entries if one.kind == "file")
+
+    def _in_snapshots(self, sandbox_id: str) -> int:
+        rows = self._snapshots.rows("sandbox_id = ? AND state = 'ready'", sandbox_id)
+        return sum(row.info.own_bytes or 0 for row in rows)
