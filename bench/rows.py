@@ -138,6 +138,16 @@ COMPARISONS = (
         only=BESIDE_THE_FLOOR,
     ),
     Comparison(
+        "L2",
+        "create a sandbox whose box stands ready, and `echo` in it",
+        "tti",
+        "bwrap",
+        30,
+        3,
+        (most(5), most(15, of="p99"), most(0.8, "bwrap")),
+        product_action="tti_ready",
+    ),
+    Comparison(
         "L3",
         "create a sandbox, cold, and `echo` in it",
         "tti",

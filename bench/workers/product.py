@@ -21,6 +21,7 @@ from bench.workers.wire import (
     STREAM_BYTES,
     STREAM_COMMAND,
     Action,
+    Wrong,
     at_once,
     expect,
     plain,
@@ -30,16 +31,16 @@ from coldframe.client.api import Coldframe
 from coldframe.client.sandbox import Sandbox
 from coldframe.client.sync import SyncColdframe, SyncSandbox
 from coldframe.contract.command import OutputChunk
-from tests.installation import Installation
+from tests.installation import Installation, wait_until
 
 AGENT = "bench"
 GONE_TIMEOUT_S = 20.0
 
 
 @contextlib.contextmanager
-def installed() -> Iterator[Installation]:
-    """One that runs, with nothing left of it afterwards."""
-    installation = Installation()
+def installed(**environment: str) -> Iterator[Installation]:
+    """One that runs, with nothing left of it afterwards. Each box is built when it is asked for, unless *environment* says otherwise."""
+    installation = Installation(**environment)
     try:
         yield installation.start()
     finally:
@@ -47,14 +48,14 @@ def installed() -> Iterator[Installation]:
 
 
 @contextlib.contextmanager
-def connected() -> Iterator[tuple[Installation, SyncColdframe]]:
-    with installed() as installation, SyncColdframe(installation.url, installation.token) as client:
+def connected(**environment: str) -> Iterator[tuple[Installation, SyncColdframe]]:
+    with installed(**environment) as installation, SyncColdframe(installation.url, installation.token) as client:
         yield installation, client
 
 
 @contextlib.asynccontextmanager
 async def open_product(**_: str) -> AsyncIterator[dict[str, Action]]:
-    with connected() as (installation, client):
+    with connected() as (installation, client), contextlib.ExitStack() as opened:
         async with Coldframe(installation.url, installation.token) as concurrent:
             with client.sandboxes.create(agent_id=AGENT) as sandbox:
                 many = Many(concurrent)
@@ -63,6 +64,7 @@ async def open_product(**_: str) -> AsyncIterator[dict[str, Action]]:
                     "exec_true_async": many.exec_true,
                     "rate": many.rate,
                     "burst": many.burst,
+                    "tti_ready": plain(Ready(opened).create_and_echo),
                 }
                 await many.close()
 
@@ -72,6 +74,37 @@ def end(installation: Installation) -> None:
     with ThreadPoolExecutor(1) as pool:
         left = pool.submit(installation.close).result()
     expect(not left, "left behind: " + "; ".join(left))
+
+
+class Ready:
+    """Another installation, in which boxes stand ready. It starts when it is first asked for."""
+
+    def __init__(self, opened: contextlib.ExitStack) -> None:
+        self._opened = opened
+        self._client: SyncColdframe | None = None
+
+    def create_and_echo(self) -> float:
+        """With one that does, which is waited for before the time runs."""
+        if self._client is None:
+            _, self._client = self._opened.enter_context(connected(COLDFRAME_READY_BOXES="2"))
+            for _ in range(3):  # boxes like the last sandboxes are what stands ready
+                _create_and_echo(self._client)
+        for _ in range(10):
+            wait_until(lambda: self._client and self._client.pool().ready == 2, "boxes stand ready", timeout_s=60)
+            used = self._client.pool().used
+            taken = _create_and_echo(self._client)
+            if self._client.pool().used == used + 1:
+                return taken
+        raise Wrong("no box that stood ready was used")
+
+
+def _create_and_echo(client: SyncColdframe) -> float:
+    with timed() as watch:
+        made = client.sandboxes.create(agent_id=AGENT)
+        done = made.run_command(["echo", "ok"])
+    made.terminate()
+    expect(done.exit_code == 0 and done.stdout == "ok\n", f"exit code {done.exit_code}")
+    return watch.seconds
 
 
 def run_true(sandbox: SyncSandbox) -> float:
@@ -93,14 +126,6 @@ def session_true(sandbox: SyncSandbox) -> float:
 
 
 def one_by_one(client: SyncColdframe, sandbox: SyncSandbox, data_dir: str) -> dict[str, Action]:
-    def create_and_echo() -> float:
-        with timed() as watch:
-            made = client.sandboxes.create(agent_id=AGENT)
-            done = made.run_command(["echo", "ok"])
-        made.terminate()
-        expect(done.exit_code == 0 and done.stdout == "ok\n", f"exit code {done.exit_code}")
-        return watch.seconds
-
     def python() -> float:
         with timed() as watch:
             done = sandbox.run_command(PYTHON_COMMAND)
@@ -165,7 +190,7 @@ def one_by_one(client: SyncColdframe, sandbox: SyncSandbox, data_dir: str) -> di
         "exec_true": plain(lambda: run_true(sandbox)),
         "exec_python": plain(python),
         "session_true": plain(lambda: session_true(sandbox)),
-        "tti": plain(create_and_echo),
+        "tti": plain(lambda: _create_and_echo(client)),
         "write_1k": plain(write_small),
         "read_1k": plain(read_small),
         "write_50m": plain(write_bulk),

@@ -85,12 +85,11 @@ class Construction:
         self._endings = site.endings
         self._ways_out = site.ways_out
 
-    async def _make_workspace(self, path: str, spec: SandboxSpec, *, anew: bool) -> bool:
-        """Whole, even if the caller leaves meanwhile; a temporary one goes again then. Whether there was none before."""
+    async def _make_workspace(self, path: str, spec: SandboxSpec, *, anew: bool) -> None:
+        """Whole, even if the caller leaves meanwhile; a temporary one goes again then."""
         begins = spec.snapshot is not None and not anew
         if not begins and self._workspaces.is_whole(path):
-            return False
-        is_new = not self._workspaces.is_there(path)
+            return
         parts = () if spec.background else PARTS
 
         def make() -> None:
@@ -101,7 +100,6 @@ class Construction:
                 in_use=in_use,
                 snapshot_id=spec.snapshot,
                 begins=begins,
-                user=self._site.builder.pool.user_for(spec.limits),
             )
 
         def in_use() -> bool:
@@ -117,7 +115,6 @@ class Construction:
             if spec.background:
                 await asyncio.to_thread(self._workspaces.remove, path)
             raise
-        return is_new
 
     async def build(
         self,
@@ -142,9 +139,9 @@ class Construction:
             raise InvalidArgument("a sandbox needs an agent, or `background`")
         else:
             workspace = self._workspaces.of_agent(spec.agent_id)
-        is_new = await self._make_workspace(workspace, spec, anew=anew)
+        await self._make_workspace(workspace, spec, anew=anew)
         owner = self._owner_of(workspace)
-        next_user = OWN_USER if is_new and self._root else owner[0]
+        next_user = OWN_USER if self._workspaces.begin_use(workspace) and self._root else owner[0]
         directory = self._marks.directory(sandbox_id)
         try:
             os.mkdir(directory, 0o711)

@@ -148,6 +148,7 @@ class Machine:
             others=[] if server_uid is None else [server_uid],
         )
         self.systems = Systems(self._data, lambda: self.layers)
+        self.workspaces.spare_user = self._builder.pool.spare_user
         self.workspaces.taken_users, self.workspaces.systems = self.systems.users, self.systems
         self.volumes = MachineVolumes(self._data, own_disks=own_disks, holders=self._holders_of)
         self._endings = Endings(self._marks, self.workspaces, self._groups_of)

@@ -171,10 +171,10 @@ class Pool:
             if self.size and not self._closed and self.refused is None:
                 self._asked = [*self._asked, wish][-self.size :]
 
-    def user_for(self, limits: Limits) -> int | None:
+    def spare_user(self) -> int | None:
         """A reserved user of whom a box waits, for a new workspace; None if there is none."""
         for box in self.boxes():
-            if box.wish.uid == OWN_USER and box.wish.limits == limits and self._users.is_reserved(box.uid):
+            if box.wish.uid == OWN_USER and self._users.is_reserved(box.uid):
                 return box.uid
         return None
 

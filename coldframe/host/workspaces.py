@@ -95,6 +95,10 @@ class Workspaces:
         self._locks: weakref.WeakValueDictionary[str, threading.RLock] = weakref.WeakValueDictionary()
         self._making: dict[str, int] = {}
         """Name of each workspace that is being made, to its sandbox user."""
+        self._unused: set[str] = set()
+        """Names of workspaces that no box was built on yet, as far as this process made them."""
+        self.spare_user: Callable[[], int | None] = lambda: None
+        """A reserved user to give to a new workspace, None for any."""
         self._reserved: set[int] = set()
         """Sandbox users for workspaces that are to be made."""
 
@@ -116,12 +120,11 @@ class Workspaces:
         in_use: Callable[[], bool] = lambda: False,
         snapshot_id: str | None = None,
         begins: bool = False,
-        user: int | None = None,
     ) -> None:
         """Make it whole or not at all; one that is there is left as it is, but for a disk that has to grow.
 
         *disk_mib* is what a sandbox on it may use, None if there is none yet; *in_use* tells of boxes that live on it.
-        A new one is *user*'s, who was reserved for it, or of a new one. It begins as *snapshot_id*, with what that has of parts; with *begins* it has to be a new one.
+        A new one begins as *snapshot_id*, with what that has of parts; with *begins* it has to be a new one.
 
         Raises:
             IsolationUnavailable: disks were asked for, and this one cannot be had.
@@ -153,7 +156,7 @@ class Workspaces:
             if snapshot_id is not None:
                 self._require_layers(name)
                 self.stacks.store.snapshot(snapshot_id)
-            with self._user_for(name, user) as uid:
+            with self._user_for(name) as uid:
                 if snapshot_id is not None:  # before the workspace, without which it is swept
                     self.systems.fork(name, snapshot_id, (uid, uid))
                 if snapshot_id is not None and self.stacks.can_have(name):
@@ -162,6 +165,15 @@ class Workspaces:
                     self._images.make(name, disk_mib or BASE_MIB, uid, lambda top: self._fill_disk(top, parts, uid))
                 else:
                     self._make_directory(path, parts, uid, snapshot_id)
+            self._unused.add(name)
+
+    def begin_use(self, path: str) -> bool:
+        """Whether this is the first box of a workspace that was made by this process."""
+        with self._guard:
+            name = self._name_of(path)
+            is_first = name in self._unused
+            self._unused.discard(name)
+            return is_first
 
     def is_whole(self, path: str) -> bool:
         """Whether it is there and nothing is left to be done for it; False for one that has, or may want, a disk.
@@ -203,16 +215,15 @@ class Workspaces:
         _make_history(top)
 
     @contextmanager
-    def _user_for(self, name: str, user: int | None) -> Iterator[int]:
+    def _user_for(self, name: str) -> Iterator[int]:
         """A sandbox user who is nobody else's, also while others are being made."""
         with self._guard:
             if not self._root:
                 uid = os.getuid()
-            elif user in self._reserved:
-                uid = user
-                self._reserved.discard(user)
-            else:  # somebody else was faster
-                uid = self._free_uid()
+            else:
+                spare = self.spare_user()
+                uid = self._free_uid() if spare is None else spare
+                self._reserved.discard(uid)
             self._making[name] = uid
         try:
             yield uid
@@ -274,6 +285,7 @@ class Workspaces:
         """Remove one for good, or nothing if there is none. Boxes on it must have ended."""
         name = self._name_of(path)
         with self._alone(name):
+            self._unused.discard(name)
             with suppress(FileNotFoundError):
                 os.unlink(self._digests_of(name))
             if self.stacks.exists(name):

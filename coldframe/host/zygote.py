@@ -19,7 +19,6 @@ from coldframe.host import birth, confine, keeper
 from coldframe.host.conversation import receive, require_whole
 
 
-
 def main() -> None:
     """Serve the socket that is descriptor 3."""
     channel = socket.socket(fileno=3)

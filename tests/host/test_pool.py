@@ -6,6 +6,7 @@ import re
 import shutil
 import signal
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from coldframe.host.confine import ConfineError
 from coldframe.host.isolation import namespaces
 from coldframe.host.machine import Machine
 from coldframe.host.pool import ReadyBox
-from coldframe.host.workspaces import HISTORY
+from coldframe.host.workspaces import HISTORY, Workspaces
 from tests.host.egress.world import SITE
 from tests.host.machines import as_root_and_ordinary, needs_bubblewrap, new_box, on_a_machine, run, until
 from tests.host.networked import READ, Networked, on_a_networked_machine, rules
@@ -200,14 +201,36 @@ def test_as_root_a_new_workspace_is_the_users_of_whom_a_box_waits_and_one_that_i
     with_boxes_that_wait(steps, who="root")
 
 
+def test_the_user_of_whom_a_box_waits_is_given_to_one_workspace_alone(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root: else all workspaces have the one user")
+    for name in ("workspace", "background"):
+        (tmp_path / name).mkdir()
+    workspaces = Workspaces(str(tmp_path))
+    spare = workspaces.reserve_user()
+    workspaces.spare_user = lambda: spare if workspaces.is_reserved(spare) else None
+    paths = [workspaces.of_session(f"session-{number}") for number in range(6)]
+    with ThreadPoolExecutor(6) as many:
+        list(many.map(workspaces.make, paths))
+    users = [os.stat(path).st_uid for path in paths]
+    assert len(set(users)) == 6
+    assert spare in users
+    assert [workspaces.begin_use(paths[0]), workspaces.begin_use(paths[0])] == [True, False]
+
+
 @as_root_and_ordinary
 def test_many_at_once_all_get_a_box_and_no_two_the_same(who: str) -> None:
     async def steps(machine: Machine) -> None:
         names = [f"many-{number}" for number in range(6)]
-        await asyncio.gather(*(temporary(machine, name) for name in names))
+        for name in names[:2]:  # made before their first sandbox, as those of agents are
+            await machine.create_workspace(name)
+        await asyncio.gather(
+            *(new_box(machine, name, agent=name) for name in names[:2]),
+            *(temporary(machine, name) for name in names[2:]),
+        )
         assert len({keeper_of(machine, name) for name in names}) == 6
         for name in names:
-            assert (await run(await machine.box(name), f"echo {name} > mine; cat *")).stdout == f"{name}\n"
+            assert (await run(await machine.box(name), f"echo {name} > mine; cat mine")).stdout == f"{name}\n"
         if who == "root":
             assert len({machine._marks.read(name).uid for name in names}) == 6  # type: ignore[union-attr]
 
