@@ -315,13 +315,15 @@ def reset(
         lines.append(f"  what it was like before is kept until {done.kept.expires_at} as {done.kept.snapshot_id}")
         lines.append(f"next: coldframe sandbox reset {sandbox} --to {done.kept.snapshot_id}: takes this back")
     show(done, "\n".join(lines))
-    if done.changes is not None:
-        changes = done.changes.changes
-        show_table(
-            changes, ("change", "kind", "before", "after", "path"), rows_of(changes), empty="no file would change"
-        )
-        if done.changes.next_after is not None:
-            note(f"not all: the first {len(changes)} paths")
+    for what, page in (("file", done.changes), ("file of its system", done.system_changes)):
+        if page is None:
+            continue
+        if page is done.system_changes:
+            note("its system, from the root on:")
+        rows = rows_of(page.changes)
+        show_table(page.changes, ("change", "kind", "before", "after", "path"), rows, empty=f"no {what} would change")
+        if page.next_after is not None:
+            note(f"not all: the first {len(rows)} paths")
 
 
 @app.command()
@@ -332,6 +334,9 @@ def fork(
     network: Annotated[
         str | None, typer.Option(help="Network profile: none, packages, open, or one of the rules.")
     ] = None,
+    template: Annotated[
+        str | None, typer.Option(help="As with `create`; by default that of the sandbox, or of the system in the snapshot.")
+    ] = None,
 ) -> None:
     """Make another sandbox with the files of one as they are now, or of a snapshot. Nothing else goes along."""
     from coldframe.cli.connection import connect
@@ -340,9 +345,14 @@ def fork(
     if network is not None:
         content["network"] = network
     with connect() as client:
+        if template is not None:
+            content["template"] = template
         if source.startswith("sbx_"):
             info = client.sandboxes.get(source).fork(spec=make_spec(**content)).info
         else:
+            held = client.snapshots.get(source).system
+            if template is None and held is not None:
+                content["template"] = f"sha256:{held.template_sha256}"
             info = client.sandboxes.create(spec=make_spec(**content, snapshot=source)).info
     show(info, info.sandbox_id)
 

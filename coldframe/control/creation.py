@@ -29,6 +29,7 @@ from coldframe.contract.policy import Label
 from coldframe.contract.ports import Host
 from coldframe.contract.sandbox import SandboxInfo, SandboxSpec
 from coldframe.contract.snapshot import SnapshotInfo, WorkspacePoint
+from coldframe.contract.template import HOST
 from coldframe.control.agents import Agents
 from coldframe.control.contacts import Contacts
 from coldframe.control.contract_plans import ContractPlans
@@ -327,7 +328,7 @@ class Creation:
 
         Raises IsolationUnavailable; NotFound, WrongState, TemplateWithdrawn, TemplateChanged: not of that template."""
         workspace = WorkspacePoint(agent_id=spec.agent_id, session_id=None if spec.agent_id is not None else session_id)
-        settled = await self._templates.settled(spec, workspace)
+        settled = await self._templates.settled(self._standing(spec, anew=anew), workspace)
         report = await self._host.create(sandbox_id, settled, session_id=session_id, network=network, anew=anew)
         self._sandboxes.told[sandbox_id] = spec.limits
         if spec.on_timeout == "pause" and "memory" not in report.pause_kinds:
@@ -340,6 +341,13 @@ class Creation:
             await self._sandboxes.hold_to_limits(sandbox_id, await self._host.box(sandbox_id))
             report = await (await self._host.life(sandbox_id)).report()
         return report
+
+    def _standing(self, spec: SandboxSpec, *, anew: bool) -> SandboxSpec:
+        """One that begins with the system of a snapshot has the template on which that stands, whichever is the newest now."""
+        row = None if spec.snapshot is None or anew else self._snapshots.row("snapshot_id = ?", spec.snapshot)
+        if row is None or row.info.system is None or spec.template == HOST or spec.template.startswith("sha256:"):
+            return spec
+        return spec.model_copy(update={"template": f"sha256:{row.info.system.template_sha256}"})
 
     async def _made_before(self, caller: Caller, key: str | None, *asked: str) -> SandboxInfo | None:
         """The sandbox that was made under *key*, or None, and then without having let anybody else run after the look."""

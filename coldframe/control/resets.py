@@ -14,6 +14,7 @@ from coldframe.contract.errors import (
     ColdframeError,
     HostUnreachable,
     LedgerUnavailable,
+    NotFound,
     WrongState,
     from_wire,
     next_action,
@@ -24,13 +25,14 @@ from coldframe.contract.sandbox import ENDED, WITH_BOX, Loss, SandboxInfo
 from coldframe.contract.snapshot import (
     Change,
     ChangesPage,
+    Part,
     ResetRequest,
     SandboxReset,
     SnapshotFacts,
     SnapshotInfo,
     SnapshotWish,
 )
-from coldframe.control.comparisons import Comparisons
+from coldframe.control.comparisons import TEMPLATE, Comparisons
 from coldframe.control.gate import Gate
 from coldframe.control.judged_acts import JudgedActs
 from coldframe.control.judgement import digest_of
@@ -306,14 +308,21 @@ class Resets:
             page = await self._emptied(caller, info)
         else:
             page = await self._compared(caller, info.sandbox_id, asked.to)
-        return SandboxReset(**dict(info), lost=lost, changes=page, dry_run=True)
+        system: ChangesPage | None = None
+        target = None if asked.to == "empty" else self._snapshots.ready(caller, asked.to)
+        has_one = await self._host.templates.begun(self._snapshots.workspace_of(info)) is not None
+        if has_one or (target is not None and target.system is not None):
+            with contextlib.suppress(NotFound):  # one that has no part in snapshots
+                to = TEMPLATE if asked.to == "empty" else asked.to
+                system = await self._compared(caller, info.sandbox_id, to, part="system")
+        return SandboxReset(**dict(info), lost=lost, changes=page, system_changes=system, dry_run=True)
 
-    async def _compared(self, caller: Caller, sandbox_id: str, to: str) -> ChangesPage:
+    async def _compared(self, caller: Caller, sandbox_id: str, to: str, *, part: Part = "workspace") -> ChangesPage:
         """Page after page, each of which is a look of its own."""
-        found = await self._comparisons.compare(caller, sandbox_id, to)
+        found = await self._comparisons.compare(caller, sandbox_id, to, part=part)
         changes = [*found.changes]
         while found.next_after is not None and len(changes) < MOST_SHOWN:
-            found = await self._comparisons.compare(caller, sandbox_id, to, next_after=found.next_after)
+            found = await self._comparisons.compare(caller, sandbox_id, to, next_after=found.next_after, part=part)
             changes += found.changes
         return ChangesPage(changes=tuple(changes), next_after=found.next_after)
 

@@ -461,6 +461,12 @@ class Workspaces:
             self._require_layers(name)
             if snapshot_id is not None:
                 self.stacks.store.snapshot(snapshot_id)
+            if not self._root and self.systems.user_of(name) is not None:
+                raise _has_system(
+                    name,
+                    "its system belongs to subordinate ids, so that it could not go back together with it",
+                    "run the daemon as root, or fork a snapshot to another agent, whose system begins as the template",
+                )
             stack = self.stacks.find(name)
             owner = self.owner_of(path) if stack is None else stack.owner
             uid = owner[0]
@@ -468,7 +474,11 @@ class Workspaces:
             if stack is None and self.stacks.can_have(name):
                 stack = self.stacks.adopt(name, owner)
             elif stack is None and system is not None:
-                raise self._has_system(name)
+                raise _has_system(
+                    name,
+                    "workspaces and layers are on two file systems, so that it could not go back together with its system",
+                    "have `workspace/`, `background/` and `layers/` of the data directory on one file system",
+                )
             with suppress(FileNotFoundError):
                 os.unlink(self._digests_of(name))  # of files that are others from now on
             if stack is not None:
@@ -486,17 +496,6 @@ class Workspaces:
                 os.link(os.path.join(path, HISTORY), os.path.join(files, HISTORY), follow_symlinks=False)
 
             return self.stacks.store.reset_directory(path, snapshot_id, name=name, fill=fill, discard=discard)
-
-    def _has_system(self, name: str) -> IsolationUnavailable:
-        reason = "workspaces and layers are on two file systems, so that it could not go back together with its system"
-        remedy = "have `workspace/`, `background/` and `layers/` of the data directory on one file system"
-        return IsolationUnavailable(
-            f"the workspace `{name}` cannot be reset: {reason}",
-            hint=remedy,
-            property="snapshots",
-            reason=reason,
-            remedy=remedy,
-        )
 
     def _require_there(self, path: str) -> None:
         if not self.is_there(path):
@@ -575,6 +574,16 @@ def _is_there(name: str) -> Conflict:
     return Conflict(
         f"the workspace `{name}` was made by somebody else meanwhile, so it does not begin as the snapshot",
         hint="fork to an agent that is new, or take the workspace back with `coldframe sandbox reset`",
+    )
+
+
+def _has_system(name: str, reason: str, remedy: str) -> IsolationUnavailable:
+    return IsolationUnavailable(
+        f"the workspace `{name}` cannot be reset: {reason}",
+        hint=remedy,
+        property="snapshots",
+        reason=reason,
+        remedy=remedy,
     )
 
 

@@ -49,7 +49,7 @@ def installed(request: pytest.FixtureRequest) -> Iterator[Installation]:
         template: Template = request.getfixturevalue("template")
         with own_installation() as started:
             place = Path(started.data_dir, "templates")
-            place.mkdir(mode=0o711)
+            place.mkdir(mode=0o711, exist_ok=True)
             subprocess.run(["cp", "-al", os.path.dirname(template.root), str(place)], check=True)
             yield started
             started.end_sandboxes()

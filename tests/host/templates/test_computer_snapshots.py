@@ -1,0 +1,100 @@
+"""What users see of snapshots of a sandbox with a system of its own: records, resets, forks, differences and files of it."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from coldframe.client.sync import SyncColdframe, SyncSandbox
+from coldframe.contract.errors import IsolationUnavailable
+from coldframe.contract.persistence import fate
+from tests.installation import Installation
+
+pytestmark = pytest.mark.timeout(900)  # whoever comes first waits for the template to be built
+RULES = """version: 1
+rules:
+  - {id: keys, hook: PRE_TOOL_CALL, when: {path: {glob: "/etc/private/**"}}, then: deny, reason: not this}
+"""
+
+
+@pytest.fixture
+def client(installed: Installation) -> Iterator[SyncColdframe]:
+    with SyncColdframe(installed.url, installed.token) as client:
+        yield client
+
+
+def said(sandbox: SyncSandbox, line: str) -> str:
+    answer = sandbox.run_command(line, user="root", timeout_s=200)
+    assert answer.exit_code == 0, answer
+    return str(answer.stdout)
+
+
+@pytest.mark.req("T4.65", "T4.66", "T4.67", "T4.69", "T4.03")
+def test_a_computer_is_taken_back_and_forked_with_its_system(client: SyncColdframe, installed: Installation) -> None:
+    is_root = os.stat(installed.data_dir).st_uid == 0
+    with client.sandboxes.create("first", template="debian") as first:
+        said(
+            first,
+            "echo one > /var/state; rm /usr/bin/less; echo one > /home/user/state; mkdir /etc/private; id > /etc/private/id",
+        )
+        first.stop()
+        taken = first.take_snapshot("one")
+        contract = first.contract()["persistence"]
+        told = next(one["value"] for one in contract if one["id"] == "persistence.system")
+        assert told["events"]["reset"] == fate("system", "reset", background=False, profile="computer")
+        if not is_root:  # its layers belong to others than the daemon
+            assert taken.system is None and "identity" not in taken.left_out
+            with pytest.raises(IsolationUnavailable, match="subordinate ids"):
+                first.reset(taken.snapshot_id)
+            return
+        assert taken.system is not None and taken.system.template_sha256 == first.info.template_sha256
+        assert {"history", "logins", "identity", "system_logins"} <= set(taken.left_out)
+        first.start_again()
+        said(first, "echo two > /var/state; echo two > /home/user/state; useradd worker")
+        plan = first.reset(taken.snapshot_id, dry_run=True)
+        assert plan.changes is not None and plan.system_changes is not None
+        assert "state" in {one.path for one in plan.changes.changes}
+        assert {"var/state", "etc/passwd"} <= {one.path for one in plan.system_changes.changes}
+        emptied = first.reset("empty", dry_run=True).system_changes
+        assert emptied is not None and {"added", "deleted"} & {
+            one.change for one in emptied.changes if one.path in ("usr/bin/less", "var/state")
+        }
+        assert said(first, "cat /var/state") == "two\n"
+        done = first.reset(taken.snapshot_id)
+        assert done.state.state == "running" and done.kept is not None and done.kept.system is not None
+        assert (
+            said(first, "cat /var/state /home/user/state; test ! -e /usr/bin/less; ! id worker 2>/dev/null")
+            == "one\none\n"
+        )
+        assert (
+            first.call("read_file", {"path": "var/state"}, snapshot=f"{done.kept.snapshot_id}:system").value["content"]
+            == "two\n"
+        )
+
+        def coldframe(*words: str) -> subprocess.CompletedProcess[str]:
+            line = [sys.executable, "-m", "coldframe.cli", "--data-dir", installed.data_dir, *words]
+            return subprocess.run(line, capture_output=True, text=True, check=False, env=installed.environment)
+
+        differs = coldframe("snapshot", "diff", "template", taken.snapshot_id, "--system")
+        assert differs.returncode == 1 and "usr/bin/less" in differs.stdout and "var/state" in differs.stdout
+        assert coldframe("snapshot", "read", taken.snapshot_id, "var/state", "--system").stdout == "one\n"
+        client.policy.load(RULES)
+        refused = coldframe("snapshot", "read", taken.snapshot_id, "etc/private/id", "--system")
+        assert refused.returncode != 0 and "not this" in refused.stderr + refused.stdout
+        client.policy.load("version: 1\n")
+
+        with first.fork("second") as second:
+            assert second.info.spec.profile == "computer"
+            assert said(second, "cat /var/state; test ! -e /usr/bin/less; stat -c %U /var/state") == "one\nroot\n"
+            ids = {said(one, "cat /etc/machine-id") for one in (first, second)}
+            assert len(ids) == 2
+        made = coldframe("sandbox", "fork", taken.snapshot_id, "--agent", "third").stdout.strip()
+        third = client.sandboxes.get(made)
+        assert said(third, "cat /var/state /home/user/state") == "one\none\n"
+        client.snapshots.remove(taken.snapshot_id)
+        third.stop()
+        third.start_again()
+        assert said(third, "cat /var/state") == "one\n"
+        third.terminate()
