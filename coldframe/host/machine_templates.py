@@ -11,7 +11,7 @@ from coldframe.contract.template import BuildEvent, BuildOrder, TemplateFacts
 from coldframe.host.recipe_build import Bench, RecipeBuild, SealedSystem
 from coldframe.host.templates.inputs import Inputs, no_room
 from coldframe.host.templates.step_cache import StepCache
-from coldframe.host.templates.store import Template, Templates
+from coldframe.host.templates.store import Template
 from coldframe.host.templates.systems import Systems
 from coldframe.host.workshop import Workshop
 
@@ -31,7 +31,7 @@ class MachineTemplates:
         system_of: Callable[[str], contextlib.AbstractContextManager[SealedSystem]],
     ) -> None:
         folder = os.path.join(os.path.abspath(data_dir), "templates")
-        self.store = Templates(data_dir)
+        self.store = systems.templates
         self._cache = StepCache(os.path.join(folder, "steps"))
         self._inputs = Inputs(os.path.join(folder, "inputs"))
         self._bench = Bench(self.store, self._cache, self._inputs, workshop, system_of)

@@ -324,7 +324,7 @@ class RecipeBuild:
             base=None if base is None else base.digest,
             layers=layers,
             settings=settings,
-            installed=installed,
+            installed=tuple((one.manager, one.name, one.version, one.architecture) for one in installed),
             recipe_sha256=self._recipe.sha256,
             build_id=self._order.build_id,
         )

@@ -18,6 +18,7 @@ from coldframe.host.layers.trees import sync_all
 from coldframe.host.removal import remove_tree
 from coldframe.host.templates import sealing
 from coldframe.host.templates.id_range import IdRange
+from coldframe.host.templates.watched_trees import WatchedTrees
 
 _DRAFT = ".new-"
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -38,8 +39,9 @@ class Draft(NamedTuple):
 class SealedLayers:
     """All of one machine. Methods block, and may be called in any thread or process."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, watched: WatchedTrees) -> None:
         self._folder = folder
+        self._watched = watched
 
     def all(self) -> list[str]:
         try:
@@ -105,7 +107,8 @@ class SealedLayers:
 
     def check(self, digest: str, ids: IdRange) -> None:
         """At the price of a listing. Raises TemplateChanged: it is not what was sealed."""
-        check_tree(self.files(digest), os.path.join(self._folder, digest, "facts"), lambda: self.verify(digest, ids))
+        files, facts = self.files(digest), os.path.join(self._folder, digest, "facts")
+        self._watched.look(files, lambda: check_tree(files, facts, lambda: self.verify(digest, ids)))
 
     def verify(self, digest: str, ids: IdRange) -> bool:
         """Whether it is, to the byte, what was sealed. Reads all of it."""

@@ -17,10 +17,11 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from coldframe.contract.errors import NotFound, TemplateChanged, Unavailable, WrongState
-from coldframe.contract.template import Package, Settings, TemplateFacts, template_digest
+from coldframe.contract.template import Manager, Package, Settings, TemplateFacts, template_digest
 from coldframe.host.layers.trees import sync_all
 from coldframe.host.removal import remove_in_range
 from coldframe.host.templates import debian
@@ -34,6 +35,7 @@ from coldframe.host.templates.id_range import (
 )
 from coldframe.host.templates.sealed_layers import SealedLayers, check_tree, write_whole
 from coldframe.host.templates.sealing import facts_of_tree, size_of_tree
+from coldframe.host.templates.watched_trees import WatchedTrees
 
 _DRAFT = ".new-"
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -68,7 +70,7 @@ class Template(NamedTuple):
     def installed(self) -> tuple[Package, ...]:
         """All that is, of every manager."""
         if self.made is not None:
-            return self.made.installed
+            return tuple(Package(manager=a, name=b, version=c, architecture=d) for a, b, c, d in self.made.installed)
         found = (Package(manager="apt", name=a, version=b, architecture=c) for a, b, c in self.packages)
         return tuple(found)
 
@@ -82,7 +84,8 @@ class Made(NamedTuple):
     layers: tuple[str, ...]
     """Digests of its own ones, from the lowest up."""
     settings: Settings
-    installed: tuple[Package, ...]
+    installed: tuple[tuple[Manager, str, str, str], ...]
+    """Manager, name, version and architecture of all packages: plain, as every start of a sandbox reads them."""
     recipe_sha256: str | None = None
     build_id: str | None = None
 
@@ -94,7 +97,8 @@ class Templates:
         self._folder = os.path.join(os.path.abspath(data_dir), "templates")
         os.makedirs(self._folder, mode=0o711, exist_ok=True)
         os.chmod(self._folder, 0o711)
-        self.layers = SealedLayers(os.path.join(self._folder, "layers"))
+        self._watched = WatchedTrees()
+        self.layers = SealedLayers(os.path.join(self._folder, "layers"), self._watched)
 
     def build_debian(
         self,
@@ -146,7 +150,6 @@ class Templates:
                 "made": {
                     **made._asdict(),
                     "settings": made.settings.model_dump(mode="json"),
-                    "installed": [one.model_dump(mode="json") for one in made.installed],
                 },
             }
             self._name(draft, digest, manifest)
@@ -203,7 +206,7 @@ class Templates:
                 **fields,
                 "layers": tuple(fields["layers"]),
                 "settings": Settings.model_validate(fields["settings"]),
-                "installed": tuple(Package.model_validate(one) for one in fields["installed"]),
+                "installed": tuple(tuple(one) for one in fields["installed"]),
             }
         )
         if template_digest(made.base, made.layers, made.settings) != digest:
@@ -218,9 +221,7 @@ class Templates:
                     f"the template `{made.base[:12]}…` on which this one stands is gone", digest=digest
                 ) from None
         parts = own if base is None else [*own, *base.layers, base.root]
-        packages = tuple(
-            debian.Package(one.name, one.version, one.architecture) for one in made.installed if one.manager == "apt"
-        )
+        packages = tuple(debian.Package(*rest) for manager, *rest in made.installed if manager == "apt")
         return Template(
             digest=digest,
             name=told["name"],
@@ -232,6 +233,10 @@ class Templates:
             layers=tuple(parts[:-1]),
             made=made,
         )
+
+    def close(self) -> None:
+        """Let go of what was watched. It can be used again."""
+        self._watched.close()
 
     def facts(self, template: Template) -> TemplateFacts:
         """As others are told of it."""
@@ -267,7 +272,8 @@ class Templates:
         made = template.made
         if made is None:
             facts = os.path.join(self._folder, template.digest, "facts")
-            check_tree(template.root, facts, lambda: self.verify(template.digest))
+            whole = partial(self.verify, template.digest)
+            self._watched.look(template.root, lambda: check_tree(template.root, facts, whole))
             return
         for layer in made.layers:
             self.layers.check(layer, template.ids)

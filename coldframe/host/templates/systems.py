@@ -61,6 +61,7 @@ class Systems:
 
     def __init__(self, data_dir: str, layers: Callable[[], LayerStore]) -> None:
         self._data = data_dir
+        self.templates = Templates(data_dir)
         self._folder = os.path.join(data_dir, "host", "systems")
         self._layers = layers
         self._lock = threading.Lock()
@@ -115,7 +116,7 @@ class Systems:
         except BaseException:
             os.close(held)
             raise
-        return Prepared(system, begun.digest, held, users, partial(Templates(self._data).check, begun))
+        return Prepared(system, begun.digest, held, users, partial(self.templates.check, begun))
 
     def _begin(self, workspace: str, template: Template, user: tuple[int, int], owner: tuple[int, int]) -> _Known:
         stack = self._layers().create("system", owner=owner, mode=0o755, users=users_of(user), template=template.digest)
@@ -187,9 +188,9 @@ class Systems:
         return None if known is None else known.user
 
     def template_of(self, workspace: str) -> str | None:
-        """Digest of the one from which the system of a workspace began; None if it has none."""
+        """Digest of the one on which the system of a workspace stands; None if it has none."""
         known = self._read(workspace)
-        return None if known is None else known.template
+        return None if known is None else self._stands_on(known)
 
     @contextlib.contextmanager
     def none_begun(self, digest: str) -> Iterator[None]:
@@ -247,7 +248,7 @@ class Systems:
         return [name.removesuffix(".json").replace("+", "/") for name in names if name.endswith(".json")]
 
     def _template(self, wanted: str) -> Template:
-        templates = Templates(self._data)
+        templates = self.templates
         if wanted.startswith(_BY_DIGEST):
             try:
                 return templates.get(wanted.removeprefix(_BY_DIGEST))
@@ -263,7 +264,7 @@ class Systems:
 
     def _kept(self, workspace: str, digest: str) -> Template:
         try:
-            return Templates(self._data).get(digest)
+            return self.templates.get(digest)
         except NotFound:
             raise _missing(
                 f"the template `{digest[:12]}…` on which the system of `{workspace}` stands is not on this machine",
