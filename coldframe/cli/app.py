@@ -23,6 +23,7 @@ from coldframe.cli import (
     sandboxes,
     snapshots,
     templates,
+    volumes,
 )
 from coldframe.cli.output import EXIT_CODES, EXIT_INTERNAL, Chosen, exit_code_of, show_error
 
@@ -46,6 +47,7 @@ app.add_typer(sandboxes.app, name="sandbox")
 app.add_typer(contracts.app, name="contract")
 app.add_typer(snapshots.app, name="snapshot")
 app.add_typer(templates.app, name="template")
+app.add_typer(volumes.app, name="volume")
 app.add_typer(jobs.app, name="job")
 app.add_typer(pipelines.app, name="pipeline")
 app.add_typer(files.app, name="files")

@@ -38,6 +38,8 @@ COMMANDS = {
     "template.list": "coldframe template list",
     "template.log": "coldframe template log {build_id}",
     "template.show": "coldframe template show {template}",
+    "volume.list": "coldframe volume list",
+    "volume.show": "coldframe volume show {volume}",
     "sandbox.extend": "coldframe sandbox extend {sandbox_id}",
     "sandbox.terminate": "coldframe sandbox terminate {sandbox_id}",
     "sandbox.contract": "coldframe contract show {sandbox_id}",

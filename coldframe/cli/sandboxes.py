@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from coldframe.cli.output import Chosen, next_lines, note, show, show_json, show_table
+from coldframe.cli.volumes import mounts_of
 
 if TYPE_CHECKING:
     from coldframe.contract.files import ProcessInfo
@@ -41,6 +42,10 @@ def create(
     ] = None,
     on_missing: Annotated[str | None, typer.Option(help="refuse or degrade, where a limit cannot be kept.")] = None,
     snapshot: Annotated[str | None, typer.Option(help="Begin with its files; the agent has to be new.")] = None,
+    volume: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME[:/PLACE][:rw]", help="A volume that it has, by default read-only; as often as needed."),
+    ] = None,
     require: Annotated[
         list[str] | None,
         typer.Option(help="Refuse unless it holds: a name of the report, or limit:KIND; as often as needed."),
@@ -80,6 +85,8 @@ def create(
     content |= {name: value for name, value in given.items() if value is not None}
     if require:
         content["requires"] = tuple(require)
+    if volume:
+        content["volumes"] = tuple(mounts_of(volume))
     wanted = make_spec(**content) if spec is None else read_spec(spec, **content)
     with connect() as client:
         sandbox = client.sandboxes.create(spec=wanted, queue_s=queue_s)

@@ -22,6 +22,7 @@ from coldframe.client.replies import JsonObject, read_answer, read_answers, read
 from coldframe.client.sandbox import Content, Sandbox, make_key
 from coldframe.client.templates import Templates
 from coldframe.client.transport import Transport, ask, ask_json, ask_stream, encode_path, raise_for
+from coldframe.client.volumes import Volumes
 
 SandboxItems = list[Sandbox]
 AgentItems: TypeAlias = "list[models.AgentInfo]"
@@ -55,6 +56,7 @@ class Coldframe:
         self.credentials = Credentials(self._transport)
         self.sessions = SessionList(self._transport)
         self.network = NetworkView(self._transport)
+        self.volumes = Volumes(self._transport)
 
     async def __aenter__(self) -> Coldframe:
         return self
@@ -101,6 +103,7 @@ class Sandboxes:
         network: str | None = None,
         template: str | None = None,
         snapshot: str | None = None,
+        volumes: Sequence[Mapping[str, str]] = (),
         spec: models.SandboxSpec | None = None,
         idempotency_key: str | None = None,
         queue_s: float | None = None,
@@ -110,6 +113,8 @@ class Sandboxes:
         *network* asks for a profile of the rules, which have to give it one; without it the sandbox has what they give.
         *template* `debian` gives it a system of its own, with a root who may change it.
         With *snapshot* its files begin as that, and the agent has to be new.
+        *volumes* are shown inside: `{"name": "data", "at": "/home/user/data", "mode": "rw"}`, of which `at` and `mode`,
+        which is `ro` then, may be left out.
         With the *idempotency_key* of an earlier call the sandbox of that call is returned; without one, only a call
         that is repeated over a broken connection is known again.
 
@@ -120,7 +125,8 @@ class Sandboxes:
             TooManySandboxes: as many run as may.
             Conflict: the key was used for another call, or the agent that is to begin as a snapshot is there.
             InvalidArgument: there is no such network profile.
-            DeniedByRule: the rules give it no network.
+            DeniedByRule: the rules give it no network, or not that volume.
+            VolumeBusy: another sandbox has a volume to write to.
             IsolationUnavailable: a wall cannot be raised on that machine; nothing was started.
         """
         if spec is None:
@@ -132,6 +138,7 @@ class Sandboxes:
                 limits=limits or models.Limits(),
                 network=network,
                 snapshot=snapshot,
+                volumes=tuple(volumes),  # type: ignore[arg-type]  # checked there
             )
         payload = spec.model_dump(mode="json", exclude_unset=True)
         headers = {"Idempotency-Key": idempotency_key or make_key()}

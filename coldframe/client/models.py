@@ -54,6 +54,7 @@ if TYPE_CHECKING:
         TemplateRecord,
     )
     from coldframe.contract.tool import AllowedOperation, OutputWindow, ToolInfo, ToolResult
+    from coldframe.contract.volume import VolumeInfo, VolumeListing
 
 _HOMES = {
     "client.answers": ("CommandAnswer", "Edited", "FileContent", "Found", "Listing", "LiveRules", "Written"),
@@ -95,6 +96,7 @@ _HOMES = {
         "TemplateRecord",
     ),
     "contract.tool": ("AllowedOperation", "OutputWindow", "ToolInfo", "ToolResult"),
+    "contract.volume": ("VolumeInfo", "VolumeListing"),
 }
 __all__ = [
     "AgentInfo",
@@ -162,6 +164,8 @@ __all__ = [
     "TokenInfo",
     "ToolInfo",
     "ToolResult",
+    "VolumeInfo",
+    "VolumeListing",
     "Whereabouts",
     "Written",
 ]

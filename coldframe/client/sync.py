@@ -1501,6 +1501,95 @@ def _parts(source: str | bytes) -> Generator[bytes, None, None]:
         yield part
 
 
+VolumeItems: TypeAlias = "list[models.VolumeInfo]"
+
+
+class Volumes:
+    """A sandbox has one by `volumes` of its spec."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def create(self, name: str, *, size_mib: int | None = None, label: str | None = None) -> models.VolumeInfo:
+        """Make one, empty. *size_mib* is the most that its files may take, *label* that of what is to be in it.
+
+        Raises:
+            Conflict: there is one of that name.
+        """
+        payload = {"name": name, "size_mib": size_mib, "label": label}
+        given = {key: value for key, value in payload.items() if value is not None}
+        reply = ask(self._transport, "POST", "/v1/volumes", payload=given)
+        return read_answer(models.VolumeInfo, reply.body)
+
+    def list(self) -> VolumeItems:
+        """Those that the caller may see, by name, with who has them."""
+        return read_answers(models.VolumeInfo, (ask(self._transport, "GET", "/v1/volumes")).body)
+
+    def get(self, name: str) -> models.VolumeInfo:
+        """One of them, with how full it is."""
+        return read_answer(models.VolumeInfo, (ask(self._transport, "GET", _path(name))).body)
+
+    def remove(self, name: str) -> None:
+        """Remove it with all its files, for good.
+
+        Raises:
+            VolumeBusy: a sandbox has it, or is to have it when it starts again; `facts["holders"]` tells which.
+        """
+        ask(self._transport, "DELETE", _path(name))
+
+    def grant(self, name: str, agent_id: str, mode: Literal["ro", "rw"] = "ro") -> models.VolumeInfo:
+        """Let sandboxes of an agent have it, whoever makes them: `background` for temporary ones, `*` for all."""
+        payload = {"agent_id": agent_id, "mode": mode}
+        reply = ask(self._transport, "POST", f"{_path(name)}/grants", payload=payload, repeatable=True)
+        return read_answer(models.VolumeInfo, reply.body)
+
+    def revoke(self, name: str, agent_id: str) -> models.VolumeInfo:
+        """Take that back. Sandboxes that have the volume keep it until they stop."""
+        path = f"{_path(name)}/grants/{encode_path(agent_id)}"
+        return read_answer(models.VolumeInfo, (ask(self._transport, "DELETE", path, repeatable=True)).body)
+
+    def list_files(self, name: str, path: str = "", *, recursive: bool = False) -> models.VolumeListing:
+        """What is in it, whether a sandbox has it or not. Nothing is started."""
+        query = {"path": path, "recursive": recursive}
+        reply = ask(self._transport, "GET", f"{_path(name)}/files", query=query)
+        return read_answer(models.VolumeListing, reply.body)
+
+    def download(self, name: str, path: str) -> Generator[bytes, None, None]:
+        """Yield the bytes of a file.
+
+        Raises:
+            HostUnreachable: the file changed meanwhile or the connection broke; what came so far is not the whole.
+        """
+        stream = ask_stream(self._transport, "GET", f"{_path(name)}/files/{encode_path(path)}")
+        with closing(stream.parts()) as parts:
+            for part in parts:
+                yield part
+
+    def upload(self, name: str, path: str, content: Content, *, label: str | None = None) -> JsonObject:
+        """Replace a file by *content*, streamed, while no sandbox can write to the volume. A broken upload changes nothing.
+        The volume is labelled no lower than *label* from then on.
+
+        Raises:
+            VolumeBusy: a sandbox can write to it now.
+        """
+        reply = self._transport.request(
+            "PUT",
+            f"{_path(name)}/files/{encode_path(path)}",
+            query={"label": label},
+            body=content.encode() if isinstance(content, str) else content,
+        )
+        return read_object(raise_for(reply).body)
+
+    def remove_file(self, name: str, path: str, *, recursive: bool = False) -> None:
+        """Remove a file or link, or a directory with all that is in it."""
+        where = f"{_path(name)}/files/{encode_path(path)}"
+        ask(self._transport, "DELETE", where, query={"recursive": recursive})
+
+
+def _path(name: str) -> str:
+    return f"/v1/volumes/{encode_path(name)}"
+
+
 SandboxItems = list[SyncSandbox]
 AgentItems: TypeAlias = "list[models.AgentInfo]"
 CredentialItems: TypeAlias = "list[models.CredentialInfo]"
@@ -1533,6 +1622,7 @@ class SyncColdframe:
         self.credentials = Credentials(self._transport)
         self.sessions = SessionList(self._transport)
         self.network = NetworkView(self._transport)
+        self.volumes = Volumes(self._transport)
 
     def __enter__(self) -> SyncColdframe:
         return self
@@ -1579,6 +1669,7 @@ class Sandboxes:
         network: str | None = None,
         template: str | None = None,
         snapshot: str | None = None,
+        volumes: Sequence[Mapping[str, str]] = (),
         spec: models.SandboxSpec | None = None,
         idempotency_key: str | None = None,
         queue_s: float | None = None,
@@ -1588,6 +1679,8 @@ class Sandboxes:
         *network* asks for a profile of the rules, which have to give it one; without it the sandbox has what they give.
         *template* `debian` gives it a system of its own, with a root who may change it.
         With *snapshot* its files begin as that, and the agent has to be new.
+        *volumes* are shown inside: `{"name": "data", "at": "/home/user/data", "mode": "rw"}`, of which `at` and `mode`,
+        which is `ro` then, may be left out.
         With the *idempotency_key* of an earlier call the sandbox of that call is returned; without one, only a call
         that is repeated over a broken connection is known again.
 
@@ -1598,7 +1691,8 @@ class Sandboxes:
             TooManySandboxes: as many run as may.
             Conflict: the key was used for another call, or the agent that is to begin as a snapshot is there.
             InvalidArgument: there is no such network profile.
-            DeniedByRule: the rules give it no network.
+            DeniedByRule: the rules give it no network, or not that volume.
+            VolumeBusy: another sandbox has a volume to write to.
             IsolationUnavailable: a wall cannot be raised on that machine; nothing was started.
         """
         if spec is None:
@@ -1610,6 +1704,7 @@ class Sandboxes:
                 limits=limits or models.Limits(),
                 network=network,
                 snapshot=snapshot,
+                volumes=tuple(volumes),  # type: ignore[arg-type]  # checked there
             )
         payload = spec.model_dump(mode="json", exclude_unset=True)
         headers = {"Idempotency-Key": idempotency_key or make_key()}

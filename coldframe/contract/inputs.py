@@ -13,9 +13,9 @@ MOST_INPUTS = 1000
 class InputEntry(Model):
     """One version of one input. A version never changes: what takes its place ends it, and stands behind it."""
 
-    type: Literal["template", "workspace", "snapshot", "file", "credential", "packages"]
+    type: Literal["template", "workspace", "snapshot", "volume", "file", "credential", "packages"]
     name: str
-    """Path of a file, name of a credential, id of a snapshot or agent."""
+    """Path of a file, name of a credential or volume, id of a snapshot or agent."""
     version: int = 1
     source: str
     """Where it is from, as the product knows it; of a file also what whoever wrote it said, in `said_source`."""

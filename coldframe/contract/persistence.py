@@ -75,7 +75,12 @@ ITEMS: Mapping[str, Item] = MappingProxyType(
         ),
         "temporary": Item("Temporary files and shared memory", "sandbox", ("/tmp", "/dev/shm"), _STOP, _MEMORY),  # noqa: S108
         "cache": Item("Packages fetched for all sandboxes, kept outside of them", "host", (), "until it is purged"),
-        "volume": Item("Mounted volumes; there are none in this version", "tenant", (), "", exists=False),
+        "volume": Item(
+            "Volumes that it has; no snapshot holds them, and a reset leaves them",
+            "tenant",
+            (),
+            "until the volume is removed",
+        ),
         "processes": Item(
             "Processes left running by a command, with their memory and connections",
             "sandbox",
@@ -116,6 +121,13 @@ _OWN_SYSTEM = Item(
 def items_of(profile: str) -> Mapping[str, Item]:
     """Those of a sandbox of that profile: the system of a computer is its own, and goes with the workspace."""
     return {**ITEMS, "system": _OWN_SYSTEM} if profile == "computer" else ITEMS
+
+
+def is_there(item: str, *, has_network: bool, has_volumes: bool) -> bool:
+    """Whether a sandbox has it at all."""
+    if item == "grants":
+        return has_network
+    return has_volumes if item == "volume" else ITEMS[item].exists
 
 
 def fate(item: str, event: Event, *, background: bool, ephemeral: bool = False, profile: str = "exec") -> Fate:

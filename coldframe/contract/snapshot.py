@@ -45,9 +45,10 @@ Point = WorkspacePoint | SnapshotPoint | SystemPoint
 Part = Literal["workspace", "system"]
 """Of what a snapshot holds: the files of the workspace, or the system of its own that the workspace had."""
 
-LeftOut = Literal["history", "logins", "identity", "system_logins"]
+LeftOut = Literal["history", "logins", "identity", "system_logins", "volumes"]
 """What is never in one. `history`: the record of commands. `logins`: logins and cookies of browsers in the workspace, and
-`system_logins` in the home folders of the system. `identity`: machine id, host keys and random seeds of the system."""
+`system_logins` in the home folders of the system. `identity`: machine id, host keys and random seeds of the system. `volumes`:
+what the volumes of the sandbox hold, which are no part of it."""
 
 
 class SnapshotSystem(Model):

@@ -79,6 +79,8 @@ class Agents:
         self._tokens = tokens
         self._locks: dict[str, asyncio.Lock] = {}
         self._kept: Kept[_Row] = Kept(store, self._load)
+        self.risen: Callable[[sqlalchemy.Connection], None] = lambda _: None
+        """Told when the label of a workspace has risen, within the same transaction."""
         self.deleting: Deleting = lambda agent_id, caller, connection: None
         """Takes from the next agent of that id what this one was given by its name, on record; twice at least."""
 
@@ -201,6 +203,7 @@ class Agents:
                 self._update(inner, row, workspace_label=after.value)
                 body = {"agent_id": agent_id, "label_before": before, "label_after": after}
                 self._ledger.append("agent.label_raised", agent_id, body, connection=inner, durable=True)
+                self.risen(inner)
             return after
 
     def set_label(self, agent_id: str, label: Label, *, caller: Caller, reason: str) -> AgentInfo:

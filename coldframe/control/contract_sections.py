@@ -5,7 +5,7 @@ Without a measurement they are those of a plan: what only a sandbox that is ther
 
 from coldframe.contract.document import NOT_VERIFIED, OBSERVED
 from coldframe.contract.isolation import WALLS, IsolationReport
-from coldframe.contract.persistence import EVENTS, fate, items_of, lifetime_of, owner_of
+from coldframe.contract.persistence import EVENTS, fate, is_there, items_of, lifetime_of, owner_of
 from coldframe.contract.policy import Label
 from coldframe.contract.sandbox import SandboxInfo, SandboxSpec
 from coldframe.control.call_records import USER, limit_numbers
@@ -69,6 +69,13 @@ def _inputs(info: SandboxInfo) -> Lines:
             "Files come in through tool calls and uploads alone; `inputs` of the sandbox lists each version of each.",
             "tools",
             "record:call.ended",
+        ),
+        line(
+            "inputs.volumes",
+            "Volumes that it has: directories with a life of their own, whose label its session takes on, and which no "
+            "snapshot of it holds.",
+            [one.model_dump(mode="json") for one in info.spec.volumes],
+            "record:volume.attached",
         ),
         line("inputs.environment", "Commands get a clean environment and stdin at its end.", "clean"),
         line("inputs.declared", "No inputs were declared beyond that.", []),
@@ -175,8 +182,9 @@ def _persistence(info: SandboxInfo) -> Lines:
     lines = []
     profile = info.spec.profile
     for name, item in items_of(profile).items():
-        if not item.exists or (name == "grants" and info.network is None):
-            what = item.what if not item.exists else f"{item.what}: none without a network"
+        if not is_there(name, has_network=info.network is not None, has_volumes=bool(info.spec.volumes)):
+            why = {"grants": ": none without a network", "volume": ": this sandbox has none"}
+            what = f"{item.what}{why.get(name, '')}"
             lines.append(line(f"persistence.{name}", f"{what}.", {"exists": False}, "document:lifecycle"))
             continue
         background = info.spec.background
@@ -188,7 +196,7 @@ def _persistence(info: SandboxInfo) -> Lines:
         value = {
             "exists": True,
             "owner": owner_of(name, background=background, profile=profile),
-            "places": list(item.places),
+            "places": [one.at for one in info.spec.volumes] if name == "volume" else list(item.places),
             "lifetime": lifetime_of(name, background=background, profile=profile),
             "events": fates,
         }

@@ -61,6 +61,8 @@ from coldframe.control.timers import Timers
 from coldframe.control.tokens import Tokens
 from coldframe.control.usage import Usage
 from coldframe.control.vault import Vault
+from coldframe.control.volume_attachments import VolumeAttachments
+from coldframe.control.volumes import Volumes
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,7 @@ class Control:
     taints: Taints
     network: Network
     credentials: Credentials
+    volumes: Volumes
     host: Host
     probe: Probe
     clock: Callable[[], datetime]
@@ -119,6 +122,7 @@ class Control:
         """
         self.rulebook.start()
         await self.reconciliation.run()
+        await self.volumes.settle()
         await self.rulebook.changed()
         await self.snapshot_upkeep.start()
         await self.network.start()
@@ -188,13 +192,16 @@ def build_control(
     judged = JudgedActs(ledger, rulebook, sandboxes)
     snapshots = Snapshots(store, ledger, agents, sandboxes, keyed, judged, host, clock, snapshot_limits)
     templates = Templates(store, ledger, sandboxes, judged, host, clock)
+    attachments = VolumeAttachments(store, ledger, agents, sessions, sandboxes, judged, clock)
     creation = Creation(
         *(store, ledger, agents, sessions, rulebook, contacts, sandboxes, keyed, host, plans, snapshots, templates),
         contracts.issue,
+        volumes=attachments,
         longest=longest,
         is_valid=tokens.is_valid,
     )
     taints = Taints(store, sandboxes, sessions, host)
+    taints.sharing, attachments.settle = attachments.holders, taints.settle_sharing
     attribution = Attribution(ledger, contacts)
     vault = Vault(os.path.join(directory, "credentials.key"))
     credentials = Credentials(
@@ -284,6 +291,7 @@ def build_control(
         taints=taints,
         network=network,
         credentials=credentials,
+        volumes=Volumes(store, ledger, attachments, judged, sandboxes, host, clock),
         host=host,
         probe=Probe(sandboxes),
         clock=clock,

@@ -52,6 +52,7 @@ from coldframe.control.sessions import Sessions
 from coldframe.control.snapshots import Snapshots
 from coldframe.control.store import Store
 from coldframe.control.templates import Templates
+from coldframe.control.volume_attachments import VolumeAttachments
 from coldframe.policy.labels import join
 
 _log = logging.getLogger(__name__)
@@ -83,6 +84,7 @@ class Creation:
         templates: Templates,
         issue_contract: IssueContract,
         *,
+        volumes: VolumeAttachments,
         longest: Longest,
         is_valid: Callable[[Caller], bool],
     ) -> None:
@@ -101,8 +103,7 @@ class Creation:
         self._templates = templates
         self.begin_start: BeginStart = _starts_nothing
         """Starts what the template of a sandbox starts, once that runs, and returns when it is ready."""
-        self.makers: Makers | None = None
-        """Holds each owner to the maxima of the operator."""
+        self.volumes = volumes
         self._issue_contract = issue_contract
         self._longest = longest
         self._is_valid = is_valid
@@ -136,7 +137,8 @@ class Creation:
             InvalidArgument: neither or both of an agent and `background`, too many denied programs, or no such network
                 profile.
             DeniedByRule: the rules give it no network although one was asked for, or do not let the snapshot be used.
-            NotFound: there is no such snapshot.
+            NotFound: there is no such snapshot, or volume.
+            VolumeBusy: another sandbox has a volume to write to.
             ContractChanged: it would not have the contract that was agreed to.
             ContractDrift: it had not; nothing is left behind.
             TooManySandboxes: as many run as may.
@@ -153,6 +155,8 @@ class Creation:
         spec = restricted(spec, self._rulebook.current)
         check_contract = self._plans.agree(caller, spec)
         source = None if spec.snapshot is None else self._snapshots.source(caller, spec.snapshot)
+        label = self.volumes.check(caller, spec)
+        await self.volumes.free(spec)
         if spec.agent_id is not None:
             try:
                 await self._agents.ensure(spec.agent_id, caller=caller, begins=None if source is None else source.label)
@@ -168,7 +172,7 @@ class Creation:
             taint = Label.PUBLIC if source is None else source.label
             if spec.agent_id is not None:
                 taint = self._agents.get(spec.agent_id).workspace_label
-            network = find_access(self._rulebook.current.network, caller, sandbox_id, spec, taint)
+            network = find_access(self._rulebook.current.network, caller, sandbox_id, spec, join(taint, label))
             if self.makers is not None:
                 self.makers.check_number(caller)
                 self.makers.note(sandbox_id, caller)
@@ -236,6 +240,8 @@ class Creation:
         if source is not None:
             self._sessions.raise_taint(draft.session_id, source.label, connection=connection)
             self._sandboxes.raise_workspace_label(self._sandboxes.find(sandbox_id), source.label, connection=connection)
+        if wait_s is None:
+            self.volumes.claim(sandbox_id, spec, connection)
         if draft.network is not None:
             self._contacts.open_network(sandbox_id, draft.caller.role)
 
@@ -256,6 +262,7 @@ class Creation:
             if draft.network is not None:
                 body["network"] = list(info.network or ())
             self._ledger.append("sandbox.created", sandbox_id, body, connection=connection)
+            self.volumes.note(info, caller.name, connection)
             if source is not None:
                 forked = {
                     "snapshot_id": source.snapshot_id,
@@ -306,13 +313,15 @@ class Creation:
         if not self._sandboxes.has_its_agent(info):
             raise NotFound(f"agent `{info.agent_id}` was deleted meanwhile")
         spec, network = restricted(draft.spec, self._rulebook.current), None
+        label = self.volumes.check(draft.caller, spec)
         if draft.network is not None:
-            taint = join(self._sessions.get(draft.session_id).taint, info.workspace_label)
+            taint = join(join(self._sessions.get(draft.session_id).taint, info.workspace_label), label)
             network = find_access(self._rulebook.current.network, draft.caller, sandbox_id, spec, taint)
-        with self._store.transaction():
+        with self._store.transaction() as connection:
             if spec != draft.spec:
                 self._store.raw.execute(SET_SPEC, (spec.model_dump_json(), sandbox_id))
             self._sandboxes.move(sandbox_id, "starting")
+            self.volumes.claim(sandbox_id, spec, connection)
         return draft._replace(spec=spec, network=network)
 
     async def build(
@@ -329,7 +338,12 @@ class Creation:
         Raises IsolationUnavailable; NotFound, WrongState, TemplateWithdrawn, TemplateChanged: not of that template."""
         workspace = WorkspacePoint(agent_id=spec.agent_id, session_id=None if spec.agent_id is not None else session_id)
         settled = await self._templates.settled(self._standing(spec, anew=anew), workspace)
-        report = await self._host.create(sandbox_id, settled, session_id=session_id, network=network, anew=anew)
+        given = self.volumes.attachments(spec)
+        if given:
+            await self.volumes.settle()
+        report = await self._host.create(
+            sandbox_id, settled, session_id=session_id, network=network, anew=anew, volumes=given
+        )
         self._sandboxes.told[sandbox_id] = spec.limits
         if spec.on_timeout == "pause" and "memory" not in report.pause_kinds:
             raise PauseKindUnsupported(
@@ -362,6 +376,7 @@ class Creation:
         await self._take_down(draft)
         with self._freeing(draft), self._store.transaction() as connection:
             self._sandboxes.remove(draft.sandbox_id, connection=connection)
+            self.volumes.forget(draft.sandbox_id, connection)
             self._contacts.forget_network(draft.sandbox_id)
             self._sessions.close(draft.session_id)
             self._record_failure(draft, error, connection)

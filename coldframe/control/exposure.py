@@ -20,6 +20,7 @@ _LEVEL = "isolation level"
 _CREATION = "creation of the sandbox"
 _INSIDE: dict[str, tuple[str, str]] = {
     "workspace": (_CREATION, "files that the agent works on"),
+    "volume": (_CREATION, "a volume that it was asked to have, which other sandboxes may have as well"),
     "history": (_CREATION, "what ran in the workspace before, for the agent to read"),
     "system": (_LEVEL, "programs and libraries of the host, for commands to run"),
     "layer": (_LEVEL, "the system of the workspace: a template, and what was changed in it"),

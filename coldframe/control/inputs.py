@@ -16,7 +16,7 @@ from coldframe.contract.persistence import HOME
 from coldframe.contract.sandbox import SandboxInfo
 from coldframe.control.agents import Agents
 from coldframe.control.credentials import Credentials
-from coldframe.control.ledger import Ledger, format_time, parse_time
+from coldframe.control.ledger import MAX_ENTRIES, Ledger, format_time, parse_time
 from coldframe.control.network_terms import find_terms
 from coldframe.control.rights import require
 from coldframe.control.rulebook import Rulebook
@@ -82,7 +82,7 @@ class Inputs:
         require(caller, "ledger.read")
         info = self._sandboxes.get(caller, sandbox_id)
         files, complete = await self._files(info)
-        fixed = [*self._made_of(info), *self._credentials_of(info)]
+        fixed = [*self._made_of(info), *self._volumes_of(info), *self._credentials_of(info)]
         return InputsPage(inputs=(*fixed, *files[-MOST_INPUTS:]), complete=complete and len(files) <= MOST_INPUTS)
 
     def _made_of(self, info: SandboxInfo) -> builtins.list[InputEntry]:
@@ -94,7 +94,8 @@ class Inputs:
             InputEntry(
                 type="template",
                 name=info.spec.template,
-                source="the system of this machine" if info.spec.template == "host" else "built by `coldframe setup`",
+                source="the system of this machine" if info.spec.template == "host" else "a template of this installation",
+                sha256=info.template_sha256,
                 mount="/",
                 mode="read" if info.spec.profile == "exec" else "read-write",
                 readable_by=commands,
@@ -139,6 +140,34 @@ class Inputs:
                 )
             )
         return entries
+
+    def _volumes_of(self, info: SandboxInfo) -> builtins.list[InputEntry]:
+        """One entry for each time that it had one: it may have stopped and started. Of one that was removed what is on
+        record is told."""
+        kinds = ("volume.attached", "volume.detached", "volume.label_raised")
+        found: dict[str, builtins.list[InputEntry]] = {}
+        for entry in self._ledger.entries(sandbox_id=info.sandbox_id, kinds=kinds, limit=MAX_ENTRIES):
+            body, own = entry.body, found.setdefault(entry.subject, [])
+            if entry.kind == "volume.attached":
+                own.append(
+                    InputEntry(
+                        type="volume",
+                        name=body["name"],
+                        version=len(own) + 1,
+                        source=f"volume `{body['volume_id']}`",
+                        label=parse(body["label"]),
+                        mount=body["at"],
+                        mode="read" if body["mode"] == "ro" else "read-write",
+                        readable_by=f"{_commands_of(info)}; and whoever has the volume",
+                        granted_by=body["caller"],
+                        valid_from=entry.at,
+                    )
+                )
+            elif own and entry.kind == "volume.detached":
+                own[-1] = own[-1].model_copy(update={"valid_until": entry.at, "ended_by": "detached"})
+            elif own:
+                own[-1] = own[-1].model_copy(update={"label": parse(body["label_after"])})
+        return [one for own in found.values() for one in own]
 
     def _credentials_of(self, info: SandboxInfo) -> builtins.list[InputEntry]:
         if info.network is None:

@@ -7,11 +7,13 @@ say of commands does not concern them.
 from typing import Any
 
 from coldframe.contract.caller import Caller
+from coldframe.contract.errors import GrantMissing
 from coldframe.contract.policy import CallContext, Decision, Label, Outcome
 from coldframe.contract.sandbox import SandboxInfo
 from coldframe.contract.snapshot import SnapshotInfo
 from coldframe.control.judgement import build_context, digest_of, judge_call, refusal_of
 from coldframe.control.ledger import Ledger
+from coldframe.control.rights import require
 from coldframe.control.rulebook import Rulebook
 from coldframe.control.sandboxes import Sandboxes
 from coldframe.policy.labels import join
@@ -25,6 +27,21 @@ class JudgedActs:
         self._ledger = ledger
         self._rulebook = rulebook
         self._sandboxes = sandboxes
+
+    def require_grant(self, caller: Caller, operation: str, act: str, sandbox_id: str) -> None:
+        """Raise GrantMissing, and record it, if *caller* may not do the act at all: an agent that tries is to be seen."""
+        try:
+            require(caller, operation)
+        except GrantMissing as error:
+            body = {
+                "act": act,
+                "sandbox_id": sandbox_id[:80],
+                "agent_id": caller.agent_id,
+                "caller": caller.name,
+                "code": error.code,
+            }
+            error.facts.update(seq=self._ledger.append("act.refused", sandbox_id[:80], body).seq)
+            raise
 
     def allow(
         self, caller: Caller, info: SandboxInfo, act: str, asked: dict[str, Any], *, label: Label = Label.PUBLIC
@@ -80,6 +97,35 @@ class JudgedActs:
             arguments_sha256=digest_of({"act": act, **asked}),
         )
         return self._told(caller, act, context, subject)
+
+    def allow_with_volume(
+        self,
+        caller: Caller,
+        act: str,
+        name: str,
+        label: Label,
+        *,
+        agent_id: str | None = None,
+        path: str = "",
+        beside: Label = Label.PUBLIC,
+    ) -> tuple[Decision, dict[str, Any]]:
+        """The same for an act with a volume, whose label stands for that of a session. Rules see its name as the first part
+        of `path`. *beside* is the label of the workspace of the agent that is to have it, if one is."""
+        where = f"{name}/{path}" if path else name
+        context = CallContext(
+            tool=act,
+            agent_id=agent_id or "background",
+            session_id="",
+            sandbox_id="",
+            role=caller.role,
+            caller=caller.name,
+            profile="",
+            taint=label,
+            workspace_label=join(label, beside),
+            path=where,
+            arguments_sha256=digest_of({"act": act, "path": where}),
+        )
+        return self._told(caller, act, context, name)
 
     def _told(self, caller: Caller, act: str, context: CallContext, subject: str) -> tuple[Decision, dict[str, Any]]:
         decision = judge_call(context, self._rulebook.current)

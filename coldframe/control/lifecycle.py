@@ -291,10 +291,14 @@ class Lifecycle:
             WrongState: it is not stopped, or its workspace is gone.
             SandboxExpired: it has reached its maximum age.
             TooManySandboxes: as many run as may; it stays stopped.
+            VolumeBusy: another sandbox has a volume of it by now; it stays stopped.
             IsolationUnavailable: a wall is missing now; it stays stopped.
         """
         require(caller, "sandbox.start")
-        self._sandboxes.get(caller, sandbox_id)
+        spec = self._sandboxes.get(caller, sandbox_id).spec
+        if spec.volumes:
+            self._creation.volumes.check(caller, spec)
+            await self._creation.volumes.free(spec)
         return await self._acts.whole(self._start(sandbox_id, caller.name))
 
     async def _start(self, sandbox_id: str, by: str) -> SandboxInfo:
@@ -308,8 +312,10 @@ class Lifecycle:
             self._sandboxes.require_its_agent(info)
             self._sandboxes.slots.take(sandbox_id)
             try:
-                self._sandboxes.move(sandbox_id, "starting")
-                info = await self._build_again(info, by)
+                with self._store.transaction() as connection:
+                    self._sandboxes.move(sandbox_id, "starting")
+                    self._creation.volumes.claim(sandbox_id, info.spec, connection, again=True)
+                info = await self._build_again(self._sandboxes.find(sandbox_id), by)
             except BaseException as error:
                 await self._undo_start(info, by, error)
                 raise
@@ -343,6 +349,7 @@ class Lifecycle:
                 "degraded": list(info.degraded),
             }
             self._ledger.append("sandbox.started", sandbox_id, body, connection=connection)
+            self._creation.volumes.note(info, by, connection)
             self._issue_contract(info, report)
         if network is not None:
             self._sandboxes.networked.add(info)

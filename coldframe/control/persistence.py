@@ -18,6 +18,7 @@ from coldframe.contract.persistence import (
     Whereabouts,
     fate,
     item_of,
+    is_there,
     items_of,
     lifetime_of,
     owner_of,
@@ -29,6 +30,7 @@ from coldframe.control.ledger import Ledger
 from coldframe.control.rights import require
 from coldframe.control.sandboxes import Sandboxes
 from coldframe.control.store import Store
+from coldframe.control.volume_rows import VolumeRows
 
 MOST_FILES = 20_000
 """Of a workspace that are counted."""
@@ -41,6 +43,7 @@ MOST_ENTRIES = 20_000
 """Of the ledger that are counted."""
 _ITEM_BEHIND = {
     "history": "records",
+    "volume": "volume",
     "memory": "temporary",
     "device": "system",
     "kernel": "processes",
@@ -61,6 +64,7 @@ class Persistence:
         self._sandboxes = sandboxes
         self._credentials = credentials
         self._host = host
+        self._volumes = VolumeRows(store)
 
     async def table(self, caller: Caller, sandbox_id: str) -> list[ItemNow]:
         """All items, also those that are not there. Raises GrantMissing, NotFound."""
@@ -69,10 +73,11 @@ class Persistence:
         sizes, complete = await self._in_workspace(info)
         sizes |= await self._in_memory(info)
         sizes |= self._outside(info)
+        sizes |= await self._in_volumes(info)
         rows = []
         profile = info.spec.profile
         for name, item in items_of(profile).items():
-            exists = item.exists and not (name == "grants" and info.network is None)
+            exists = is_there(name, has_network=info.network is not None, has_volumes=bool(info.spec.volumes))
             count, size = sizes.get(name, (None, None))
             rows.append(
                 ItemNow(
@@ -80,7 +85,7 @@ class Persistence:
                     what=item.what,
                     exists=exists,
                     owner=owner_of(name, background=info.spec.background, profile=profile),
-                    places=item.places,
+                    places=tuple(one.at for one in info.spec.volumes) if name == "volume" else item.places,
                     lifetime=lifetime_of(name, background=info.spec.background, profile=profile),
                     count=count if exists else None,
                     bytes=size if exists else None,
@@ -106,7 +111,9 @@ class Persistence:
         report = self._sandboxes.measured(sandbox_id)
         mounts = [one for one in report.mounts if _is_below(place, one.target)]
         mount = max(mounts, key=lambda one: len(one.target), default=None)
-        if _is_below(place, HOME):
+        if mount is not None and mount.source == "volume":
+            name = "volume"
+        elif _is_below(place, HOME):
             name = item_of(posixpath.relpath(place, HOME))
         else:
             name = "system" if mount is None else _ITEM_BEHIND.get(mount.source, "system")
@@ -134,7 +141,10 @@ class Persistence:
         except ColdframeError:
             return {}, False
         found: dict[str, list[int]] = {name: [0, 0] for name in _WORKSPACE}
+        volumes = [f"{posixpath.relpath(one.at, HOME)}/" for one in info.spec.volumes]
         for entry in listing.entries:
+            if any(entry.path.startswith(place) for place in volumes):
+                continue
             counted = found.get(item_of(entry.path))
             if counted is not None and entry.kind != "directory":
                 counted[0] += 1
@@ -149,6 +159,22 @@ class Persistence:
         except ColdframeError:
             return {}
         return {"processes": (stake.processes, None), "temporary": (stake.temporary.files, stake.temporary.bytes)}
+
+    async def _in_volumes(self, info: SandboxInfo) -> dict[str, _Size]:
+        """All together; not known if one of them cannot be counted."""
+        count, size = 0, 0
+        for name in [one.name for one in info.spec.volumes]:
+            row = self._volumes.find(name)
+            if row is None:
+                return {}
+            try:
+                usage = await self._host.volumes.usage(row.volume_id, row.size_mib)
+            except ColdframeError:
+                return {}
+            if not usage.complete:
+                return {}
+            count, size = count + usage.files, size + usage.bytes
+        return {"volume": (count, size)} if info.spec.volumes else {}
 
     def _outside(self, info: SandboxInfo) -> dict[str, _Size]:
         self._ledger.settle()

@@ -68,6 +68,13 @@ PERMISSIONS: Mapping[str, frozenset[Role]] = MappingProxyType(
         "token.list": _ADMINS,
         "token.revoke": _ADMINS,
         "tool.call": _WORKERS_AND_AGENT,
+        "volume.attach": _WORKERS,
+        "volume.create": _WORKERS,
+        "volume.grant": _ADMINS,
+        "volume.look": _WORKERS,
+        "volume.read": _ALL,
+        "volume.remove": _ADMINS,
+        "volume.write": _WORKERS,
     }
 )
 """Every operation with the roles that hold it. What is not listed, nobody may."""

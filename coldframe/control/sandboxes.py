@@ -118,6 +118,10 @@ class Sandboxes:
         """When something was done last in those that were used since this server began."""
         self.begun: Callable[[SandboxInfo], None] = lambda _: None
         """Told of each that runs from now on, by whichever way."""
+        self.risen: Callable[[sa.Connection], None] = lambda _: None
+        """Told when the label of a temporary workspace has risen, within the same transaction."""
+        self.moved: Callable[[SandboxInfo], None] = lambda _: None
+        """Told of each that has no box any more, within the transaction that says so."""
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def add(
@@ -453,6 +457,7 @@ class Sandboxes:
         connection.execute(
             sandboxes.update().where(sandboxes.c.sandbox_id == info.sandbox_id).values(workspace_label=risen.value)
         )
+        self.risen(connection)
 
     def find(self, sandbox_id: str) -> SandboxInfo:
         """Return one sandbox, whoever asks; for control itself."""
@@ -531,6 +536,7 @@ class Sandboxes:
                 self._store.raw.execute(SET_RUNNING, (report.model_dump_json(), text, sandbox_id))
             if state in (*ENDED, "stopped"):
                 self._free_slot(sandbox_id)
+                self.moved(info)
         if state in (*ENDED, "stopped"):
             self.networked.end(sandbox_id)
             if now == "stopping" and info.network is not None:

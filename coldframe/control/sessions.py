@@ -63,6 +63,8 @@ class Sessions:
         self._ledger = ledger
         self._clock = clock
         self._kept: Kept[SessionInfo] = Kept(store, self._load)
+        self.risen: Callable[[sqlalchemy.Connection], None] = lambda _: None
+        """Told when the taint of one has risen, within the same transaction."""
 
     def open(self, sandbox_id: str, agent_id: str | None) -> SessionInfo:
         """Begin a session at PUBLIC."""
@@ -96,6 +98,7 @@ class Sessions:
                 )
                 body = {**_body(info), "taint_before": info.taint, "taint_after": taint}
                 self._ledger.append("session.taint_raised", session_id, body, connection=inner, durable=True)
+                self.risen(inner)
             return taint
 
     def close(self, session_id: str) -> None:

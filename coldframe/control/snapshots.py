@@ -295,6 +295,8 @@ class Snapshots:
             label = parse(row.label)  # of what a reset took away the host knows none, and says the highest
             if row.reason != "discarded":
                 label = join(label, facts.label)
+            if row.sandbox_id is not None and self._sandboxes.find(row.sandbox_id).spec.volumes:
+                facts = facts.model_copy(update={"left_out": (*facts.left_out, "volumes")})
             values = {
                 "snapshot_id": facts.snapshot_id,
                 "state": "ready",

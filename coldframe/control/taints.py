@@ -7,6 +7,7 @@ the workspace can be read by whoever runs there, so its label counts like that o
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Callable
 
 from coldframe.contract.caller import Caller
 from coldframe.contract.errors import GuestLost, NotFound
@@ -29,6 +30,8 @@ class Taints:
         self._host = host
         self._told: dict[str, Label] = {}
         """By sandbox; of a new one PUBLIC goes without saying."""
+        self.sharing: Callable[[], list[str]] = list
+        """Those whose label may rise with that of a sandbox elsewhere: they have volumes."""
         self._telling: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def settle(self, info: SandboxInfo) -> None:
@@ -40,11 +43,19 @@ class Taints:
         if self._sandboxes.networked:
             for sandbox_id in self._sandboxes.networked.beside(info):
                 await self._tell(sandbox_id)
+            await self.settle_sharing()
 
     async def settle_agent(self, agent_id: str) -> None:
         """The same for the workspace of an agent."""
         for sandbox_id in self._sandboxes.networked.of_agent(agent_id):
             await self._tell(sandbox_id)
+        await self.settle_sharing()
+
+    async def settle_sharing(self) -> None:
+        """The same for every box that has a volume."""
+        for sandbox_id in self.sharing():
+            if sandbox_id in self._sandboxes.networked:
+                await self._tell(sandbox_id)
 
     def forget(self, sandbox_id: str) -> None:
         """What it was told: its box is built anew, and knows nothing."""

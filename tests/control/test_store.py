@@ -403,6 +403,7 @@ def test_calls_by_key_of_an_older_database_are_kept(tmp_path: Path) -> None:
         *("TABLE networks", "TABLE network_contacts", "INDEX ledger_rare"),
         *("TABLE credentials", "TABLE credential_handles", "TABLE contract_plans", "TABLE snapshots"),
         *("TABLE templates", "TABLE template_builds", "TABLE template_build_log"),
+        *("TABLE volumes", "TABLE volume_uses"),
         *(f"TABLE lineage_{table}" for table in ("position", "heights", "steps", "items", "edges")),
     ):
         raw.execute(f"DROP {later}")

@@ -284,6 +284,27 @@ CREATE TABLE tokens (
 	PRIMARY KEY (token_id)
 );
 
+CREATE TABLE volume_uses (
+	sandbox_id TEXT NOT NULL,
+	volume_id TEXT NOT NULL,
+	at TEXT NOT NULL,
+	mode TEXT NOT NULL,
+	attached_at TEXT,
+	PRIMARY KEY (sandbox_id, volume_id)
+);
+
+CREATE TABLE volumes (
+	volume_id TEXT NOT NULL,
+	name TEXT NOT NULL,
+	state TEXT NOT NULL,
+	size_mib INTEGER NOT NULL,
+	label TEXT NOT NULL,
+	grants TEXT NOT NULL,
+	created_by TEXT NOT NULL,
+	created_at TEXT NOT NULL,
+	PRIMARY KEY (volume_id)
+);
+
 CREATE UNIQUE INDEX agents_one_living ON agents (agent_id) WHERE state != 'deleted';
 
 CREATE UNIQUE INDEX credential_handles_of_sandbox ON credential_handles (sandbox_id, credential_id);
@@ -374,4 +395,8 @@ CREATE UNIQUE INDEX snapshots_snapshot_id ON snapshots (snapshot_id);
 
 CREATE UNIQUE INDEX tokens_digest ON tokens (digest);
 
-INSERT INTO alembic_version VALUES ('0012');
+CREATE INDEX volume_uses_volume_id ON volume_uses (volume_id);
+
+CREATE UNIQUE INDEX volumes_name ON volumes (name);
+
+INSERT INTO alembic_version VALUES ('0013');

@@ -33,6 +33,7 @@ from coldframe.fronts.rest import (
     sandboxes,
     snapshots,
     templates,
+    volumes,
 )
 from coldframe.fronts.rest.json_routes import JsonRoute
 from coldframe.fronts.rest.schema import RawRoute, make_document
@@ -44,6 +45,7 @@ ROUTES: tuple[RawRoute | JsonRoute, ...] = (
     *files.ROUTES,
     *sandboxes.ROUTES,
     *snapshots.ROUTES,
+    *volumes.ROUTES,
     *templates.ROUTES,
     *contracts.ROUTES,
     *network.ROUTES,

@@ -44,7 +44,7 @@ class AnyPath(Convertor[str]):
 register_url_convertor("anything", AnyPath())
 WINDOW_BYTES = 2 * 1024 * 1024
 """Bytes of one read of a download, which holds two of them in memory."""
-_CONTENT = NO_SNIFF | {"Content-Security-Policy": "sandbox; default-src 'none'"}
+CONTENT = NO_SNIFF | {"Content-Security-Policy": "sandbox; default-src 'none'"}
 
 
 async def download_file(request: Request) -> Response:
@@ -61,7 +61,7 @@ async def download_file(request: Request) -> Response:
     if not version.isascii() or not version.isprintable():
         raise Internal("the version of the file cannot stand in a header")
     wanted = max(0, total - offset) if length is None else min(length, max(0, total - offset))
-    headers = _CONTENT | {
+    headers = CONTENT | {
         "Content-Length": str(wanted),
         "ETag": f'"{version}"',
         "Coldframe-Total-Bytes": str(total),
