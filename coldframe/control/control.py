@@ -273,7 +273,7 @@ def build_control(
         snapshots=snapshots,
         snapshot_upkeep=snapshot_upkeep,
         resets=resets,
-        forks=Forks(snapshots, sandboxes, creation),
+        forks=Forks(snapshots, sandboxes, creation, judged),
         archives=SnapshotArchives(store, ledger, rulebook, snapshots, judged, host, clock),
         templates=templates,
         template_builds=TemplateBuilds(store, ledger, templates, snapshots, judged, host, clock),

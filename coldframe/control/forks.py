@@ -11,6 +11,7 @@ from coldframe.contract.errors import InvalidArgument
 from coldframe.contract.sandbox import SandboxInfo, SandboxSpec
 from coldframe.contract.snapshot import AUTOMATIC_S, SnapshotRequest
 from coldframe.control.creation import Creation
+from coldframe.control.judged_acts import JudgedActs
 from coldframe.control.sandbox_specs import check_spec
 from coldframe.control.sandboxes import Sandboxes
 from coldframe.control.snapshots import Snapshots
@@ -19,7 +20,8 @@ from coldframe.control.snapshots import Snapshots
 class Forks:
     """The act; its right is `sandbox.create`. Of a snapshot it is `Creation.create` with that in the spec."""
 
-    def __init__(self, snapshots: Snapshots, sandboxes: Sandboxes, creation: Creation) -> None:
+    def __init__(self, snapshots: Snapshots, sandboxes: Sandboxes, creation: Creation, judged: JudgedActs) -> None:
+        self._judged = judged
         self._snapshots = snapshots
         self._sandboxes = sandboxes
         self._creation = creation
@@ -41,6 +43,7 @@ class Forks:
                 hint="create a sandbox with `snapshot` to begin as one",
                 argument="snapshot",
             )
+        self._judged.require_grant(caller, "sandbox.create", "fork_sandbox", sandbox_id)
         check_spec(caller, spec)
         if not spec.model_fields_set & {"template", "profile"}:  # a computer, if that is one
             source = self._sandboxes.get(caller, sandbox_id).spec

@@ -39,7 +39,6 @@ from coldframe.control.judgement import digest_of
 from coldframe.control.keyed_calls import KeyedCalls
 from coldframe.control.ledger import Ledger
 from coldframe.control.lifecycle import Lifecycle
-from coldframe.control.rights import require
 from coldframe.control.sandboxes import Sandboxes
 from coldframe.control.sessions import Sessions
 from coldframe.control.snapshots import Key, Snapshots, new_act
@@ -96,7 +95,7 @@ class Resets:
             SnapshotCorrupt: nothing has changed, but what ran in it has ended.
             HostUnreachable: it may have been done, and stays stopped; the same call under its key tells, or the next start does.
         """
-        require(caller, "sandbox.reset")
+        self._judged.require_grant(caller, "sandbox.reset", "reset_sandbox", sandbox_id)
         info = self._sandboxes.get(caller, sandbox_id)
         target = None if asked.to == "empty" else self._snapshots.ready(caller, asked.to)
         self._check(info)

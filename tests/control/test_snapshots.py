@@ -337,6 +337,11 @@ def test_who_may_and_what_rules_say(tmp_path: Path) -> None:
                 with pytest.raises(GrantMissing):
                     await act
                 assert caller.role in (Role.AGENT, Role.VIEWER)
+            refused = bench.control.ledger.entries(kinds=("act.refused",))
+            assert [(one.body["act"], one.body["code"], one.body["agent_id"]) for one in refused] == [
+                ("reset_sandbox", "GRANT_MISSING", AGENT.agent_id),
+                ("fork_sandbox", "GRANT_MISSING", AGENT.agent_id),
+            ]
             with pytest.raises(GrantMissing):
                 await control.archives.export(MEMBER, own.snapshot_id)
             await control.rulebook.load(
