@@ -30,7 +30,7 @@ class Churn:
         self._most_kills = kills
         self._living = living
         self._random = random.Random(seed)
-        self._installation = KillableInstallation()
+        self._installation = KillableInstallation(COLDFRAME_READY_BOXES="2")  # and what stands ready is killed as well
         self._strangers = Strangers(self._installation)
         self._lock = threading.Lock()
         self._over = threading.Event()

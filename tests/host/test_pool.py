@@ -73,6 +73,7 @@ def with_boxes_that_wait(steps: Callable[[Machine], Awaitable[None]], *, who: st
 
 
 @as_root_and_ordinary
+@pytest.mark.req("T3.62")
 def test_there_is_none_before_the_first_sandbox_and_each_becomes_one_sandbox(who: str) -> None:
     async def steps(machine: Machine) -> None:
         have_boxes_wait(machine)
@@ -99,7 +100,7 @@ def test_a_box_that_waited_is_measured_and_seen_as_one_that_was_built_for_its_sa
     look = (
         "cat /proc/self/mountinfo; id; stat -c '%n %a %u %g' / /* /home/user /home/user/.exec_history /tmp /opt/coldframe/*; env; "
         "grep -E '^(Cap|NoNew|Seccomp|Uid|Gid|Groups)' /proc/self/status /proc/1/status; ls /proc/self/fd; "
-        "cat /proc/net/dev /proc/net/route; cat /proc/1/limits; ls /proc; echo x >> .exec_history; ps -ef"
+        "cat /proc/net/dev /proc/net/route; cat /proc/1/limits; ls /proc; echo x >> .exec_history; ps -eo pid,ppid,user,args"
     )
 
     def seen(text: str, machine: Machine, name: str) -> list[str]:
