@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from coldframe.cli.output import EXIT_UNAVAILABLE, Chosen, note, show, show_json
+from coldframe.cli.templates import check_ready_made, set_up
 
 if TYPE_CHECKING:
     from coldframe.assembly import Running
@@ -50,10 +51,14 @@ def up(
 
 def setup(
     *,
+    template: Annotated[
+        str, typer.Option(metavar="NAME", help="debian, or one that is made of it: python, node or code.")
+    ] = "debian",
     anew: Annotated[bool, typer.Option(help="Build it again, as with the packages of today.")] = False,
     data_dir: Annotated[str | None, typer.Option(help="Data directory. [COLDFRAME_DATA_DIR]")] = None,
 ) -> int:
-    """Build the template `debian`, of which sandboxes with a system of their own begin. Takes a minute; once is enough.
+    """Build the template `debian`, of which sandboxes with a system of their own begin, or one that is made of it. Takes a
+    minute or more; once is enough.
 
     A build that is broken off leaves nothing, and is begun anew by the same command. A server may run meanwhile.
     """
@@ -62,12 +67,14 @@ def setup(
     from coldframe.host.templates.store import Templates
     from coldframe.host.templates.systems import refuse_unable
 
+    if template != "debian":
+        check_ready_made(template)
     settings = load_settings(data_dir=data_dir or Chosen.data_dir)
     refuse_unable()
     templates = Templates(settings.data_dir)
     templates.sweep()
     known = [one for one in templates.list() if one.name == "debian"]
-    if known and not anew:
+    if known and (not anew or template != "debian"):
         found = known[0]
     else:
         note("building the template `debian`")
@@ -75,6 +82,8 @@ def setup(
             found = templates.build_debian(log=note)
         except KeyboardInterrupt:
             raise Unavailable("the build was broken off, and nothing is left of it", hint="run it again") from None
+    if template != "debian":
+        return set_up(template, anew=anew)
     value = {
         "name": found.name,
         "digest": found.digest,

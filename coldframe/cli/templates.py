@@ -11,7 +11,7 @@ from coldframe.cli.output import Chosen, note, plain, printable, show, show_json
 if TYPE_CHECKING:
     from coldframe.client.recipes import Gathered
     from coldframe.client.sync import SyncColdframe, TemplateBuild
-    from coldframe.contract.template import BuildLogEntry, ReadyCheck, TemplateRecord
+    from coldframe.contract.template import BuildInfo, BuildLogEntry, ReadyCheck, TemplateRecord
 
 app = typer.Typer(help="Build, look at, mark, withdraw and remove templates.", no_args_is_help=True)
 Ref = Annotated[
@@ -227,6 +227,62 @@ def remove(template: Ref) -> None:
     show({"ok": True}, f"removed {template}")
 
 
+def check_ready_made(name: str) -> None:
+    """Raises InvalidArgument: no recipe of that name comes with Coldframe."""
+    from coldframe.contract.errors import InvalidArgument
+    from coldframe.contract.recipes import ready_made_names
+
+    if name not in ready_made_names():
+        raise InvalidArgument(
+            f"no recipe `{name[:80]}` comes with Coldframe",
+            hint=f"there are debian, {', '.join(ready_made_names())}; build your own with `coldframe template build`",
+            argument="template",
+        )
+
+
+def set_up(name: str, *, anew: bool) -> int:
+    """Build one that comes with Coldframe, through the server of this installation, or without one if none runs."""
+    from coldframe.cli.connection import connect_if_running
+
+    gathered = _recipe_of(name)
+    client = connect_if_running()
+    if client is None:
+        import asyncio
+
+        return asyncio.run(_set_up_embedded(gathered, anew=anew))
+    with client:
+        known = [one for one in client.templates.list(name=name) if one.state == "ready" and one.withdrawn is None]
+        if known and not anew:
+            return _show_ready(known[0], known[0].name, known[0].version, known[0].digest)
+        note(f"building the template `{name}`")
+        return _followed(client.templates.build(gathered))
+
+
+async def _set_up_embedded(gathered: "Gathered", *, anew: bool) -> int:
+    from coldframe.assembly import embedded
+    from coldframe.cli.connection import settings
+    from coldframe.contract.caller import Caller
+    from coldframe.contract.policy import Role
+    from coldframe.contract.template import BuildRequest
+
+    caller, name = Caller(token_id="embedded", role=Role.OWNER, surface="embedded"), gathered.recipe.name  # noqa: S106
+    async with embedded(settings()) as control:
+        found = await control.templates.list(caller, name=name)
+        known = [one for one in found if one.state == "ready" and one.withdrawn is None]
+        if known and not anew:
+            return _show_ready(known[0], known[0].name, known[0].version, known[0].digest)
+        note(f"building the template `{name}`")
+        begun = await control.template_builds.begin(caller, BuildRequest(recipe=gathered.recipe))
+        after_seq = 0
+        while True:
+            page = await control.template_builds.log(caller, begun.build_id, after_seq=after_seq, wait_s=60)
+            for entry in page.entries:
+                _print_line(entry)
+                after_seq = entry.seq
+            if page.build.state != "building" and after_seq >= page.build.last_seq:
+                return _show_end(page.build)
+
+
 def _recipe_of(given: str) -> "Gathered":
     from coldframe.client.recipes import gather, read_recipe
     from coldframe.contract.recipes import parse_recipe, ready_made
@@ -304,18 +360,26 @@ def _named(gathered: "Gathered", name: str | None, version: str | None, tags: li
 
 
 def _followed(build: "TemplateBuild", *, after_seq: int = 0) -> int:
-    from coldframe.contract.errors import from_wire
 
     for entry in build.follow(after_seq=after_seq):
         _print_line(entry)
-    info = build.info()
+    return _show_end(build.info())
+
+
+def _show_ready(value: object, name: str, version: str | None, digest: str | None) -> int:
+    show(
+        value,
+        f"{name}:{version} is ready: {digest}\n"
+        f"next: coldframe sandbox create --template {name}:{version} --agent AGENT",
+    )
+    return 0
+
+
+def _show_end(info: "BuildInfo") -> int:
+    from coldframe.contract.errors import from_wire
+
     if info.state == "ready":
-        show(
-            info,
-            f"{info.name}:{info.version} is ready: {info.digest}\n"
-            f"next: coldframe sandbox create --template {info.name}:{info.version} --agent AGENT",
-        )
-        return 0
+        return _show_ready(info, info.name, info.version, info.digest)
     if info.error is not None:
         raise from_wire(info.error)
     show(info, f"the build is {info.state}")

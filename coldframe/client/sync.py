@@ -1365,7 +1365,7 @@ class Templates:
 
     def get(self, template: str) -> models.TemplateDetails:
         """One with its packages, and the recipe that builds just that again."""
-        return read_answer(models.TemplateDetails, (ask(self._transport, "GET", _path(template))).body)
+        return read_answer(models.TemplateDetails, (ask(self._transport, "GET", _template_path(template))).body)
 
     def build(
         self,
@@ -1378,7 +1378,7 @@ class Templates:
 
         A recipe from this machine's disk is read with `coldframe.client.recipes`.
         """
-        gathered = _gathered(recipe)
+        gathered = _gathered_of(recipe)
         missing = self.missing_inputs(*gathered.recipe.inputs)
         for digest in missing:
             if digest in gathered.sources:  # the server names what is not
@@ -1402,7 +1402,7 @@ class Templates:
     def upload_input(self, sha256: str, source: str | bytes) -> None:
         """Put bytes, or the file at a path, where builds find them. Raises InvalidArgument: they have another digest."""
         path = f"/v1/template-inputs/{encode_path(sha256)}"
-        raise_for(self._transport.request("PUT", path, body=_parts(source)))
+        raise_for(self._transport.request("PUT", path, body=_input_parts(source)))
 
     def get_build(self, build_id: str) -> TemplateBuild:
         """The handle on a build, whoever began it, and whenever. Nothing is asked yet."""
@@ -1415,7 +1415,7 @@ class Templates:
 
     def verify(self, template: str) -> models.TemplateRecord:
         """Have all of it read. Raises TemplateChanged if it is not what was built."""
-        reply = ask(self._transport, "POST", f"{_path(template)}/verify")
+        reply = ask(self._transport, "POST", f"{_template_path(template)}/verify")
         return read_answer(models.TemplateRecord, reply.body)
 
     def mark(
@@ -1426,17 +1426,19 @@ class Templates:
         Raises TemplateCheckFailed: it did not; `stdout` and `stderr` are in its facts.
         """
         payload = {"check": check, "timeout_s": timeout_s, "network": network}
-        reply = ask(self._transport, "POST", f"{_path(template)}/mark", payload=payload)
+        reply = ask(self._transport, "POST", f"{_template_path(template)}/mark", payload=payload)
         return read_answer(models.TemplateRecord, reply.body)
 
     def withdraw(self, template: str, why: str) -> models.TemplateRecord:
         """Let nothing new start from it. Sandboxes that run on it go on, and are told."""
-        reply = ask(self._transport, "POST", f"{_path(template)}/withdraw", payload={"why": why}, repeatable=True)
+        reply = ask(
+            self._transport, "POST", f"{_template_path(template)}/withdraw", payload={"why": why}, repeatable=True
+        )
         return read_answer(models.TemplateRecord, reply.body)
 
     def remove(self, template: str) -> None:
         """Forget one that nothing stands on; its version stays taken."""
-        ask(self._transport, "DELETE", _path(template), repeatable=True)
+        ask(self._transport, "DELETE", _template_path(template), repeatable=True)
 
 
 class TemplateBuild:
@@ -1482,11 +1484,11 @@ class TemplateBuild:
         return read_answer(models.BuildInfo, (ask(self._transport, "POST", f"{self._path}/cancel")).body)
 
 
-def _path(template: str) -> str:
+def _template_path(template: str) -> str:
     return f"/v1/templates/{encode_path(template)}"
 
 
-def _gathered(recipe: Gathered | models.Recipe | Mapping[str, object]) -> Gathered:
+def _gathered_of(recipe: Gathered | models.Recipe | Mapping[str, object]) -> Gathered:
     from coldframe.client.recipes import Gathered
 
     if isinstance(recipe, Gathered):
@@ -1494,7 +1496,7 @@ def _gathered(recipe: Gathered | models.Recipe | Mapping[str, object]) -> Gather
     return Gathered(models.Recipe.model_validate(recipe) if isinstance(recipe, Mapping) else recipe, {})
 
 
-def _parts(source: str | bytes) -> Generator[bytes, None, None]:
+def _input_parts(source: str | bytes) -> Generator[bytes, None, None]:
     from coldframe.client.recipes import read_parts
 
     for part in read_parts(source):

@@ -94,7 +94,9 @@ class Inputs:
             InputEntry(
                 type="template",
                 name=info.spec.template,
-                source="the system of this machine" if info.spec.template == "host" else "a template of this installation",
+                source="the system of this machine"
+                if info.spec.template == "host"
+                else "a template of this installation",
                 sha256=info.template_sha256,
                 mount="/",
                 mode="read" if info.spec.profile == "exec" else "read-write",

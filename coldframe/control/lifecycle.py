@@ -129,7 +129,7 @@ class Lifecycle:
         """
         require(caller, "sandbox.resume")
         if self._sandboxes.get(caller, sandbox_id).state.state == "stopped":
-            return await self._acts.whole(self._start(sandbox_id, caller.name))
+            return await self._acts.whole(self._start(sandbox_id, caller))
         return await self._acts.whole(self._resume(sandbox_id, caller.name))
 
     async def _resume(self, sandbox_id: str, by: str) -> SandboxInfo:
@@ -291,6 +291,7 @@ class Lifecycle:
             WrongState: it is not stopped, or its workspace is gone.
             SandboxExpired: it has reached its maximum age.
             TooManySandboxes: as many run as may; it stays stopped.
+            StartNotReady: what its template starts does not serve; it stays stopped.
             VolumeBusy: another sandbox has a volume of it by now; it stays stopped.
             IsolationUnavailable: a wall is missing now; it stays stopped.
         """
@@ -299,9 +300,9 @@ class Lifecycle:
         if spec.volumes:
             self._creation.volumes.check(caller, spec)
             await self._creation.volumes.free(spec)
-        return await self._acts.whole(self._start(sandbox_id, caller.name))
+        return await self._acts.whole(self._start(sandbox_id, caller))
 
-    async def _start(self, sandbox_id: str, by: str) -> SandboxInfo:
+    async def _start(self, sandbox_id: str, caller: Caller) -> SandboxInfo:
         async with self._sandboxes.turn(sandbox_id):
             info = self._sandboxes.find(sandbox_id)
             if info.state.state == "running":
@@ -315,9 +316,11 @@ class Lifecycle:
                 with self._store.transaction() as connection:
                     self._sandboxes.move(sandbox_id, "starting")
                     self._creation.volumes.claim(sandbox_id, info.spec, connection, again=True)
-                info = await self._build_again(self._sandboxes.find(sandbox_id), by)
+                info = await self._build_again(self._sandboxes.find(sandbox_id), caller.name)
+                if info.template_sha256 is not None:
+                    await self._creation.begin_start(caller, info)
             except BaseException as error:
-                await self._undo_start(info, by, error)
+                await self._undo_start(info, caller.name, error)
                 raise
             self._sandboxes.used.add(sandbox_id)
             self._sandboxes.begun(info)

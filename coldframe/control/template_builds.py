@@ -21,6 +21,7 @@ from coldframe.contract.errors import (
     BuildFailed,
     ColdframeError,
     Conflict,
+    DependencyMissing,
     Internal,
     InvalidArgument,
     LimitReached,
@@ -263,6 +264,9 @@ class TemplateBuilds:
             is_cancelled = True
         except ColdframeError as failure:
             error = failure
+            if isinstance(failure, BuildFailed | DependencyMissing):
+                look = next_action("template.log", "shows the log of the build", build_id=order.build_id)
+                failure.next_actions = [look]
         except Exception as failure:  # noqa: BLE001  the edge of a task: the build has failed, and says so
             _log.exception("build `%s` failed", order.build_id)
             error = Internal(f"the build failed: {type(failure).__name__}")

@@ -23,6 +23,7 @@ from coldframe.contract.errors import (
     next_action,
 )
 from coldframe.contract.ports import Host
+from coldframe.contract.recipes import ready_made_names
 from coldframe.contract.sandbox import SandboxInfo, SandboxSpec
 from coldframe.contract.snapshot import WorkspacePoint
 from coldframe.contract.template import (
@@ -139,7 +140,7 @@ class Templates:
             users = self._sandboxes.on_template(row.digest)
             body = {**_told(row), "why": why, "caller": caller.name, "sandbox_ids": users, **told}
             self._ledger.append("template.withdrawn", row.digest, body, connection=connection, durable=True)
-        return self._find(f"sha256:{row.digest}").record()
+        return self._find(row.ref).record()
 
     async def remove(self, caller: Caller, ref: str) -> None:
         """Take a name off it, and have the machine forget what has no name any more. Nothing happens the second time.
@@ -202,7 +203,7 @@ class Templates:
             self._check_usable(chosen[0])
             return spec.model_copy(update={"template": f"sha256:{begun}"})
         if not rows:
-            if split_ref(spec.template)[1:] == (None, None):
+            if spec.template == "debian" or spec.template in ready_made_names():
                 return spec  # the machine says how it is built
             raise self._missing(spec.template)
         return spec.model_copy(update={"template": f"sha256:{self._choose(spec.template, rows).digest}"})

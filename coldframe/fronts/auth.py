@@ -21,7 +21,9 @@ from coldframe.fronts.streams import SMALL_BODY_CAP_BYTES, too_large
 
 OPEN_PATHS = frozenset({"/v1/health", "/openapi.json"})
 _LOCAL_HOSTS = frozenset({"127.0.0.1", "localhost", "[::1]", "::1"})
-_LARGE = re.compile(r"/v1/(?:sandboxes/[^/]+/(?:tools|files)/|volumes/[^/]+/files/|template-inputs/[0-9a-f]{64}$|snapshots$)")
+_LARGE = re.compile(
+    r"/v1/(?:sandboxes/[^/]+/(?:tools|files)/|volumes/[^/]+/files/|template-inputs/[0-9a-f]{64}$|snapshots$)"
+)
 _log = logging.getLogger("coldframe.fronts")
 
 

@@ -390,6 +390,10 @@ def test_what_a_template_starts_is_a_job_and_creation_answers_when_it_is_ready(t
             found = await bench.control.outputs.commands(OWNER, info.sandbox_id)
             assert [(one.state, one.result is None) for one in found][:1] == [("running", True)]
             assert len(found) == 2  # the command, and one check however often it was tried
+            await bench.control.lifecycle.stop(OWNER, info.sandbox_id)
+            await bench.control.lifecycle.start(OWNER, info.sandbox_id)
+            again = await bench.control.outputs.commands(OWNER, info.sandbox_id)
+            assert sum(one.state == "running" for one in again) == 1 and len(again) == 4
             await bench.control.lifecycle.terminate(OWNER, info.sandbox_id)
 
     asyncio.run(scenario())

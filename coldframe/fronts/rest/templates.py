@@ -1,17 +1,18 @@
 """Templates: built, followed while they are, looked at, marked, withdrawn and removed."""
 
+import re
 from typing import Annotated, Any
 
 from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
+from coldframe.contract.errors import InvalidArgument
 from coldframe.contract.model import Model
 from coldframe.contract.template import (
     BuildInfo,
     BuildLogPage,
     BuildRequest,
-    Digest,
     MarkRequest,
     MissingInputs,
     TemplateDetails,
@@ -26,6 +27,8 @@ from coldframe.fronts.rest.commands import MOST_WAIT_S
 from coldframe.fronts.rest.json_routes import JsonRoute
 from coldframe.fronts.rest.request import caller_of, control_of
 from coldframe.fronts.rest.schema import BYTES, PLAIN_JSON, RawRoute
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class ListedTemplates(Model):
@@ -59,13 +62,11 @@ async def find_missing_inputs(request: Request, asked: MissingInputs) -> Missing
 
 async def upload_input(request: Request) -> Response:
     """Keep bytes for builds, under their digest; for an hour at least, and as long as a build goes on with them."""
-    sha256 = Digested.model_validate(request.path_params).sha256
+    sha256 = str(request.path_params["sha256"])
+    if not _DIGEST.fullmatch(sha256):
+        raise InvalidArgument("the digest in the path is 64 hexadecimal digits", argument="sha256")
     size = await control_of(request).template_builds.put(caller_of(request), sha256, request.stream())
     return json_response({"sha256": sha256, "bytes": size})
-
-
-class Digested(Model):
-    sha256: Digest
 
 
 async def build_template(request: Request, asked: BuildRequest) -> BuildInfo:
