@@ -31,7 +31,7 @@ def said(sandbox: SyncSandbox, line: str) -> str:
     return str(answer.stdout)
 
 
-@pytest.mark.req("T4.65", "T4.66", "T4.67", "T4.69", "T4.03")
+@pytest.mark.req("T4.65", "T4.67", "T4.69")
 def test_a_computer_is_taken_back_and_forked_with_its_system(client: SyncColdframe, installed: Installation) -> None:
     is_root = os.stat(installed.data_dir).st_uid == 0
     with client.sandboxes.create("first", template="debian") as first:
