@@ -61,10 +61,11 @@ matches on the text. From the wire an error is rebuilt from a closed table: the 
 a code, never a class to import.
 """
 
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 Fact = str | int | float | bool | None | list[Any] | dict[str, Any]
 Retry = Literal["never", "later", "after_approval", "after_change"]
+RETRIES: tuple[Retry, ...] = get_args(Retry)
 Family = Literal["isolation", "permission", "limit", "budget", "input", "state", "conflict", "infrastructure"]
 
 
@@ -89,7 +90,13 @@ class ColdframeError(Exception):
     """The same as one operation: its name, its effect, its arguments."""
 
     def __init__(
-        self, message: str, *, hint: str | None = None, next_actions: list[NextAction] | None = None, **facts: Fact
+        self,
+        message: str,
+        *,
+        hint: str | None = None,
+        next_actions: list[NextAction] | None = None,
+        retry: Retry | None = None,
+        **facts: Fact,
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -97,6 +104,8 @@ class ColdframeError(Exception):
         self.advice = hint or self.hint
         operation, effect, arguments = self.offer
         self.next_actions: list[NextAction] = next_actions or [next_action(operation, effect, **arguments)]
+        self.retry_now: Retry = retry or self.retry
+        """Where this one time says more than the code does, as of a state that will not pass by itself."""
         self.wire_code: str | None = None
         """Code as received, where this process has no class for it."""
 
@@ -106,7 +115,7 @@ class ColdframeError(Exception):
             "code": self.wire_code or self.code,
             "message": self.message,
             "family": self.family,
-            "retry": self.retry,
+            "retry": self.retry_now,
             "hint": self.advice,
             "facts": self.facts,
             "next_actions": [dict(action) for action in self.next_actions],
@@ -724,7 +733,8 @@ def from_wire(answer: dict[str, Any]) -> ColdframeError:
     code = str(answer.get("code", "INTERNAL"))
     cls = catalogue().get(code, ColdframeError)
     facts = answer.get("facts") or {}
-    error = cls(str(answer.get("message", code)), hint=answer.get("hint"))
+    told = answer.get("retry")
+    error = cls(str(answer.get("message", code)), hint=answer.get("hint"), retry=told if told in RETRIES else None)
     error.facts = facts if isinstance(facts, dict) else {}
     error.next_actions = [NextAction(a) for a in answer.get("next_actions") or [] if isinstance(a, dict)]
     if error.code != code:

@@ -390,6 +390,7 @@ class Sandboxes:
             raise WrongState(
                 f"sandbox `{info.sandbox_id}` is {info.state.state}",
                 next_actions=[NextAction(action) for action in info.state.next_actions],
+                retry="later" if info.state.retryable else "after_change",
                 sandbox_id=info.sandbox_id,
                 state=info.state.state,
             )

@@ -532,6 +532,7 @@ def _check_there(info: SandboxInfo) -> None:
         f"sandbox `{info.sandbox_id}` is {state}",
         hint="take snapshots of one that runs, is paused or stopped",
         next_actions=[next_action("sandbox.get", "tells how it stands", sandbox_id=info.sandbox_id)],
+        retry="later" if info.state.retryable else "after_change",
         sandbox_id=info.sandbox_id,
         state=state,
     )

@@ -6,7 +6,7 @@ import pytest
 
 from coldframe.client.codes import Code
 from coldframe.contract.code import CodeInfo
-from coldframe.contract.errors import ColdframeError, catalogue, from_wire
+from coldframe.contract.errors import ColdframeError, WrongState, catalogue, from_wire
 from coldframe.control.codes import codes
 
 
@@ -51,3 +51,12 @@ def test_the_enumeration_of_the_sdk_is_the_catalogue_and_an_unknown_code_is_none
 def test_each_code_says_what_it_means_and_what_to_do(info: CodeInfo) -> None:
     assert info.meaning.endswith(".")
     assert info.fix and info.op and info.family
+
+
+@pytest.mark.req("T3.72")
+def test_one_time_may_say_more_of_a_retry_than_the_code_does_and_the_wire_carries_it() -> None:
+    sent = WrongState("sandbox `s` is lost", retry="after_change")
+    back = from_wire(json.loads(json.dumps(sent.to_wire())))
+    assert (sent.retry, back.retry_now, back.to_wire()) == ("later", "after_change", sent.to_wire())
+    assert from_wire({**sent.to_wire(), "retry": "whenever"}).retry_now == WrongState.retry
+    assert from_wire({**sent.to_wire(), "retry": ["later"]}).retry_now == WrongState.retry
