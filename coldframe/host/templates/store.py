@@ -122,6 +122,7 @@ class Templates:
                 take_users_files(root, ids)
             digest = _digest(root, ids)
             write_whole(os.path.join(draft, "facts"), facts_of_tree(root))
+            write_whole(os.path.join(draft, "bytes"), str(_size(root, ids)))
             manifest = {
                 "digest": digest,
                 "name": "debian",
@@ -263,7 +264,7 @@ class Templates:
             with open(path, encoding="ascii") as source:
                 return int(source.read())
         except (FileNotFoundError, ValueError):
-            size = size_of_tree(template.root) if os.getuid() == 0 else size_in_range(template.root, template.ids)
+            size = _size(template.root, template.ids)
             write_whole(path, str(size))
             return size
 
@@ -376,6 +377,11 @@ def _clear(path: str, ids: IdRange) -> None:
     for name in os.listdir(path):
         os.unlink(os.path.join(path, name))
     os.rmdir(path)
+
+
+def _size(root: str, ids: IdRange) -> int:
+    """Bytes on disk."""
+    return size_of_tree(root) if os.getuid() == 0 else size_in_range(root, ids)
 
 
 def _digest(root: str, ids: IdRange) -> str:

@@ -1,18 +1,24 @@
 """Root of a box with a system of its own breaks out of it no more than `user` of any other box: the rows of `tests/security`."""
 
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
 
+from coldframe.host.templates.id_range import FIRST_UID, IdRange, start_in_range
 from tests.installation import Installation
 from tests.security.arena import Row
 from tests.security.attacks import GOOD, NOT_WHOLE, own_rows, run_rows, table
 from tests.security.wrapper import Who, why_not
 
 pytestmark = [pytest.mark.timeout(1800), pytest.mark.once]
-GROUPS = ("file-escape", "other-sandbox", "host-process", "kernel", "mount-device", "privilege", "persistence")
-"""Each has a control in `tests/security`: the same rows, as a plain program without the wall, win there."""
+GROUPS = {
+    "root": ("file-escape", "kernel", "mount-device", "privilege"),
+    "ordinary": ("file-escape", "kernel", "mount-device", "privilege", "host-process", "other-sandbox", "persistence"),
+}
+"""Each has a control in `tests/security`: the same rows, as a plain program without the wall, win there. All of an ordinary user,
+whose sandboxes have the same users on the host."""
 ITS_OWN = {
     "privilege-143": "its `su` makes root its other users, as whom it has less",
     "privilege-145": "it has capabilities, over users and files of its own alone",
@@ -26,10 +32,11 @@ OF_ROOT = {
         "grep -q 'NoNewPrivs:.1' /proc/self/status && echo HELD || echo BREACH"
     ),
     "no capability but its seven, by a file or by asking": (
-        "cp /usr/bin/python3 /var/py; setcap cap_net_raw,cap_sys_admin+ep /var/py 2>/dev/null && /var/py -c "
-        "'import socket; socket.socket(socket.AF_INET, socket.SOCK_RAW, 1); print(\"BREACH\")' 2>/dev/null\n"
-        "python3 -c \"\nfor line in open('/proc/self/status'):\n  if line.startswith('Cap') and int(line.split()[1], 16) & ~0xfb: "
-        "print('BREACH', line)\nprint('HELD')\""
+        "python3 -c \"\nimport os, struct\nopen('/var/py', 'w').close()\n"
+        "try: os.setxattr('/var/py', 'security.capability', struct.pack('<5I', 0x2000001, 1 << 13 | 1 << 21, 0, 0, 0)); print('BREACH')\n"
+        "except OSError: pass\n"
+        "for line in open('/proc/self/status'):\n"
+        "  if line.startswith('Cap') and int(line.split()[1], 16) & ~0xfb: print('BREACH', line)\nprint('HELD')\""
     ),
     "nobody beyond its range, and no way back up": (
         'python3 -c "\nimport os\n'
@@ -45,7 +52,7 @@ OF_ROOT = {
         'python3 -c "\nimport ctypes, os\nlibc = ctypes.CDLL(None, use_errno=True)\n'
         "for pid in [name for name in os.listdir('/proc') if name.isdigit()]:\n"
         "  for kind in ('user', 'mnt', 'net', 'pid', 'cgroup'):\n"
-        "    try: space = os.open(f'/proc/{pid}/ns/{kind}', os.O_RDONLY)\n    except OSError: continue\n"
+        "    try: space = os.open('/proc/' + pid + '/ns/' + kind, os.O_RDONLY)\n    except OSError: continue\n"
         "    if libc.setns(space, 0) == 0: print('BREACH', pid, kind)\n"
         "for flag in (0x10000000, 0x20000, 0x40000000, 0x20000000, 0x02000000):\n"
         "  if libc.unshare(flag) == 0: print('BREACH', hex(flag))\nprint('HELD')\""
@@ -58,10 +65,12 @@ OF_ROOT = {
         "done; echo HELD"
     ),
     "marks of the layers below it change nothing of these": (
-        "setfattr -n trusted.overlay.opaque -v y /usr 2>/dev/null && echo BREACH\n"
-        "setfattr -n trusted.overlay.redirect -v {canary_dir} /usr/share 2>/dev/null && echo BREACH\n"
-        "setfattr -n user.overlay.redirect -v {canary_dir} /opt 2>/dev/null; setfattr -n user.overlay.metacopy -v y /etc/passwd "
-        "2>/dev/null; true\nhost: run another command in the sandbox"
+        'python3 -c "\nimport os\n'
+        "for name in ('trusted.overlay.opaque', 'trusted.overlay.redirect', 'user.overlay.redirect', 'user.overlay.metacopy'):\n"
+        "  for path in ('/opt', '/usr/share', '/etc/passwd'):\n"
+        "    try: os.setxattr(path, name, b'{canary_dir}')\n    except OSError: continue\n"
+        "    if name.startswith('trusted'): print('BREACH', name)\n"
+        "print('HELD')\"\nls -R /opt /usr/share | grep -q canary.txt && echo BREACH; true\nhost: run another command in the sandbox"
     ),
 }
 
@@ -87,10 +96,23 @@ def test_an_attack_by_root_of_a_box_does_not_win(installed: Installation) -> Non
         pytest.skip(reason)
     (template,) = Path(installed.data_dir, "templates").glob("[0-9a-f]*")
     who: Who = "root" if os.stat(installed.data_dir).st_uid == 0 else "ordinary"
-    rows = [row for row in own_rows() if row["group"] in GROUPS and row["key"] not in ITS_OWN] + rows_of_root()
+    rows = [row for row in own_rows() if row["group"] in GROUPS[who] and row["key"] not in ITS_OWN] + rows_of_root()
     done = run_rows(rows, who=who, template=str(template))
     assert (done.trouble, done.left, done.ledger_intact) == ("", [], True)
     assert len(done.verdicts) == len(rows)
     assert table(one for one in done.verdicts.values() if one.verdict not in GOOD | NOT_WHOLE) == []
     skipped = [one for one in done.verdicts.values() if one.verdict in NOT_WHOLE]
     assert len(skipped) <= len(rows) // 4, table(skipped)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: a range of users of its own")
+@pytest.mark.parametrize("number", [2, 4, 5])
+def test_without_the_walls_such_a_row_wins(number: int, tmp_path: Path) -> None:
+    """The control: root over a range of users that are nobody's, with all capabilities in its namespace and no filter."""
+    script = list(OF_ROOT.values())[number - 1].replace("{canary}", "no-canary").replace("{canary_file}", str(tmp_path))
+    with tempfile.TemporaryFile() as output:
+        start_in_range(
+            IdRange(FIRST_UID, FIRST_UID), ["bash", "-c", script], output=output.fileno(), errors=output.fileno()
+        ).wait(60)
+        output.seek(0)
+        assert b"BREACH" in output.read()

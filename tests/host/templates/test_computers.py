@@ -35,6 +35,7 @@ from coldframe.host.isolation.own_system import (
     trust_no_modules,
     users_inside,
 )
+from coldframe.host.limits import SPARE_PROCESSES
 from coldframe.host.machine import Machine
 from coldframe.host.registries import read_registry_settings
 from coldframe.host.sandbox_users import FIRST_UID as FIRST_USER
@@ -312,6 +313,37 @@ def test_a_snapshot_has_what_root_made_in_the_workspace_or_says_what_keeps_it_fr
             said(sandbox, "chown user: ~user/closed")
             sandbox.stop()
         assert sandbox.take_snapshot().id
+
+
+FORKS = """
+import os
+waits, go = os.pipe()
+begun = 0
+try:
+    for user in range(3000, 3100):
+        os.setresuid(user, user, 0)
+        for _ in range(20):
+            if os.fork() == 0:
+                os.close(go)
+                os.read(waits, 1)
+                os._exit(0)
+            begun += 1
+        os.setresuid(0, 0, 0)
+except OSError:
+    pass
+print(begun)
+"""
+
+
+def test_limits_hold_for_all_users_together_that_root_becomes(client: SyncColdframe) -> None:
+    with client.sandboxes.create(
+        spec=SandboxSpec(agent_id="many", template="debian", limits=Limits(memory_mib=256, pids=48))
+    ) as sandbox:
+        sandbox.write_file("forks.py", FORKS)
+        assert 10 < int(said(sandbox, "python3 forks.py")) <= 48 + SPARE_PROCESSES
+        greedy = "python3 -c 'held = bytearray(512 << 20); import time; time.sleep(60)'"
+        ended = sandbox.run_command(f"setpriv --reuid 1234 --clear-groups {greedy}", user="root", timeout_s=60)
+        assert ended.limit is not None and ended.limit.kind == "memory"
 
 
 def test_the_disk_limit_holds_for_system_and_workspace_together(client: SyncColdframe) -> None:
