@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from coldframe.contract.command import CommandResult, CommandSpec, Ended, OutputChunk
-from coldframe.contract.errors import BuildFailed, ColdframeError, InvalidArgument, TemplateChanged
+from coldframe.contract.errors import BuildFailed, ColdframeError, GuestLost, InvalidArgument, TemplateChanged
 from coldframe.contract.ports import Box
 from coldframe.contract.template import (
     MOST_LINE,
@@ -46,7 +46,7 @@ from coldframe.host.templates.root_archive import read_root
 from coldframe.host.templates.sealed_layers import Draft
 from coldframe.host.templates.step_cache import StepCache, key_of
 from coldframe.host.templates.store import Made, Template, Templates
-from coldframe.host.workshop import Workshop
+from coldframe.host.workshop import LIMITS, Workshop
 
 T = TypeVar("T")
 KEPT_LINES = 40
@@ -205,7 +205,10 @@ class RecipeBuild:
     async def _run(self, box: Box, step: _Running, act: Act, variables: dict[str, str]) -> None:
         """Raises BuildFailed, DependencyMissing."""
         more = step.variables if isinstance(step, RunStep) else {}
-        result = await self._follow(box, act, {**VARIABLES, **variables, **more}, self._tell)
+        try:
+            result = await self._follow(box, act, {**VARIABLES, **variables, **more}, self._tell)
+        except GuestLost as error:
+            raise self._failed(step, f"ended with its box: {error}") from error
         if result.ended == "exited" and result.exit_code == 0:
             return
         reason = reason_in(step, "\n".join(self._said), act)
@@ -248,7 +251,7 @@ class RecipeBuild:
             for text in rest.finish():
                 await tell(text, stream)
         if result is None:
-            raise BuildFailed("the box of the step was lost", step=self._step)
+            raise GuestLost("it ended under the call")
         return result
 
     def _failed(self, step: Step, how: str, result: CommandResult | None = None) -> BuildFailed:
@@ -312,7 +315,7 @@ class RecipeBuild:
     def _make(self, base: Template | None, layers: tuple[str, ...]) -> Template:
         installed = installed_in(self._directories(base, layers))
         if self._recipe.locked is not None:
-            refuse_differences(installed, self._recipe.locked)
+            refuse_differences(installed, self._recipe.locked, () if base is None else base.installed)
         settings = self._recipe.settings
         if base is not None:
             env = {**base.settings.env, **settings.env}
@@ -359,10 +362,12 @@ class _Lines:
 
 
 def _how(result: CommandResult) -> str:
-    if result.ended == "exited":
+    if result.ended == "exited" and not result.out_of_memory:
         return f"ended with {result.exit_code}"
     if result.ended == "timed_out":
         return "took longer than it may"
+    if result.out_of_memory:
+        return f"had no memory left (it may have {LIMITS.memory_mib} MiB)"
     if result.limit is not None:
         return f"went over its limit of {result.limit.kind}"
     if result.ended == "not_started":

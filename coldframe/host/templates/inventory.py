@@ -36,28 +36,41 @@ def installed_in(directories: Sequence[str]) -> tuple[Package, ...]:
     return tuple(unique[key] for key in sorted(unique))
 
 
-def refuse_differences(found: Sequence[Package], locked: Sequence[Package]) -> None:
-    """Raises DependencyMissing unless just that is installed which *locked* says, in just these versions."""
-    wanted = {_key(one): set[str]() for one in (*locked, *found)}
-    for one in locked:
-        wanted[_key(one)].add(one.version)
-    there = {key: set[str]() for key in wanted}
-    for one in found:
-        there[_key(one)].add(one.version)
-    for key in sorted(wanted):
-        manager, name, _ = key
-        if there[key] - wanted[key] and wanted[key]:
-            raise missing(manager, name, sorted(wanted[key])[0], sorted(there[key]), found=sorted(there[key])[0])
-        if wanted[key] - there[key]:
-            raise missing(manager, name, sorted(wanted[key])[0], sorted(there[key]))
-        if there[key] - wanted[key]:
+def refuse_differences(found: Sequence[Package], locked: Sequence[Package], base: Sequence[Package]) -> None:
+    """Of the managers that *locked* speaks of. What *base*, upon which it was built, had already may be there beside it.
+
+    Raises DependencyMissing unless just that is installed, in just these versions.
+    """
+    wanted, there, before = (_versions(packages) for packages in (locked, found, base))
+    managers = {manager for manager, _ in wanted}
+    for manager, name in sorted(wanted):
+        versions, others = wanted[manager, name], there.get((manager, name), set())
+        if gone := sorted(versions - others):
+            instead = sorted(others - versions)
+            raise missing(manager, name, gone[0], instead, found=instead[0] if instead else None)
+    for manager, name in sorted(there):
+        beyond = there[manager, name] - wanted.get((manager, name), set()) - before.get((manager, name), set())
+        if manager in managers and beyond:
             raise DependencyMissing(
-                f"`{name}` {sorted(there[key])[0]} of {manager} was installed, and the lock does not name it",
+                f"`{name}` {sorted(beyond)[0]} of {manager} was installed, and the lock does not name it",
                 hint="build with the lock that the build of the same recipe has left, upon the same base",
                 manager=manager,
                 package=name,
                 nearest=[],
             )
+
+
+def _versions(packages: Sequence[Package]) -> dict[tuple[Manager, str], set[str]]:
+    found: dict[tuple[Manager, str], set[str]] = {}
+    for one in packages:
+        name = plain_name(one.name) if one.manager == "pip" else one.name
+        found.setdefault((one.manager, name), set()).add(one.version)
+    return found
+
+
+def plain_name(name: str) -> str:
+    """By which Python's packages are compared."""
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def missing(
@@ -90,10 +103,6 @@ def _ordinal(version: str) -> list[tuple[int, int, str]]:
     return [*ordinal, (0, 1, "")]  # a candidate comes before what it is one of
 
 
-def _key(package: Package) -> tuple[Manager, str, str]:
-    return package.manager, package.name, package.architecture
-
-
 def _of_apt(view: MergedView) -> Iterator[Package]:
     text = _read(view, b"var/lib/dpkg/status", MOST_STATUS)
     for name, version, architecture in installed_of(text):
@@ -116,7 +125,7 @@ def _of_pip(view: MergedView) -> Iterator[Package]:
                     path = place.path + b"/" + file if place.is_directory else place.path
                     told = HeaderParser().parsestr(_read(view, path, MOST_DESCRIPTION).split("\n\n", 1)[0])
                     name, version = str(told.get("Name", "")).strip(), str(told.get("Version", "")).strip()
-                    name = re.sub(r"[-_.]+", "-", name).lower()
+                    name = plain_name(name)
                     if name and version and name not in seen:
                         seen.add(name)
                         yield Package(manager="pip", name=name[:300], version=version[:300])

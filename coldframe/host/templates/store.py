@@ -33,6 +33,7 @@ from coldframe.host.templates.id_range import (
     start_in_range,
     take_users_files,
 )
+from coldframe.host.templates.inventory import installed_in
 from coldframe.host.templates.sealed_layers import SealedLayers, check_tree, write_whole
 from coldframe.host.templates.sealing import facts_of_tree, size_of_tree
 from coldframe.host.templates.watched_trees import WatchedTrees
@@ -69,10 +70,9 @@ class Template(NamedTuple):
     @property
     def installed(self) -> tuple[Package, ...]:
         """All that is, of every manager."""
-        if self.made is not None:
-            return tuple(Package(manager=a, name=b, version=c, architecture=d) for a, b, c, d in self.made.installed)
-        found = (Package(manager="apt", name=a, version=b, architecture=c) for a, b, c in self.packages)
-        return tuple(found)
+        if self.made is None:
+            return installed_in([self.root])
+        return tuple(Package(manager=a, name=b, version=c, architecture=d) for a, b, c, d in self.made.installed)
 
 
 class Made(NamedTuple):

@@ -54,12 +54,18 @@ def test_what_is_not_as_locked_is_named() -> None:
         return Package(manager="apt", name=name, version=version, architecture="amd64")
 
     locked = (apt("a", "1"), apt("b", "2"))
-    refuse_differences((apt("b", "2"), apt("a", "1")), locked)
+    refuse_differences((apt("b", "2"), apt("a", "1")), locked, ())
+    pip = (Package(manager="pip", name="Old.One", version="1"),)
+    refuse_differences(
+        (*locked, Package(manager="pip", name="old-one", version="1")), pip, ()
+    )  # it says nothing of apt's
+    refuse_differences((*locked, apt("c", "1")), locked, (apt("c", "1"),))
     for found, said in (
         ((apt("a", "1"), apt("b", "3")), "`b` 2 of apt is not to be had, 3 would be installed"),
         ((apt("a", "1"),), "`b` 2 of apt is not to be had"),
-        ((*locked, apt("c", "1")), "the lock does not name it"),
+        ((*locked, apt("c", "1")), "`c` 1 of apt was installed, and the lock does not name it"),
+        ((apt("b", "2"), apt("a", "1"), apt("a", "2")), "`a` 2 of apt was installed"),
     ):
         with pytest.raises(DependencyMissing) as refused:
-            refuse_differences(found, locked)
+            refuse_differences(found, locked, (apt("b", "3"), apt("c", "0")))
         assert said in str(refused.value)
