@@ -32,8 +32,8 @@ OF_ROOT = {
         "grep -q 'NoNewPrivs:.1' /proc/self/status && echo HELD || echo BREACH"
     ),
     "no capability but its seven, by a file or by asking": (
-        "python3 -c \"\nimport os, struct\nopen('/var/py', 'w').close()\n"
-        "try: os.setxattr('/var/py', 'security.capability', struct.pack('<5I', 0x2000001, 1 << 13 | 1 << 21, 0, 0, 0)); print('BREACH')\n"
+        "python3 -c \"\nimport os, struct\nfile = os.memfd_create('program')\n"
+        "try: os.setxattr(file, 'security.capability', struct.pack('<5I', 0x2000001, 1 << 13 | 1 << 21, 0, 0, 0)); print('BREACH')\n"
         "except OSError: pass\n"
         "for line in open('/proc/self/status'):\n"
         "  if line.startswith('Cap') and int(line.split()[1], 16) & ~0xfb: print('BREACH', line)\nprint('HELD')\""
