@@ -236,3 +236,42 @@ def test_the_disk_limit_counts_what_was_written_before_a_snapshot_and_not_what_i
         await life.end()
 
     with_the_template(template, steps)
+
+
+def test_after_a_restart_a_system_is_there_and_what_a_kill_left_of_one_is_not(template: Template) -> None:
+    """A workspace of layers has no directory while it is not mounted, which is no sign that it is gone."""
+
+    async def steps(other: Machine) -> None:
+        data = str(Path(other.workspaces.of_agent("x")).parents[2] / "data-again")
+        machine = Machine(data, embedded=True)
+        place = Path(data, "templates")
+        place.mkdir(mode=0o711, exist_ok=True)
+        await asyncio.to_thread(subprocess.run, ["cp", "-al", os.path.dirname(template.root), str(place)], check=True)
+        try:
+            life = await computer(machine, "one", "agent")
+            await said(machine, "one", "echo one > /var/state")
+            await life.end()
+            taken = await machine.snapshots.take(HOME, PLAIN)
+            machine.layers.create("system", mode=0o755)  # whoever made it was killed before it was on record
+            machine.systems.fork("workspace/never", taken.snapshot_id, (2_059_999, 2_059_999))
+        finally:
+            await machine.close()
+        assert not Path(data, "workspace", "agent").exists()
+        again = Machine(data, embedded=True)
+        try:
+            await again.sweep(keep_boxes=set(), keep_sessions=set())
+            assert again.systems.names() == ["workspace/agent"]
+            kinds = [one.kind for one in again.layers.stacks()]
+            assert sorted(kinds) == ["home", "system"]
+            life = await computer(again, "one-again", "agent")
+            assert await said(again, "one-again", "cat /var/state") == "one\n"
+            await life.end()
+            await again.delete_workspace("agent")
+            await again.snapshots.remove(taken.snapshot_id)
+            again.layers.collect()
+            assert os.listdir(f"{data}/layers/trees") == []
+            await asyncio.to_thread(subprocess.run, ["rm", "-rf", str(place / template.digest)], check=True)
+        finally:
+            await again.close()
+
+    on_a_machine(steps)
