@@ -75,6 +75,7 @@ Index("ledger_subject", ledger_table.c.subject, sqlite_where=sqlalchemy.text("su
 _RARE = "call_id IS NULL AND kind NOT LIKE 'network.%'"
 """What there is little of: neither about calls nor about contacts."""
 Index("ledger_rare", ledger_table.c.kind, sqlite_where=sqlalchemy.text(_RARE))
+Index("ledger_rare_of", ledger_table.c.sandbox_id, ledger_table.c.kind, sqlite_where=sqlalchemy.text(_RARE))
 
 _INSERT = (
     "INSERT INTO ledger (seq, at, kind, subject, body, previous, hash, sandbox_id, agent_id, session_id, call_id) "
@@ -254,8 +255,8 @@ class Ledger:
     def last(self, sandbox_id: str, *kinds: str, before: int) -> LedgerEntry | None:
         """The newest entry of one of *kinds* about a sandbox, of those with a number under *before*."""
         often = any(kind.startswith(("call.", "network.")) for kind in kinds)
-        # Most entries of a sandbox are about calls; the others are found among all others, by the index that `+` leaves.
-        about = "sandbox_id = ?" if often else f"+sandbox_id = ? AND {_RARE}"
+        # Most entries of a sandbox are about calls, so that the others have an index of their own.
+        about = "sandbox_id = ?" if often else f"sandbox_id = ? AND {_RARE}"
         marks = ", ".join("?" * len(kinds))
         query = f"{_SELECT} WHERE {about} AND kind IN ({marks}) AND seq < ? ORDER BY seq DESC LIMIT 1"
         found = self._read(query, [sandbox_id, *kinds, before])

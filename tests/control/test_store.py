@@ -401,6 +401,7 @@ def test_calls_by_key_of_an_older_database_are_kept(tmp_path: Path) -> None:
     raw = sqlite3.connect(path)
     for later in (
         *("TABLE networks", "TABLE network_contacts", "INDEX ledger_rare"),
+        *("INDEX ledger_rare_of", "INDEX sandboxes_created_at", "INDEX sandboxes_agent_id", "INDEX sandboxes_living"),
         *("TABLE credentials", "TABLE credential_handles", "TABLE contract_plans", "TABLE snapshots"),
         *("TABLE templates", "TABLE template_builds", "TABLE template_build_log"),
         *("TABLE volumes", "TABLE volume_uses"),

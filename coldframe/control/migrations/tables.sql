@@ -315,8 +315,6 @@ CREATE INDEX ix_contract_plans_planned_at ON contract_plans (planned_at);
 
 CREATE INDEX ix_rule_sets_sha256 ON rule_sets (sha256);
 
-CREATE INDEX ix_sandboxes_agent_id ON sandboxes (agent_id);
-
 CREATE INDEX ix_template_builds_state ON template_builds (state);
 
 CREATE INDEX ix_templates_digest ON templates (digest);
@@ -326,6 +324,8 @@ CREATE INDEX ledger_agent_id ON ledger (agent_id);
 CREATE INDEX ledger_call_id ON ledger (call_id);
 
 CREATE INDEX ledger_rare ON ledger (kind) WHERE call_id IS NULL AND kind NOT LIKE 'network.%';
+
+CREATE INDEX ledger_rare_of ON ledger (sandbox_id, kind) WHERE call_id IS NULL AND kind NOT LIKE 'network.%';
 
 CREATE TRIGGER ledger_refuses_delete BEFORE DELETE ON ledger BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END;
 
@@ -387,6 +387,12 @@ CREATE INDEX network_contacts_host ON network_contacts (host);
 
 CREATE INDEX network_contacts_sandbox_id ON network_contacts (sandbox_id);
 
+CREATE INDEX sandboxes_agent_id ON sandboxes (agent_id, created_at, sandbox_id);
+
+CREATE INDEX sandboxes_created_at ON sandboxes (created_at, sandbox_id);
+
+CREATE INDEX sandboxes_living ON sandboxes (created_at, sandbox_id) WHERE json_extract(state, '$.state') NOT IN ('failed', 'lost', 'terminated');
+
 CREATE INDEX sessions_sandbox_id ON sessions (sandbox_id);
 
 CREATE INDEX snapshots_agent_id ON snapshots (agent_id);
@@ -399,4 +405,4 @@ CREATE INDEX volume_uses_volume_id ON volume_uses (volume_id);
 
 CREATE UNIQUE INDEX volumes_name ON volumes (name);
 
-INSERT INTO alembic_version VALUES ('0013');
+INSERT INTO alembic_version VALUES ('0015');
