@@ -74,12 +74,14 @@ class MachineTemplates:
 
     async def collect(self) -> list[str]:
         """Remove what nobody needs any more: inputs, steps that were not used for long, layers. What was removed."""
-        keep = set[str]().union(*self._builds)
+
+        def keep() -> set[str]:
+            return self._cache.layers().union(*self._builds)
 
         def collect() -> list[str]:
             self._inputs.forget_unused()
             self._cache.forget_unused()
-            return [f"layer {one}" for one in self.store.collect(keep | self._cache.layers())]
+            return [f"layer {one}" for one in self.store.collect(keep)]
 
         return await asyncio.to_thread(collect)
 
@@ -119,8 +121,8 @@ class MachineTemplates:
                 raise no_room(error) from error
             yield await asyncio.to_thread(self.store.facts, made)
         finally:
+            task.cancel()  # once: it has a box to end
             while not task.done():
-                task.cancel()
                 while not events.empty():
                     events.get_nowait()
                 await asyncio.wait({task}, timeout=0.1)

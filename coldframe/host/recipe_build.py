@@ -196,9 +196,7 @@ class RecipeBuild:
             async with making as (box, users):
                 for act in acts_of(step, self._recipe.locked):
                     await self._run(box, step, act, variables)
-            layer = await self._thread(partial(self._store.layers.seal, draft, users, ids))
-            if layer is not None:
-                self._needed.add(layer)
+            layer = await self._thread(partial(self._store.layers.seal, draft, users, ids, self._needed))
             await self._thread(opened.close)
             return layer
 
@@ -273,8 +271,7 @@ class RecipeBuild:
         found = self._bench.cache.find(key)
         if found is None or found[0] is None:
             return found
-        self._needed.add(found[0])
-        if not self._store.layers.has(found[0]):
+        if not self._store.layers.hold(found[0], self._needed):
             return None
         try:
             self._store.layers.check(found[0], own_range())
@@ -287,12 +284,9 @@ class RecipeBuild:
 
         def make() -> str | None:
             with self._store.layers.draft() as draft:
-                return self._store.layers.seal(draft, fill(draft), own_range())
+                return self._store.layers.seal(draft, fill(draft), own_range(), self._needed)
 
-        layer = await self._thread(make)
-        if layer is not None:
-            self._needed.add(layer)
-        return layer
+        return await self._thread(make)
 
     async def _thread(self, work: Callable[[], T]) -> T:
         """A step of the host's own that is not broken off; what goes wrong in it is the step's."""

@@ -86,8 +86,16 @@ class Workshop:
                 await self._construction.build(name, spec, name, access, prepare=prepare)
                 yield self._site.lives[name].box, whose[0]
             finally:
-                await self._end_box(name)
-                await self._site.endings.finish_of(name)
-                await asyncio.to_thread(remove_directory, self._site.marks.directory(name))
-                if access is not None:
-                    await self._site.ways_out.forget(name)
+                ending = asyncio.ensure_future(self._leave_nothing(name, access))
+                try:
+                    await asyncio.shield(ending)
+                except asyncio.CancelledError:
+                    await asyncio.wait({ending})  # whoever cancels twice has to wait as well
+                    raise
+
+    async def _leave_nothing(self, name: str, access: NetworkAccess | None) -> None:
+        await self._end_box(name)
+        await self._site.endings.finish_of(name)
+        await asyncio.to_thread(remove_directory, self._site.marks.directory(name))
+        if access is not None:
+            await self._site.ways_out.forget(name)

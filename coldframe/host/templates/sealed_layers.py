@@ -8,7 +8,8 @@ import fcntl
 import os
 import re
 import secrets
-from collections.abc import Callable, Iterable, Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -42,6 +43,8 @@ class SealedLayers:
     def __init__(self, folder: str, watched: WatchedTrees) -> None:
         self._folder = folder
         self._watched = watched
+        self._lock = threading.Lock()
+        """While it is settled which layers are needed: by whoever has just made one, and whoever removes others."""
 
     def all(self) -> list[str]:
         try:
@@ -73,23 +76,24 @@ class SealedLayers:
             if os.path.isdir(path):
                 remove_tree(path)
 
-    def seal(self, draft: Draft, users: Users, ids: IdRange, *, without: Iterable[bytes] = ()) -> str | None:
-        """Make a layer of what a box of these users has left; its digest, or None if there is nothing in it.
+    def seal(self, draft: Draft, users: Users, ids: IdRange, needed: set[str]) -> str | None:
+        """Make a layer of what a box of these users has left; its digest, which is added to *needed* before it could be
+        collected, or None if there is nothing in it.
 
         Raises:
             TooLarge, Unfit: see `sealing.hand_over`.
         """
-        sealing.clean(draft.files, without)
+        sealing.clean(draft.files)
         if sealing.is_empty(draft.files):
             return None
         sealing.hand_over(draft.files, users, ids)
         digest = sealing.layer_digest(draft.files, ids)
-        if self.has(digest):
+        if self.hold(digest, needed):
             try:
                 self.check(digest, ids)
                 return digest
             except TemplateChanged:  # what is made here is what it was
-                self.remove(digest)
+                self._remove(digest)
         remove_tree(draft.work)
         write_whole(os.path.join(draft.path, "facts"), sealing.facts_of_tree(draft.files))
         write_whole(os.path.join(draft.path, "bytes"), str(sealing.size_of_tree(draft.files)))
@@ -114,11 +118,30 @@ class SealedLayers:
         """Whether it is, to the byte, what was sealed. Reads all of it."""
         return self.has(digest) and sealing.layer_digest(self.files(digest), ids) == digest
 
-    def remove(self, digest: str) -> None:
-        """No template and no box may have it. It has no name from the first moment on."""
+    def hold(self, digest: str, needed: set[str]) -> bool:
+        """Add a layer to those that are needed, before it could be collected. Whether it is there."""
+        with self._lock:
+            needed.add(digest)
+            return self.has(digest)
+
+    def collect(self, needed: Callable[[], set[str]]) -> list[str]:
+        """Remove all but those that are needed; no box may have them. What was removed."""
+        with self._lock:
+            kept = needed()
+            gone = [one for one in self.all() if one not in kept]
+            graves = [self._bury(one) for one in gone]
+        for grave in graves:
+            remove_tree(grave)
+        return gone
+
+    def _remove(self, digest: str) -> None:
+        remove_tree(self._bury(digest))
+
+    def _bury(self, digest: str) -> str:
+        """It has no name any more."""
         grave = os.path.join(self._folder, _DRAFT + secrets.token_hex(8))
         os.rename(os.path.join(self._folder, digest), grave)
-        remove_tree(grave)
+        return grave
 
     def sweep(self) -> None:
         """Remove what was being made, or removed, by a process that was killed. One that a box still has is let be."""

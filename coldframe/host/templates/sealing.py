@@ -14,7 +14,7 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from typing import Any
 
 from coldframe.contract.errors import TooLarge, Unfit
@@ -40,10 +40,10 @@ MOST_PATH = 3000
 _EPOCH_NS = EPOCH_S * 1_000_000_000
 
 
-def clean(directory: str, more: Iterable[bytes] = ()) -> None:
+def clean(directory: str) -> None:
     """Take away what is of one run alone."""
     with Branch(directory) as branch:
-        for path in omitted(branch, (*CLEANED, *patterns_of(OF_SYSTEM), *more)):
+        for path in omitted(branch, (*CLEANED, *patterns_of(OF_SYSTEM))):
             above, name = split(path)
             remove_tree(f"/proc/self/fd/{branch.directory(above)}/{os.fsdecode(name)}")
 

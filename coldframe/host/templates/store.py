@@ -321,13 +321,11 @@ class Templates:
         os.rename(os.path.join(self._folder, digest), grave)
         _clear(grave, ids)
 
-    def collect(self, keep: set[str]) -> Sequence[str]:
+    def collect(self, keep: Callable[[], set[str]]) -> Sequence[str]:
         """Remove the layers that no template has, but for these; what was removed."""
-        needed = keep | {layer for told in self._all_told() for layer in told.get("made", {}).get("layers", ())}
-        gone = [one for one in self.layers.all() if one not in needed]
-        for one in gone:
-            self.layers.remove(one)
-        return gone
+        return self.layers.collect(
+            lambda: keep() | {layer for told in self._all_told() for layer in told.get("made", {}).get("layers", ())}
+        )
 
     def sweep(self) -> None:
         """Remove what builds and removals that were killed have left."""
