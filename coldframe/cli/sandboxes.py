@@ -342,7 +342,8 @@ def fork(
         str | None, typer.Option(help="Network profile: none, packages, open, or one of the rules.")
     ] = None,
     template: Annotated[
-        str | None, typer.Option(help="As with `create`; by default that of the sandbox, or of the system in the snapshot.")
+        str | None,
+        typer.Option(help="As with `create`; by default that of the sandbox, or of the system in the snapshot."),
     ] = None,
 ) -> None:
     """Make another sandbox with the files of one as they are now, or of a snapshot. Nothing else goes along."""
@@ -516,3 +517,43 @@ def runtimes(
     ]
     columns = ("runtime", "present", "version", "packages by", "allowed", "where, or how to get it")
     show_table(found, columns, rows, empty="no runtimes")
+
+
+@app.command()
+def packages(
+    sandbox: SandboxId,
+    *,
+    snapshot: Annotated[
+        str | None, typer.Option(help="Compare with this one; by default the newest of its files.")
+    ] = None,
+    drift: Annotated[
+        bool, typer.Option("--drift", help="Only what differs from the template and the snapshot.")
+    ] = False,
+) -> None:
+    """List packages of pip, npm and apt: installed, cached, in the template, in a snapshot, and what has drifted."""
+    from coldframe.cli.connection import connect
+
+    with connect() as client:
+        found = client.sandboxes.get(sandbox).packages(snapshot=snapshot)
+    if Chosen.as_json:
+        show_json(found)
+        return
+    if not drift:
+        cached = {None: "", True: "yes", False: "no"}
+        rows = [
+            (
+                *(one.manager, one.name, one.installed, cached[one.cached], one.in_template, one.in_snapshot),
+                *(one.bytes, one.installed_at, one.command_id),
+            )
+            for one in found.packages
+        ]
+        columns = ("by", "name", "installed", "cached", "template", "snapshot", "bytes", "when", "command")
+        show_table(found.packages, columns, rows, empty="no packages")
+    for since, lines in (
+        ("the template", found.since_template),
+        (f"snapshot {found.snapshot_id}", found.since_snapshot),
+    ):
+        for line in lines:
+            note(f"since {since}: {line.manager} {line.name} {line.before or '(none)'} -> {line.after or '(none)'}")
+    if not found.complete:
+        note("not all: there are more, or looking took too long")

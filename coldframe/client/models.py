@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from coldframe.contract.lineage import LineageItem, LineagePage, LineageTrace
     from coldframe.contract.network import LoggedContact, NetworkContact, NetworkLog, ReachedBy
     from coldframe.contract.outputs import DeclaredOutputs
+    from coldframe.contract.packages import PackageView
     from coldframe.contract.persistence import ItemNow, Whereabouts
     from coldframe.contract.pipeline import PipelineInfo, PipelineSpec, PipelineStep
     from coldframe.contract.policy import Label, PolicyChange
@@ -70,6 +71,7 @@ _HOMES = {
     "contract.network": ("LoggedContact", "NetworkContact", "NetworkLog", "ReachedBy"),
     "contract.pipeline": ("PipelineInfo", "PipelineSpec", "PipelineStep"),
     "contract.outputs": ("DeclaredOutputs",),
+    "contract.packages": ("PackageView",),
     "contract.persistence": ("ItemNow", "Whereabouts"),
     "contract.policy": ("Label", "PolicyChange"),
     "contract.pool": ("PoolStatus",),
@@ -140,6 +142,7 @@ __all__ = [
     "NetworkLog",
     "OutputChunk",
     "OutputWindow",
+    "PackageView",
     "PipelineInfo",
     "PipelineSpec",
     "PipelineStep",

@@ -487,6 +487,14 @@ class Sandbox(Commands, Pipelines):
             models.Runtime, (await ask(self._transport, "GET", f"{self._path}/runtimes", query=query)).body
         )
 
+    async def packages(self, *, snapshot: str | None = None) -> models.PackageView:
+        """Packages of pip, npm and apt: installed, cached, in the template, in a *snapshot* (by default the newest of its
+        workspace), with size, time and command; and line by line what differs from both."""
+        query = {"snapshot": snapshot}
+        return read_answer(
+            models.PackageView, (await ask(self._transport, "GET", f"{self._path}/packages", query=query)).body
+        )
+
     async def credentials(self) -> list[models.HandleInfo]:
         """What commands have in place of secrets, and in which variables."""
         return read_answers(models.HandleInfo, (await ask(self._transport, "GET", f"{self._path}/credentials")).body)

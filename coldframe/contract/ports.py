@@ -381,6 +381,10 @@ class Host(Protocol):
         """What is on record of a sandbox, also after its end, from the one behind *after_seq*. Empty if there is nothing."""
         ...
 
+    async def cached_packages(self, digests: Sequence[str]) -> frozenset[str]:
+        """Of files of packages by their digests, as `sha256:…`, those that the cache of packages has."""
+        ...
+
     async def forget_network_records(self, sandbox_id: str) -> None:
         """Remove the record of a sandbox that has ended."""
         ...

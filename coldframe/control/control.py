@@ -33,6 +33,7 @@ from coldframe.control.lineage import Lineage
 from coldframe.control.makers import NO_MAXIMA, Makers, Maxima
 from coldframe.control.network import Network
 from coldframe.control.outputs import Outputs
+from coldframe.control.packages import Packages
 from coldframe.control.persistence import Persistence
 from coldframe.control.pipelines import Pipelines
 from coldframe.control.probe import Probe
@@ -93,6 +94,7 @@ class Control:
     kept_results: ResultRetention
     roster: Roster
     runtimes: Runtimes
+    packages: Packages
     pipelines: Pipelines
     snapshots: Snapshots
     snapshot_upkeep: SnapshotUpkeep
@@ -284,6 +286,7 @@ def build_control(
         outputs=outputs,
         kept_results=kept_results,
         runtimes=Runtimes(sandboxes, gate),
+        packages=Packages(ledger, sandboxes, snapshots, templates, gate, host, network, contacts),
         roster=Roster(sandboxes, timers, lifecycle, endings, makers, usage, clock),
         pipelines=Pipelines(ledger, sandboxes, gate, outputs, tokens, clock),
         history=history,

@@ -100,6 +100,8 @@ class Creation:
         self._host = host
         self._plans = plans
         self._snapshots = snapshots
+        self.makers: Makers | None = None
+        """Holds each owner to the maxima of the operator."""
         self._templates = templates
         self.begin_start: BeginStart = _starts_nothing
         """Starts what the template of a sandbox starts, once that runs, and returns when it is ready."""

@@ -67,6 +67,7 @@ class Daemon:
             "network_records": self._network_records,
             "forget_stored": self._forget_stored,
             "forget_network_records": self._forget_network_records,
+            "cached_packages": self._cached_packages,
             "ping": self._ping,
         }
         self._snapshots = DaemonSnapshots(machine.snapshots)
@@ -241,6 +242,9 @@ class Daemon:
         names = head["command_ids"]
         await self._machine.forget_stored(head["sandbox_id"], None if names is None else [str(name) for name in names])
         return {}
+
+    async def _cached_packages(self, head: dict[str, Any], _: bytes) -> Answer:
+        return {"digests": sorted(await self._machine.cached_packages([str(one) for one in head["digests"]]))}
 
     async def _forget_network_records(self, head: dict[str, Any], _: bytes) -> Answer:
         await self._machine.forget_network_records(head["sandbox_id"])

@@ -9,6 +9,7 @@ from pydantic import TypeAdapter
 
 from coldframe.contract.errors import InvalidArgument
 from coldframe.contract.files import FindUnsaved, ListDirectory, ReadFile, Request, SearchFiles
+from coldframe.contract.packages import ListPackages
 from coldframe.contract.snapshot import Point, SnapshotContents, SnapshotWish, WorkspacePoint
 from coldframe.guest.frames import PREFIX, BadFrame, decode_head, encode, lengths
 from coldframe.host.snapshots import MachineSnapshots
@@ -20,6 +21,7 @@ REQUESTS: dict[str, type[Request[Any]]] = {
     "read_file": ReadFile,
     "search_files": SearchFiles,
     "find_unsaved": FindUnsaved,
+    "list_packages": ListPackages,
 }
 
 Answer = dict[str, Any]

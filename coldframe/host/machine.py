@@ -42,6 +42,8 @@ from coldframe.host.builder import Builder
 from coldframe.host.cgroups import BoxGroups, Controllers, detect_controllers, remove_groups
 from coldframe.host.construction import Construction, Site
 from coldframe.host.doctor import Doctor
+from coldframe.host.egress.packages.cache import FOLDER as PACKAGES
+from coldframe.host.egress.packages.cache import kept_files
 from coldframe.host.endings import Endings
 from coldframe.host.layers.store import LayerStore
 from coldframe.host.life import KeeperLife
@@ -531,6 +533,10 @@ class Machine:
 
     async def network_records(self, sandbox_id: str, *, after_seq: int = 0, limit: int = 1000) -> NetworkPage:
         return await self._ways_out.records(sandbox_id, after_seq=after_seq, limit=limit)
+
+    async def cached_packages(self, digests: Sequence[str]) -> frozenset[str]:
+        path = os.path.join(self._data, "host", PACKAGES)
+        return frozenset(await asyncio.to_thread(kept_files, path, digests))
 
     async def forget_network_records(self, sandbox_id: str) -> None:
         await self._ways_out.forget(sandbox_id)

@@ -172,6 +172,10 @@ class RemoteHost:
         names = None if command_ids is None else list(command_ids)
         await self._ask("forget_stored", sandbox_id=sandbox_id, command_ids=names)
 
+    async def cached_packages(self, digests: Sequence[str]) -> frozenset[str]:
+        answer = await self._ask("cached_packages", digests=list(digests))
+        return frozenset(map(str, answer["digests"]))
+
     async def forget_network_records(self, sandbox_id: str) -> None:
         await self._ask("forget_network_records", sandbox_id=sandbox_id)
 

@@ -47,6 +47,8 @@ from coldframe.contract.files import (
     WriteFile,
 )
 from coldframe.contract.outputs import FoundOutput, OutputsAnswer
+from coldframe.contract.packages import ListPackages, PackagesFound
+from coldframe.guest.packages import list_packages
 from coldframe.guest.unsaved import find_unsaved
 
 
@@ -225,6 +227,14 @@ class FakeFiles:
         return OutputsAnswer(found=tuple(found[path] for path in sorted(found)), missing=tuple(missing))
 
 
+def _list_packages(files: FakeFiles, request: ListPackages) -> PackagesFound:
+    root = os.open(files.workspace, os.O_PATH | os.O_DIRECTORY)
+    try:
+        return PackagesFound.model_validate(list_packages(root, request.model_dump(), b"")[0])
+    finally:
+        os.close(root)
+
+
 def _find_unsaved(files: FakeFiles, request: FindUnsaved) -> UnsavedAnswer:
     root = os.open(files.workspace, os.O_PATH | os.O_DIRECTORY)
     try:
@@ -243,6 +253,7 @@ FILE_VERBS: dict[type[Any], Callable[[FakeFiles, Any], Any]] = {
     MakeDirectory: FakeFiles.make_directory,
     FindOutputs: FakeFiles.find_outputs,
     FindUnsaved: _find_unsaved,
+    ListPackages: _list_packages,
 }
 
 

@@ -17,8 +17,8 @@ from coldframe.host.history_tail import unseen
 from tests.fakes.box import FakeBox, Seen, fake_report
 from tests.fakes.network import FakeNetwork
 from tests.fakes.snapshots import PARTS, FakeSnapshots
-from tests.fakes.volumes import FakeVolumes
 from tests.fakes.templates import FakeTemplates, place_of
+from tests.fakes.volumes import FakeVolumes
 
 
 class FakeHost(FakeNetwork):
@@ -36,6 +36,8 @@ class FakeHost(FakeNetwork):
         self.volumes = FakeVolumes(root, self._check_reachable)
         self.attached: dict[str, tuple[VolumeAttachment, ...]] = {}
         self._boxes: dict[str, FakeBox] = {}
+        self.cached: set[str] = set()
+        """Digests of files that the cache of packages has."""
         self._past: dict[str, FakeBox] = {}
 
     def _check_reachable(self) -> None:
@@ -44,6 +46,9 @@ class FakeHost(FakeNetwork):
 
     def _in_use(self, workspace: str) -> bool:
         return any(box.workspace == workspace for box in self._boxes.values())
+
+    async def cached_packages(self, digests: Sequence[str]) -> frozenset[str]:
+        return frozenset(self.cached & set(digests))
 
     def workspace(self, agent_id: str) -> str:
         return os.path.join(self.root, "workspace", agent_id)

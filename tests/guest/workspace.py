@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import coldframe.guest.outputs
+import coldframe.guest.packages
 import coldframe.guest.runtimes
 import coldframe.guest.search
 import coldframe.guest.unsaved  # noqa: F401  registers its verb
 from coldframe.contract import files as contract
 from coldframe.contract.model import Model
 from coldframe.contract.outputs import OutputsAnswer
+from coldframe.contract.packages import PackagesFound
 from coldframe.guest.files import FileWriter
 from coldframe.guest.verbs import VERBS, Failure
 
@@ -29,6 +31,7 @@ ANSWERS: dict[str, type[Model]] = {
     "list_runtimes": contract.RuntimesAnswer,
     "find_outputs": OutputsAnswer,
     "find_unsaved": contract.UnsavedAnswer,
+    "list_packages": PackagesFound,
 }
 
 

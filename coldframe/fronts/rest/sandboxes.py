@@ -10,6 +10,7 @@ from coldframe.contract.errors import InvalidArgument
 from coldframe.contract.files import ProcessInfo, Runtime
 from coldframe.contract.isolation import IsolationReport
 from coldframe.contract.model import Model
+from coldframe.contract.packages import PackageView
 from coldframe.contract.policy import Label
 from coldframe.contract.sandbox import (
     EndMany,
@@ -187,6 +188,19 @@ async def list_processes(request: Request) -> list[ProcessInfo]:
     return await _sandboxes(request).processes(caller_of(request), request.path_params["sandbox_id"])
 
 
+class Against(Model):
+    """What to compare with."""
+
+    snapshot: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")] | None = None
+    """By default the newest of this workspace."""
+
+
+async def view_packages(request: Request, against: Against) -> PackageView:
+    """Packages of pip, npm and apt: installed, cached, in the template, in a snapshot, and what has drifted since."""
+    caller, sandbox_id = caller_of(request), request.path_params["sandbox_id"]
+    return await control_of(request).packages.view(caller, sandbox_id, against.snapshot)
+
+
 class Measuring(Model):
     """How to look."""
 
@@ -231,5 +245,6 @@ ROUTES = (
     JsonRoute("GET", _ONE + "/allowed", list_allowed, list[AllowedOperation]),
     JsonRoute("GET", _ONE + "/contacts", list_contacts, list[Contact]),
     JsonRoute("GET", _ONE + "/processes", list_processes, list[ProcessInfo]),
+    JsonRoute("GET", _ONE + "/packages", view_packages, PackageView, query=Against),
     JsonRoute("GET", _ONE + "/runtimes", list_runtimes, list[Runtime], query=Measuring),
 )

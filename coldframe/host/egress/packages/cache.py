@@ -18,7 +18,7 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple, Protocol
 
 FOLDER = "packages"
@@ -35,6 +35,7 @@ WEAK = ("sha1", "md5")
 """Two files may be made that have the same one. It is checked, and no file is known by it."""
 
 _LENGTHS = {"sha512": 128, "sha384": 96, "sha256": 64, "sha1": 40, "md5": 32}
+_DIGEST = re.compile(r"([a-z0-9]{1,16}):([0-9a-f]{1,256})")
 _FILES, _SAID, _NEW = "files", "said", "new-"
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
 _MAKE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -117,6 +118,28 @@ def open_cache(path: str, user: int | None) -> int:
         os.close(directory)
         raise
     return directory
+
+
+def kept_files(path: str, digests: Iterable[str]) -> set[str]:
+    """Of these, as `sha256:…`, the ones whose file is kept. Empty if nothing is. Raises OSError."""
+    try:
+        directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return set()
+    try:
+        return {
+            one for one in digests if (match := _DIGEST.fullmatch(one)) and _is_kept(directory, Digest(*match.groups()))
+        }
+    finally:
+        os.close(directory)
+
+
+def _is_kept(directory: int, digest: Digest) -> bool:
+    try:
+        os.stat(_file_name(digest), dir_fd=directory, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def measure_cache(directory: int) -> CacheUsage:
