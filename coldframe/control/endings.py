@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 from pydantic import StrictBool, StrictInt
 
 from coldframe.contract.caller import Caller
-from coldframe.contract.errors import ColdframeError, NotFound, UnsavedWork, from_wire
+from coldframe.contract.errors import ColdframeError, HostUnreachable, NotFound, UnsavedWork, from_wire
 from coldframe.contract.files import FindUnsaved, ListAnswer, ListDirectory, UnsavedAnswer
 from coldframe.contract.persistence import HOME, Event, fate, item_of, items_of
 from coldframe.contract.policy import Label
@@ -137,6 +137,8 @@ class Endings:
             found = await self._host.snapshots.ask(self._snapshots.workspace_of(info), FindUnsaved(most=1))
         except NotFound:
             return  # there is no workspace any more
+        except HostUnreachable:
+            raise  # it cannot be ended either: asked again later, both can be done
         except ColdframeError as error:
             self._refuse(caller, info, LookAnswer(complete=False), f"it could not be looked at: {error.message}")
         if found.total == 0 and found.looked_everywhere:
