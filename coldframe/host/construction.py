@@ -194,7 +194,7 @@ class Construction:
             os.mkdir(records, 0o700)
         if self._root:
             os.chown(records, *owner)
-        order = {
+        order: dict[str, Any] = {
             "sandbox_id": sandbox_id,
             "mark": mark_of(self._site.installation),
             "uid": owner[0],

@@ -28,6 +28,7 @@ MAKE = (
     "echo marker > file && mkdir -p node_modules/own && echo marker > node_modules/own/index.js && "
     "mkdir -p .config/tool .config/chromium/Default && echo marker > .config/tool/settings && "
     "echo marker > .config/chromium/Default/Cookies && "
+    "echo marker > volumes/marked/file && "
     "echo marker > /tmp/file && echo marker > /dev/shm/file && { sleep 1000 & echo $! > pid; } && echo marker"
 )
 LOOK = {
@@ -37,6 +38,7 @@ LOOK = {
     "home": "grep -q marker .config/tool/settings",
     "browser": "grep -q marker .config/chromium/Default/Cookies",
     "system": "test -s /etc/passwd && test -x /bin/sh",
+    "volume": "grep -q marker volumes/marked/file",
     "temporary": "grep -q marker /tmp/file && grep -q marker /dev/shm/file",
     "processes": 'grep -q sleep "/proc/$(cat pid)/cmdline"',
 }
@@ -96,7 +98,7 @@ def sandbox_ends(_: Installation, client: SyncColdframe, marked: Marked) -> str 
     """The next one on the same workspace can have what was kept; there is none on a temporary one."""
     agent_id = client.sandboxes.get(marked.sandbox_id).info.agent_id
     client.sandboxes.get(marked.sandbox_id).terminate()
-    return client.sandboxes.create(agent_id, background=agent_id is None).id
+    return client.sandboxes.create(agent_id, background=agent_id is None, volumes=[{"name": "marked"}]).id
 
 
 HAPPEN: dict[str, Callable[[Installation, SyncColdframe, Marked], str | None]] = {
@@ -107,7 +109,8 @@ HAPPEN: dict[str, Callable[[Installation, SyncColdframe, Marked], str | None]] =
 
 
 def mark(client: SyncColdframe, agent_id: str | None) -> Marked:
-    sandbox = client.sandboxes.create(agent_id, background=agent_id is None)
+    volumes = [{"name": "marked", "mode": "rw"}]
+    sandbox = client.sandboxes.create(agent_id, background=agent_id is None, volumes=volumes)
     made = sandbox.call("run_command", {"command": MAKE})
     assert made.value["exit_code"] == 0, made.value
     assert made.receipt_id is not None
@@ -164,6 +167,7 @@ def tried() -> Iterator[Callable[[str, bool], Cells]]:
             client.policy.load(RULES)
             client.credentials.add(CREDENTIAL, "a secret of sixteen")
             client.sandboxes.create(background=True).terminate()
+            client.volumes.create("marked")
         cached(installation).write_bytes(PACKAGE)
 
         def find(event: str, background: bool) -> Cells:
@@ -227,7 +231,7 @@ def test_the_table_of_a_sandbox_has_fourteen_items_with_what_there_is_of_each(
     before = {one.item: one for one in sandbox.persistence()}
     assert list(before) == list(ITEMS)
     assert len(before) == 14
-    assert sandbox.run_command(MAKE).exit_code == 0
+    assert sandbox.run_command(f"mkdir -p volumes/marked && {MAKE} && rm -r volumes").exit_code == 0
     sandbox.write_file("notes/ten", "0123456789")
     now = {one.item: one for one in sandbox.persistence()}
     lines = {line["id"]: line["value"] for line in sandbox.contract()["persistence"]}
