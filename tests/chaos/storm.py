@@ -13,9 +13,13 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
+from typing import Protocol
 
 from coldframe.client.sync import SyncColdframe
 from coldframe.contract.errors import ColdframeError
+from tests.chaos.renter import Renter
+from tests.chaos.rewinder import Rewinder
 from tests.chaos.victims import Process, Victims, kill
 from tests.chaos.worker import Worker, all_entries
 from tests.installation import Installation, wait_until
@@ -23,6 +27,24 @@ from tests.installation import Installation, wait_until
 CALM_S = 60.0
 STARTS = 3
 """A server that dies takes a moment to let go of its data directory; a supervisor tries again then."""
+
+
+MORE_PLACES = 2
+"""Beside one for each client, and one for what each fifth has offered and never fetches: forks and those that rent for a
+while wait for them in the queue, or come again."""
+
+
+class Client(Protocol):
+    """Works while it storms, and says afterwards what is wrong."""
+
+    faults: list[str]
+    calls: Counter[str]
+
+    def work(self, until: threading.Event) -> None: ...
+    def judge(self, client: SyncColdframe, killed: set[str]) -> None: ...
+
+
+KINDS: tuple[Callable[[Installation, int, int], Client], ...] = (Worker, Worker, Worker, Rewinder, Renter)
 
 
 class KillableInstallation(Installation):
@@ -49,8 +71,12 @@ class Storm:
         self.calls = Counter[str]()
         self._seconds = seconds
         self._random = random.Random(seed)
-        self._installation = KillableInstallation()
-        self._workers = [Worker(self._installation, number, seed) for number in range(sandboxes)]
+        self._installation = KillableInstallation(
+            COLDFRAME_MAX_RUNNING=str(sandboxes + sandboxes // len(KINDS) + MORE_PLACES)
+        )
+        self._workers: list[Client] = [
+            KINDS[number % len(KINDS)](self._installation, number, seed) for number in range(sandboxes)
+        ]
         self._killed: set[str] = set()
         self._strangers = Strangers(self._installation)
 
@@ -101,7 +127,7 @@ class Storm:
         finally:
             until.set()
         for thread in threads:
-            deadline = time.monotonic() + CALM_S * 2
+            deadline = time.monotonic() + CALM_S * 4
             while thread.is_alive() and time.monotonic() < deadline:
                 thread.join(0.5)
                 self._revive()
@@ -165,7 +191,9 @@ class Storm:
             numbers = [entry.seq for entry in all_entries(client)]
             if numbers != list(range(1, len(numbers) + 1)):
                 self.faults.append("the ledger has a gap")
-            for worker in self._workers:
+            for worker in sorted(
+                self._workers, key=lambda one: not isinstance(one, Renter)
+            ):  # who gives places back first
                 worker.judge(client, self._killed)
                 self.faults += worker.faults
                 self.calls += worker.calls

@@ -9,7 +9,6 @@ import hashlib
 import json
 import random
 import threading
-import time
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
@@ -18,18 +17,15 @@ from coldframe.client.sync import SyncColdframe, SyncSandbox
 from coldframe.contract.errors import (
     ColdframeError,
     FileMissing,
-    HostUnreachable,
-    IsolationUnavailable,
     PauseKindUnsupported,
     Unavailable,
     WrongState,
 )
+from coldframe.contract.pipeline import PipelineInfo
 from coldframe.contract.tool import ToolResult
 from tests.chaos.cuts import call_and_vanish
+from tests.chaos.patience import ask_until_told
 from tests.installation import Installation
-
-PATIENCE_S = 90.0
-"""For one call, through any number of restarts."""
 
 
 @dataclass
@@ -75,7 +71,7 @@ class Worker:
     def _one(self) -> None:
         acts = [
             *(self._count_once, self._cut_once, self._print, self._write, self._overwrite, self._background),
-            self._rest,
+            *(self._rest, self._pipeline),
         ]
         self._random.choice(acts)()
 
@@ -154,65 +150,90 @@ class Worker:
 
     def _bring(self, act: str, state: str) -> bool:
         """Into that state; False if it has ended, or there are no pauses here."""
-        deadline = time.monotonic() + PATIENCE_S
-        while True:
-            try:
-                with self.client() as client:
-                    sandbox = client.sandboxes.get(str(self._sandbox_id))
-                    getattr(sandbox, act)()
-                    told = sandbox.refresh().state.state
-                    if told == state:
-                        return True
-                    last = f"it is {told}"
-            except PauseKindUnsupported:
-                return False
-            except ColdframeError as error:
-                if isinstance(error, WrongState) or error.code == "GUEST_LOST":
-                    self._sandbox_id = None
-                    return False
-                if not isinstance(error, HostUnreachable | IsolationUnavailable) and type(error) is not Unavailable:
-                    raise AssertionError(f"{act} ended with {error.code}: {error.message}") from error
-                last = f"{error.code}: {error.message}"
-            except (OSError, ValueError, KeyError) as error:
-                last = repr(error)
-            if time.monotonic() > deadline:
-                raise AssertionError(f"{act} was never done: {last}")
-            time.sleep(0.05)
+
+        def bring(client: SyncColdframe) -> None:
+            sandbox = client.sandboxes.get(str(self._sandbox_id))
+            getattr(sandbox, act)()
+            told = sandbox.refresh().state.state
+            if told != state:
+                raise Unavailable(f"it is {told}")
+
+        try:
+            ask_until_told(self._installation, f"{self.agent_id}: {act}", bring)
+        except PauseKindUnsupported:
+            return False
+        except ColdframeError as error:
+            self._give_up(error, act)
+            return False
+        return True
+
+    def _pipeline(self) -> None:
+        """Two steps, run again once if one of them did not succeed."""
+        key, sandbox_id = self._key(), self._sandbox_id
+        if sandbox_id is None:
+            return
+        self.calls["pipeline"] += 1
+        names = [f"{key}-one", f"{key}-two"]
+        steps = [{"name": name, "command": f"sleep 0.2; echo {name} >> counter"} for name in names]
+        self._counted |= dict.fromkeys(names, (0, 1))
+
+        def run(client: SyncColdframe) -> PipelineInfo:
+            started = client.sandboxes.get(sandbox_id).start_pipeline(steps, idempotency_key=key)
+            return started.wait()
+
+        def run_again(client: SyncColdframe) -> PipelineInfo:
+            pipeline = client.sandboxes.get(sandbox_id).pipeline(info.pipeline_id)
+            if pipeline.info().steps == info.steps:  # else a rerun before was heard
+                pipeline.rerun()
+            return pipeline.wait()
+
+        try:
+            info = ask_until_told(self._installation, f"pipeline {key}", run)
+            self._count_steps(info)
+            if info.state == "failed" and self._random.random() < 0.5:
+                self._counted |= {
+                    name: (least, most + 1) for name, (least, most) in self._counted.items() if name in names
+                }
+                info = ask_until_told(self._installation, f"pipeline {key}", run_again)
+                self._count_steps(info)
+        except ColdframeError as error:
+            self._give_up(error, f"pipeline {key}")
+
+    def _count_steps(self, info: PipelineInfo) -> None:
+        self._expect(info.state in ("succeeded", "failed"), f"pipeline {info.pipeline_id} is told to be {info.state}")
+        for step in info.steps:
+            self._counted[step.name] = (1 if step.state == "succeeded" else 0, step.attempt)
 
     # -- calls -------------------------------------------------------------------------------------------------------
 
     def _call(self, key: str, tool: str, arguments: dict[str, Any]) -> Done:
         self.calls[tool] += 1
-        deadline = time.monotonic() + PATIENCE_S
-        sandbox_id: str | None = None
-        while True:
-            try:
-                with self.client() as client:
-                    sandbox_id = sandbox_id or self._sandbox(client)
-                    sandbox = client.sandboxes.get(sandbox_id)
-                    result = sandbox.call(tool, arguments, idempotency_key=key)
-                    if result.error is not None and result.error.get("code") == "GUEST_LOST":
-                        return Done(sandbox_id, key, None, "GUEST_LOST")
-                    return Done(sandbox_id, key, result, None)
-            except ColdframeError as error:
-                if isinstance(error, WrongState) or error.code == "GUEST_LOST":
-                    self._sandbox_id = None
-                    return Done(sandbox_id or "", key, None, error.code)
-                if not isinstance(error, HostUnreachable | IsolationUnavailable) and type(error) is not Unavailable:
-                    raise AssertionError(f"call {key} ended with {error.code}: {error.message}") from error
-                last = f"{error.code}: {error.message}"
-            except (OSError, ValueError, KeyError) as error:  # the file for clients is being written anew
-                last = repr(error)
-            if time.monotonic() > deadline:
-                raise AssertionError(f"the outcome of {key} stayed unknown: {last}")
-            time.sleep(0.05)
+        asked: list[str] = []
 
-    def client(self) -> SyncColdframe:
-        return SyncColdframe(self._installation.url, self._installation.token, timeout_s=30)
+        def call(client: SyncColdframe) -> ToolResult:
+            if not asked:
+                asked.append(self._sandbox(client))
+            return client.sandboxes.get(asked[0]).call(tool, arguments, idempotency_key=key)
+
+        try:
+            result = ask_until_told(self._installation, f"call {key}", call)
+        except ColdframeError as error:
+            self._give_up(error, f"call {key}")
+            return Done("".join(asked), key, None, error.code)
+        if result.error is not None and result.error.get("code") == "GUEST_LOST":
+            return Done(asked[0], key, None, "GUEST_LOST")
+        return Done(asked[0], key, result, None)
+
+    def _give_up(self, error: ColdframeError, what: str) -> None:
+        """The next act begins with another sandbox, if that is what the answer says."""
+        if not isinstance(error, WrongState) and error.code != "GUEST_LOST":
+            raise AssertionError(f"{what} ended with {error.code}: {error.message}") from error
+        self._sandbox_id = None
 
     def _sandbox(self, client: SyncColdframe) -> str:
         if self._sandbox_id is None:
-            self._sandbox_id = client.sandboxes.create(agent_id=self.agent_id).id
+            key = f"{self._prefix}-create-{len(self.sandboxes)}"
+            self._sandbox_id = client.sandboxes.create(agent_id=self.agent_id, idempotency_key=key).id
             self.sandboxes.append(self._sandbox_id)
         return self._sandbox_id
 
@@ -244,6 +265,8 @@ class Worker:
             info = client.sandboxes.get(sandbox_id).command(command_id)
             told = ("lost", "ended") if sandbox_id in killed | self._stopped else ("ended",)
             self._expect(info.state in told, f"background call {key} is told to be {info.state}")
+        for sandbox_id in self.sandboxes:
+            client.sandboxes.get(sandbox_id).terminate()  # its place is wanted
 
     def _judge_counts(self, sandbox: SyncSandbox) -> None:
         try:
