@@ -14,7 +14,7 @@ from pathlib import Path
 
 from coldframe.contract.errors import IsolationUnavailable
 from coldframe.host.isolation.own_system import COUNT
-from coldframe.host.templates.id_range import hold_users, own_range
+from coldframe.host.templates.id_range import own_range, require_range
 from tests.installation import Installation
 from tests.parts import BECOME, NOBODY, checkout_for_others
 
@@ -49,7 +49,7 @@ def why_not() -> str | None:
     """Why there can be no installation of an ordinary user with subordinate ids here."""
     if os.geteuid() != 0:
         try:
-            os.close(hold_users(own_range()))
+            require_range(own_range())
         except IsolationUnavailable as error:
             return str(error)
         return None

@@ -192,7 +192,7 @@ def without_way_out(error: IsolationUnavailable) -> Property:
         state="absent",
         mechanism="egress broker",
         evidence=error.message,
-        remedy=error.hint,
+        remedy=error.advice,
     )
 
 

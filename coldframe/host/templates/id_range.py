@@ -146,6 +146,24 @@ def hold_users(ids: IdRange) -> int:
         process.communicate()
 
 
+def require_range(ids: IdRange) -> None:
+    """Try, as an ordinary user, all that a system of its own takes of the machine.
+
+    Raises:
+        IsolationUnavailable: no namespace over these ids, or no mount in one, can be had.
+    """
+    os.close(hold_users(ids))
+    with tempfile.TemporaryDirectory() as place, tempfile.TemporaryFile() as said:
+        os.chmod(place, 0o711)
+        process = start_in_range(ids, ["true"], output=said.fileno(), errors=said.fileno(), shown=place)
+        if process.wait() != 0:
+            said.seek(0)
+            raise _missing(
+                f"a user namespace may not mount: {said.read().decode('utf-8', 'replace').strip()}",
+                "see docs/isolation.md about user namespaces on this system",
+            )
+
+
 def hand_over(path: str, ids: IdRange) -> None:
     """Make a directory of this process's user the range's root's."""
     if os.getuid() == 0:

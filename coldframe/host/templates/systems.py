@@ -24,7 +24,7 @@ from coldframe.host.layers.register import Below
 from coldframe.host.layers.store import LayerStore
 from coldframe.host.layers.trees import users_at
 from coldframe.host.sandbox_users import range_of, users_of, users_of_template
-from coldframe.host.templates.id_range import IdRange, hand_over, hold_users, own_range
+from coldframe.host.templates.id_range import IdRange, hand_over, hold_users, own_range, require_range
 from coldframe.host.templates.store import Template, Templates
 
 SETUP = "coldframe setup"
@@ -309,9 +309,9 @@ def judge_ability() -> Property:
     try:
         ids = own_range()
         if os.getuid() != 0:
-            os.close(hold_users(ids))
+            require_range(ids)
     except IsolationUnavailable as error:
-        return Property(name=name, state="absent", mechanism=mechanism, evidence=error.message, remedy=error.hint)
+        return Property(name=name, state="absent", mechanism=mechanism, evidence=error.message, remedy=error.advice)
     whose = "of each workspace are a range of their own"
     if os.getuid() != 0:
         whose = f"of all workspaces are {ids.first_uid} to {ids.first_uid + ids.size - 1} of the host, subordinate ids of this user"

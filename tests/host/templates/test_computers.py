@@ -40,8 +40,10 @@ from coldframe.host.machine import Machine
 from coldframe.host.registries import read_registry_settings
 from coldframe.host.sandbox_users import FIRST_UID as FIRST_USER
 from coldframe.host.system_report import OwnSystem
-from coldframe.host.templates.id_range import FIRST_UID, own_range
+from coldframe.host.templates import systems
+from coldframe.host.templates.id_range import FIRST_UID, IdRange, own_range
 from coldframe.host.templates.store import Template
+from coldframe.host.templates.systems import judge_ability
 from coldframe.policy.network_rules import PackageKind
 from tests import ordinary
 from tests.host.forked import in_child
@@ -499,6 +501,18 @@ def test_links_that_root_leaves_lead_nowhere_when_the_box_is_built_again(client:
         assert report.boundary_weakened == () and all(
             one.state == "enforced" for one in report.properties if one.required
         )
+
+
+def test_doctor_tells_whether_such_a_system_can_be_had_and_if_not_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    is_able = os.geteuid() == 0 or ordinary.why_not() is None
+    assert (judge_ability().state, judge_ability().remedy is None) == ("enforced" if is_able else "absent", is_able)
+
+    def refuse() -> IdRange:
+        raise IsolationUnavailable("none", hint="add a line")
+
+    monkeypatch.setattr(systems, "own_range", refuse)
+    told = judge_ability()
+    assert (told.name, told.state, told.remedy, told.required) == ("own_system", "absent", "add a line", False)
 
 
 def test_setup_builds_once_and_says_what_it_takes(installed: Installation, template: Template) -> None:
