@@ -4,6 +4,7 @@ import contextlib
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,7 +12,7 @@ import typer
 from coldframe.cli.output import EXIT_UNAVAILABLE, Chosen, note, show, show_json, write_bytes
 
 if TYPE_CHECKING:
-    from coldframe.client.sync import SyncSandbox
+    from coldframe.client.sync import SyncColdframe, SyncSandbox
     from coldframe.contract.caller import Caller
     from coldframe.contract.command import CommandEvent
     from coldframe.contract.sandbox import SandboxSpec
@@ -45,6 +46,13 @@ def run(
     template: Annotated[str | None, typer.Option(help="The system: host, or debian for one of its own.")] = None,
     user: User = None,
     keep: Annotated[bool, typer.Option(help="Keep the sandbox afterwards; needs a running server.")] = False,
+    on_copy: Annotated[
+        bool, typer.Option("--copy", help="Run on a copy of the agent's workspace, which is thrown away afterwards.")
+    ] = False,
+    put_back: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATH", help="With --copy: a file to put into the workspace afterwards; as often as needed."),
+    ] = None,
     cwd: Cwd = None,
     env: Env = None,
     timeout_s: Timeout = None,
@@ -65,6 +73,8 @@ def run(
     system = {} if template is None else {"template": template}
     spec = make_spec(agent_id=agent_id, background=agent is None, network=network, **system)
     client = connect_if_running()
+    if on_copy or put_back:
+        return _run_on_copy(client, spec, arguments, put_back or [], keep=keep, on_copy=on_copy, template=template)
     if client is None:
         import asyncio
 
@@ -186,6 +196,33 @@ class Printer:
         if code is None:
             note("the command was lost with its sandbox")
         self.exit_code = EXIT_UNAVAILABLE if code is None else code
+
+
+def _run_on_copy(
+    client: "SyncColdframe | None",
+    spec: "SandboxSpec",
+    arguments: dict[str, Any],
+    paths: list[str],
+    *,
+    keep: bool,
+    on_copy: bool,
+    template: str | None,
+) -> int:
+    from coldframe.cli.copies import run_on_copy
+    from coldframe.cli.sandboxes import make_spec
+    from coldframe.contract.errors import InvalidArgument, Unavailable
+
+    if spec.agent_id is None or keep or not on_copy:
+        raise InvalidArgument(
+            "`--copy` is a copy of the workspace of an `--agent`, and is not kept; `--put-back` goes with it",
+            hint="use --agent AGENT --copy [--put-back PATH]",
+        )
+    if client is None:
+        raise Unavailable("no server runs that has the workspace", hint="start one with `coldframe up`")
+    system = {} if template is None else {"template": template}
+    own = make_spec(background=True, ephemeral=True, network=spec.network, **system)
+    with client:
+        return run_on_copy(client, spec.agent_id, own, partial(_run_remote, arguments=arguments), paths)
 
 
 def _run_remote(sandbox: "SyncSandbox", arguments: dict[str, Any]) -> int:

@@ -207,6 +207,8 @@ def export_(
             return
         size = copied(client.snapshots.export(snapshot), local)
         found = client.snapshots.get(snapshot)
+        if found.system is not None:
+            note("the archive holds the files of the workspace, and not its system")
     show(
         {"snapshot_id": snapshot, "file": local, "bytes": size, "sha256": found.sha256, "label": found.label.value},
         f"{size} bytes to {local}, labelled {found.label.value}\n"
