@@ -155,7 +155,8 @@ class Builder:
         if not self._embedded:
             self._let_out()
         self.pool.empty(closes=True)
-        self.ahead.close()
+        with self._filling:  # whoever is at it ends what he builds
+            self.ahead.close()
         with self.zygote.turn:
             self.zygote.close()
         os.close(self._lease_read)

@@ -91,6 +91,7 @@ MATRIX: dict[tuple[str, str], tuple[object, set[Role]]] = {
     ("GET", "/v1/lineage/{item_id}"): (None, PEOPLE),
     ("GET", "/v1/lineage/{item_id}/trace"): (None, PEOPLE),
     ("GET", "/v1/doctor"): (None, PEOPLE),
+    ("GET", "/v1/pool"): (None, PEOPLE),
     ("GET", "/v1/errors"): (None, ALL),
     ("GET", "/v1/sandboxes/{sandbox_id}/result"): (None, PEOPLE),
     ("POST", "/v1/sandboxes/{sandbox_id}/result"): (None, WORKERS),

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from coldframe.contract.errors import IsolationUnavailable
+from coldframe.contract.policy import Label
 from coldframe.contract.sandbox import Limits, SandboxSpec
+from coldframe.contract.snapshot import SnapshotWish, WorkspacePoint
 from coldframe.host import attachment
 from coldframe.host.cgroups import BoxGroups
 from coldframe.host.confine import ConfineError
@@ -20,6 +22,7 @@ from coldframe.host.isolation import namespaces
 from coldframe.host.machine import Machine
 from coldframe.host.pool import ReadyBox
 from coldframe.host.workspaces import HISTORY, Workspaces
+from tests.host.disks import needs_disks as needs_disks
 from tests.host.egress.world import SITE
 from tests.host.machines import as_root_and_ordinary, needs_bubblewrap, new_box, on_a_machine, run, until
 from tests.host.networked import READ, Networked, on_a_networked_machine, rules
@@ -217,6 +220,57 @@ def test_the_user_of_whom_a_box_waits_is_given_to_one_workspace_alone(tmp_path: 
     assert len(set(users)) == 6
     assert spare in users
     assert [workspaces.begin_use(paths[0]), workspaces.begin_use(paths[0])] == [True, False]
+
+
+@as_root_and_ordinary
+def test_a_workspace_that_has_snapshots_comes_into_it_and_so_does_one_that_begins_as_a_snapshot(who: str) -> None:
+    async def steps(machine: Machine) -> None:
+        box = await new_box(machine, "before")
+        await run(box, "mkdir -p kept; echo one > kept/file")
+        await machine.end_box("before", keep_workspace=True)
+        await machine._endings.finish()
+        taken = await machine.snapshots.take(WorkspacePoint(agent_id="agent"), SnapshotWish(label=Label.PUBLIC))
+        await new_box(machine, "between")
+        ready = {one.pid for one in await waiting(machine, 2)}
+        box = await new_box(machine, "after")
+        assert keeper_of(machine, "after") in ready
+        done = await run(
+            box,
+            "cat kept/file; echo two >> kept/file; echo x > new; cat kept/file; echo x >> .exec_history; rm new; ls",
+        )
+        assert done.stdout.split() == ["one", "one", "two", "integrations", "kept", "scratch", "skills"]
+        await waiting(machine, 2)
+        spec = SandboxSpec(agent_id="fork", snapshot=taken.snapshot_id, on_missing="degrade")
+        await machine.create("fork", spec, session_id="session-fork")
+        assert (await run(await machine.box("fork"), "cat kept/file; stat -c %u kept/file")).stdout == "one\n1000\n"
+        assert [one.state for one in (await (await machine.life("after")).report()).properties if one.required] == [
+            one.state for one in (await (await machine.life("between")).report()).properties if one.required
+        ]
+
+    with_boxes_that_wait(steps, who=who)
+
+
+@pytest.mark.usefixtures("needs_disks")
+def test_a_workspace_with_a_disk_of_its_own_comes_into_it() -> None:
+    async def steps(machine: Machine) -> None:
+        machine.workspaces.own_disks = True
+        limits = Limits(disk_mib=64)
+        for name in ("one", "two"):  # the second for what waits then
+            await new_box(machine, name, limits=limits)
+        ready = {one.pid for one in await waiting(machine, 2)}
+        box = await new_box(machine, "three", limits=limits)
+        assert keeper_of(machine, "three") in ready
+        assert (await run(box, "echo x > file && stat -f -c %b .")).stdout.strip() != ""
+        measured = {one.kind: one.strength for one in (await (await machine.life("three")).report()).limits}
+        assert measured["disk"] == "hard"
+        for name in ("one", "two", "three"):
+            await machine.end_box(name)
+        await machine._endings.finish()
+        await machine.delete_workspace("agent")
+
+    if os.geteuid() != 0:
+        pytest.skip("needs root: others have no disks")
+    with_boxes_that_wait(steps, who="root")
 
 
 @as_root_and_ordinary

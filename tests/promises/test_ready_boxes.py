@@ -1,5 +1,6 @@
 """What is promised of a sandbox holds in the same way for one whose box waited for it: the promises of other files, tried in such."""
 
+import json
 from collections.abc import Iterator
 
 import pytest
@@ -37,10 +38,15 @@ def sandbox(client: SyncColdframe, agent_id: str) -> Iterator[SyncSandbox]:
     raise AssertionError("no box that waited was used")
 
 
-def test_boxes_that_wait_are_no_sandboxes_and_are_told_with_what_they_hold(client: SyncColdframe) -> None:
+def test_boxes_that_wait_are_no_sandboxes_and_are_told_with_what_they_hold(
+    client: SyncColdframe, installation: Installation
+) -> None:
     running = len(client.sandboxes.list())
     found = wait_until(lambda: (now := client.pool()).ready and now, "a box waits")
     assert found.size == 2
     assert found.refused is None
     assert 0 < found.memory_bytes < 200 << 20
     assert len(client.sandboxes.list()) == running
+    shown = json.loads(installation.cli("pool", "--json").stdout)
+    assert (shown["size"], shown["used"]) == (2, found.used)
+    assert "of at most 2 boxes wait" in installation.cli("pool").stdout.decode()
