@@ -11,6 +11,7 @@ import secrets
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import NamedTuple
 
 from coldframe.contract.errors import TemplateChanged
@@ -112,7 +113,7 @@ class SealedLayers:
     def check(self, digest: str, ids: IdRange) -> None:
         """At the price of a listing. Raises TemplateChanged: it is not what was sealed."""
         files, facts = self.files(digest), os.path.join(self._folder, digest, "facts")
-        self._watched.look(files, lambda: check_tree(files, facts, lambda: self.verify(digest, ids)))
+        self._watched.look(files, partial(check_tree, files, facts, lambda: self.verify(digest, ids)))
 
     def verify(self, digest: str, ids: IdRange) -> bool:
         """Whether it is, to the byte, what was sealed. Reads all of it."""
@@ -153,8 +154,8 @@ class SealedLayers:
                 remove_tree(path)
 
 
-def check_tree(directory: str, facts: str, verify: Callable[[], bool]) -> None:
-    """Compare a tree with its facts, or where these differ with its digest; then they are written anew.
+def check_tree(directory: str, facts: str, verify: Callable[[], bool], was_touched: bool) -> None:
+    """Compare a tree with its facts, or if it was touched, or these differ, with its digest; then they are written anew.
 
     Raises TemplateChanged.
     """
@@ -164,7 +165,7 @@ def check_tree(directory: str, facts: str, verify: Callable[[], bool]) -> None:
         raise TemplateChanged(f"a part of the template cannot be read: {error}", path=directory) from error
     try:
         with open(facts, encoding="ascii") as source:
-            if source.read() == found:
+            if source.read() == found and not was_touched:
                 return
     except FileNotFoundError:
         pass

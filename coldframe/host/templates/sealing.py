@@ -14,11 +14,11 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from coldframe.contract.errors import TooLarge, Unfit
-from coldframe.host.layers.branch import OPAQUE, OVERLAY, Branch, is_whiteout, split
+from coldframe.host.layers.branch import OPAQUE, OVERLAY, Branch, is_whiteout, join, split
 from coldframe.host.layers.manifest import file_digest, kind_of
 from coldframe.host.layers.mapping import Users
 from coldframe.host.layers.omissions import OF_SYSTEM, omitted, patterns_of
@@ -41,11 +41,22 @@ _EPOCH_NS = EPOCH_S * 1_000_000_000
 
 
 def clean(directory: str) -> None:
-    """Take away what is of one run alone."""
+    """Take away what is of one run alone. What was removed stays removed."""
     with Branch(directory) as branch:
         for path in omitted(branch, (*CLEANED, *patterns_of(OF_SYSTEM))):
-            above, name = split(path)
-            remove_tree(f"/proc/self/fd/{branch.directory(above)}/{os.fsdecode(name)}")
+            status = branch.status(path)
+            if status is None or is_whiteout(status):
+                continue
+            if stat.S_ISDIR(status.st_mode) and branch.is_opaque(path):
+                for name in branch.names(path):
+                    _remove(branch, join(path, name))
+            else:
+                _remove(branch, path)
+
+
+def _remove(branch: Branch, path: bytes) -> None:
+    above, name = split(path)
+    remove_tree(f"/proc/self/fd/{branch.directory(above)}/{os.fsdecode(name)}")
 
 
 def hand_over(directory: str, users: Users, ids: IdRange) -> None:
@@ -91,25 +102,11 @@ def layer_digest(directory: str, ids: IdRange) -> str:
 def facts_of_tree(directory: str) -> str:
     """Where each file lies, and how it was when it was last changed; looks into no file."""
     found = hashlib.sha256()
-    ahead = [directory]
-    while ahead:
-        folder = ahead.pop()
+    for entries in _folders(directory):
         lines = []
-        try:
-            entries = os.scandir(folder)
-        except PermissionError:
-            if os.getuid() == 0:
-                raise
-            continue  # of a user of the range who lets nobody in, this process's user included; its own facts count
-        with entries:
-            for entry in entries:
-                one = entry.stat(follow_symlinks=False)
-                mode = one.st_mode
-                lines.append(
-                    f"{entry.name}\0{one.st_ino} {one.st_size} {one.st_mtime_ns} {mode} {one.st_uid} {one.st_gid}\n"
-                )
-                if stat.S_ISDIR(mode):
-                    ahead.append(entry.path)
+        for name, one in entries:
+            told = f"{one.st_ino} {one.st_size} {one.st_mtime_ns} {one.st_mode} {one.st_uid} {one.st_gid}"
+            lines.append(f"{name}\0{told}\n")
         lines.sort()
         found.update("".join(lines).encode("utf-8", "surrogateescape"))
     return found.hexdigest()
@@ -117,11 +114,27 @@ def facts_of_tree(directory: str) -> str:
 
 def size_of_tree(directory: str) -> int:
     """Bytes on disk."""
-    blocks: dict[tuple[int, int], int] = {}
-    with Branch(directory) as branch:
-        for _, status in branch.walk():
-            blocks[status.st_dev, status.st_ino] = status.st_blocks
+    blocks: dict[int, int] = {}
+    for entries in _folders(directory):
+        for _, one in entries:
+            blocks[one.st_ino] = one.st_blocks
     return 512 * sum(blocks.values())
+
+
+def _folders(directory: str) -> Iterator[list[tuple[str, os.stat_result]]]:
+    """What each folder holds. An ordinary user may be kept out of some by those of the range, and sees nothing of them."""
+    ahead = [directory]
+    while ahead:
+        folder = ahead.pop()
+        try:
+            with os.scandir(folder) as entries:
+                found = [(entry.name, entry.stat(follow_symlinks=False)) for entry in entries]
+        except PermissionError:
+            if os.getuid() == 0:
+                raise
+            continue
+        ahead += [f"{folder}/{name}" for name, one in found if stat.S_ISDIR(one.st_mode)]
+        yield found
 
 
 def is_empty(directory: str) -> bool:

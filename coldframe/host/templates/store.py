@@ -274,7 +274,7 @@ class Templates:
         if made is None:
             facts = os.path.join(self._folder, template.digest, "facts")
             whole = partial(self.verify, template.digest)
-            self._watched.look(template.root, lambda: check_tree(template.root, facts, whole))
+            self._watched.look(template.root, partial(check_tree, template.root, facts, whole))
             return
         for layer in made.layers:
             self.layers.check(layer, template.ids)

@@ -29,25 +29,35 @@ class WatchedTrees:
         self._lock = threading.Lock()
         self._known: OrderedDict[str, tuple[int, float]] = OrderedDict()
         """Descriptor of the watch, and when the tree was looked over."""
+        self._touched: set[str] = set()
+        """Those that were, and have not passed since."""
 
-    def look(self, directory: str, check: Callable[[], None]) -> None:
-        """Have *check* look over a tree, unless that is known to be needless. Raises what it raises."""
+    def look(self, directory: str, check: Callable[[bool], None]) -> None:
+        """Have *check* look over a tree, unless that is known to be needless. Raises what it raises.
+
+        It is told whether the tree was touched since it passed: then sizes and times, which can be set back, are not enough.
+        """
         with self._lock:
             watch, looked = self._known.get(directory, (-1, 0.0))
-            if watch >= 0 and time.monotonic() - looked < LOOK_AGAIN_S and _is_quiet(watch):
+            was_touched = directory in self._touched or (watch >= 0 and not _is_quiet(watch))
+            if watch >= 0 and not was_touched and time.monotonic() - looked < LOOK_AGAIN_S:
                 self._known.move_to_end(directory)
                 return
-            if watch >= 0:  # what it told is not told again
+            if watch >= 0:  # what it has told is not told again
                 del self._known[directory]
                 os.close(watch)
+            if was_touched:
+                self._touched.add(directory)
         began = time.monotonic()
         watch = _watch(directory)  # first: what changes meanwhile is seen by one of the two
         try:
-            check()
+            check(was_touched)
         except BaseException:
             if watch >= 0:
                 os.close(watch)
             raise
+        with self._lock:
+            self._touched.discard(directory)
         if watch >= 0:
             self._keep(directory, watch, began)
 

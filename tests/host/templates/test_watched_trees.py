@@ -29,8 +29,8 @@ def test_every_change_is_noticed_and_nothing_else_costs_a_look(tmp_path: Path, c
     watched, looks = WatchedTrees(), list[str]()
 
     def look(passes: bool = True) -> int:
-        def check() -> None:
-            looks.append("look")
+        def check(was_touched: bool) -> None:
+            looks.append("touched" if was_touched else "look")
             if not passes:
                 raise ValueError
 
@@ -44,7 +44,9 @@ def test_every_change_is_noticed_and_nothing_else_costs_a_look(tmp_path: Path, c
         for _ in range(2):  # it stays changed for whoever asks again
             with pytest.raises(ValueError):
                 look(passes=False)
-        assert look() == 4
+        assert look() == 4 and looks == ["look", "touched", "touched", "touched"]
+        if top.exists():
+            assert look() == 4
     finally:
         watched.close()
 
@@ -56,10 +58,10 @@ def test_a_look_is_due_from_time_to_time_and_trees_are_forgotten(
     monkeypatch.setattr(watched_trees, "MOST_TREES", 2)
     for name in ("one", "two", "three"):
         (tmp_path / name).mkdir()
-        watched.look(str(tmp_path / name), lambda: looks.append("new"))
-    watched.look(str(tmp_path / "three"), lambda: looks.append("known"))
-    watched.look(str(tmp_path / "one"), lambda: looks.append("forgotten"))
+        watched.look(str(tmp_path / name), lambda _: looks.append("new"))
+    watched.look(str(tmp_path / "three"), lambda _: looks.append("known"))
+    watched.look(str(tmp_path / "one"), lambda _: looks.append("forgotten"))
     monkeypatch.setattr(watched_trees, "LOOK_AGAIN_S", -1.0)
-    watched.look(str(tmp_path / "one"), lambda: looks.append("due"))
+    watched.look(str(tmp_path / "one"), lambda _: looks.append("due"))
     watched.close()
     assert looks == ["new", "new", "new", "forgotten", "due"]
