@@ -201,6 +201,8 @@ def _take_from(stage: _Stage, one: _Instruction) -> None:
             one, "stands there twice: one stage is all that there can be", hint="build the other stage as a template"
         )
     words = _expand(one, one.rest, stage.outer).split()
+    if not words:
+        _refuse(one, "names no template")
     if words[0].startswith("--"):
         _refuse(one, f"has `{words[0]}`, which is not supported")
     if len(words) not in (1, 3) or (len(words) == 3 and words[1].upper() != "AS"):
@@ -336,7 +338,7 @@ def _json_list(text: str) -> list[str] | None:
         return None
     try:
         found = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None  # then it is a line for the shell, as in Docker
     return found if isinstance(found, list) and all(isinstance(word, str) for word in found) else None
 

@@ -39,6 +39,8 @@ from coldframe.contract.template import (
 )
 
 MOST_TEXT_BYTES = 4 * 1024 * 1024
+MOST_LOCK_LINE = 300
+"""Characters."""
 _LOCK_LINE = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)==([A-Za-z0-9][A-Za-z0-9.+!_-]*)")
 
 
@@ -173,6 +175,8 @@ def parse_recipe(text: str, *, source: str = "the recipe") -> Draft:
         raise RecipeInvalid(f"`{source}`, line {line}: {message[:1].lower()}{message[1:]}", line=line) from None
     except RecursionError:
         raise RecipeInvalid(f"`{source}` is nested too deeply") from None
+    except ValueError as error:  # a number longer than Python reads
+        raise RecipeInvalid(f"`{source}` cannot be read: {str(error)[:200]}") from None
     try:
         said = _Text.model_validate(content)
     except ValidationError as error:
@@ -222,17 +226,15 @@ def parse_lock(text: str, *, source: str) -> tuple[Package, ...]:
             if isinstance(content, Mapping):
                 return _npm_lock(content)
             return tuple(Package.model_validate(one) for one in content)
-        except (ValueError, KeyError, TypeError) as error:
-            raise RecipeInvalid(
-                f"`{source}` is no list of packages: {str(error).splitlines()[0]}", field="lock"
-            ) from None
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise RecipeInvalid(f"`{source}` is no list of packages: {str(error)[:200]}", field="lock") from None
     found = []
-    for number, raw in enumerate(text.splitlines(), 1):
+    for number, raw in enumerate(text.split("\n"), 1):
         line = re.sub(r"(^|\s)#.*$", "", raw).strip().removesuffix("\\").strip()
         if not line or line.startswith("--hash="):
             continue
         match = _LOCK_LINE.match(line)
-        if match is None or line[match.end() :].lstrip()[:1] not in ("", ";", "-"):
+        if match is None or len(line) > MOST_LOCK_LINE or line[match.end() :].lstrip()[:1] not in ("", ";", "-"):
             raise RecipeInvalid(
                 f"`{source}`, line {number}: `{line[:80]}` is no `name==version`",
                 hint="a lock names each package in one exact version",
@@ -268,7 +270,7 @@ def line_of(text: str, place: Sequence[str]) -> int | None:
     """In which line of a TOML text something stands, as far as a look can tell; None if it cannot."""
     if not place:
         return None
-    lines = text.splitlines()
+    lines = text.split("\n")
     start, end, names = 0, len(lines), list(place)
     key = re.escape(names[0])
     tables = [i for i, line in enumerate(lines) if re.match(rf"\s*\[\[?\s*{key}\s*\]\]?", line)]

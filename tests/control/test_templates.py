@@ -263,7 +263,7 @@ def test_a_rule_can_refuse_builds(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("T4.68")
-@pytest.mark.req("T3.17")
+@pytest.mark.req("T3.16", "T3.17")
 def test_a_sandbox_has_the_template_that_it_asks_for_by_name_version_or_digest(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with opened(tmp_path) as bench:
@@ -282,6 +282,12 @@ def test_a_sandbox_has_the_template_that_it_asks_for_by_name_version_or_digest(t
                 receipt = bench.control.receipts.get(OWNER, result.receipt_id or "")
                 assert receipt.inputs is not None
                 assert (receipt.inputs.template, receipt.inputs.template_sha256) == (ref, digest)
+                (given,) = [
+                    one
+                    for one in (await bench.control.inputs.list(OWNER, info.sandbox_id)).inputs
+                    if one.type == "template"
+                ]
+                assert (given.name, given.sha256) == (ref, digest)
                 await bench.control.lifecycle.terminate(OWNER, info.sandbox_id)
             with pytest.raises(NotFound):
                 await bench.control.creation.create(OWNER, SandboxSpec(background=True, template="app:7"))

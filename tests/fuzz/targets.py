@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from tests.fuzz.paths import Paths
+from tests.fuzz.recipes import Recipes
 from tests.fuzz.tampering import Tampering
 from tests.fuzz.target import Target
 from tests.fuzz.texts import Frames, Rules, Shell
@@ -17,6 +18,7 @@ TARGETS: dict[str, Callable[[], Target]] = {
     "keeper": Keeper,
     "daemon": HostDaemon,
     "tampering": Tampering,
+    "recipes": Recipes,
 }
 HARMLESS_ONLY = ("paths", "keeper", "daemon")
 """Run as an ordinary user: what is looked for there is a way to what lies outside."""
