@@ -31,6 +31,8 @@ def data() -> Iterator[Path]:
 def template(data: Path) -> Template:
     if shutil.which(debian.PROGRAM) is None:
         pytest.skip(f"{debian.PROGRAM} is not installed")
+    if os.geteuid() != 0 and (reason := ordinary.why_not()):
+        pytest.skip(f"this user can build no template: {reason}")
     said: list[str] = []
     try:
         return Templates(str(data)).build_debian(log=said.append)
