@@ -108,7 +108,7 @@ class Installation:
         async def end_all() -> None:
             async with Coldframe(self.url, self.token) as client:
                 for sandbox in await client.sandboxes.list():
-                    await sandbox.terminate()
+                    await sandbox.terminate(discard=True)
 
         asyncio.run(end_all())
 

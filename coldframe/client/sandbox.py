@@ -43,7 +43,7 @@ class Sandbox(Commands, Pipelines):
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.terminate()
+        await self.terminate(discard=True)
 
     # Tools.
 

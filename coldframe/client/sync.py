@@ -736,7 +736,7 @@ class SyncSandbox(Commands, Pipelines):
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.terminate()
+        self.terminate(discard=True)
 
     # Tools.
 
