@@ -53,6 +53,8 @@ class SystemsBeside(Protocol):
 
     def stack_of(self, workspace: str) -> str | None: ...
 
+    def remove(self, workspace: str) -> None: ...
+
     def fork(self, workspace: str, snapshot_id: str, user: tuple[int, int]) -> None: ...
 
     def ready_for(self, workspace: str, snapshot_id: str | None, user: tuple[int, int]) -> str | None: ...
@@ -66,6 +68,9 @@ class _NoSystems:
 
     def stack_of(self, workspace: str) -> str | None:
         return None
+
+    def remove(self, workspace: str) -> None:
+        return
 
     def fork(self, workspace: str, snapshot_id: str, user: tuple[int, int]) -> None:
         return
@@ -156,6 +161,7 @@ class Workspaces:
             if snapshot_id is not None:
                 self._require_layers(name)
                 self.stacks.store.snapshot(snapshot_id)
+            self.systems.remove(name)  # of one that had this name, and whose removal was broken off
             with self._user_for(name) as uid:
                 if snapshot_id is not None:  # before the workspace, without which it is swept
                     self.systems.fork(name, snapshot_id, (uid, uid))
@@ -461,16 +467,16 @@ class Workspaces:
             self._require_layers(name)
             if snapshot_id is not None:
                 self.stacks.store.snapshot(snapshot_id)
-            if not self._root and self.systems.user_of(name) is not None:
-                raise _has_system(
-                    name,
-                    "its system belongs to subordinate ids, so that it could not go back together with it",
-                    "run the daemon as root, or fork a snapshot to another agent, whose system begins as the template",
-                )
             stack = self.stacks.find(name)
             owner = self.owner_of(path) if stack is None else stack.owner
             uid = owner[0]
             system = self.systems.ready_for(name, snapshot_id, owner)
+            if system is None and self.systems.user_of(name) is not None:
+                raise _has_system(
+                    name,
+                    "its system has no part in snapshots (it is one of subordinate ids), and could not go back together with it",
+                    "run the daemon as root, or fork a snapshot to another agent, whose system begins as the template",
+                )
             if stack is None and self.stacks.can_have(name):
                 stack = self.stacks.adopt(name, owner)
             elif stack is None and system is not None:

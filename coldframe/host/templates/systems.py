@@ -131,10 +131,14 @@ class Systems:
         return known.template
 
     def stack_of(self, workspace: str) -> str | None:
-        """The stack that holds the system of a workspace; None if it has none, or one that has no part in its snapshots, as
-        that of an ordinary user, to whom its files are others'."""
+        """The stack that holds the system of a workspace; None if it has none, or one that has no part in its snapshots: that of
+        an ordinary user, to whom its files are others', and one of which it was not noted whose they are."""
         known = self._read(workspace)
-        return None if known is None or os.getuid() != 0 else known.stack
+        if known is None or os.getuid() != 0:
+            return None
+        with contextlib.suppress(NotFound):
+            return known.stack if self._layers().stack(known.stack).users is not None else None
+        return None
 
     def fork(self, workspace: str, snapshot_id: str, user: tuple[int, int]) -> None:
         """Have a workspace that is about to be made for *user* begin with the system of a snapshot, if that holds one.
@@ -164,7 +168,9 @@ class Systems:
             return known
         with self._lock:
             template = self._kept(workspace, part.template)
-            return known or self._begin(workspace, template, user, users.first).stack
+            if known is None and self._read(workspace) is None:
+                return self._begin(workspace, template, user, users.first).stack
+            return known
 
     def below(self, digest: str) -> list[Below]:
         """What lies under the layers of a system, the highest first. Raises IsolationUnavailable if it is gone."""

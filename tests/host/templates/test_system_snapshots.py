@@ -266,6 +266,12 @@ def test_after_a_restart_a_system_is_there_and_what_a_kill_left_of_one_is_not(te
             life = await computer(again, "one-again", "agent")
             assert await said(again, "one-again", "cat /var/state") == "one\n"
             await life.end()
+            record = Path(data, "host", "systems", "workspace+agent.json")
+            left = record.read_text()
+            await again.delete_workspace("agent")
+            record.write_text(left)  # its removal was broken off, and somebody has that name again
+            await again.create_workspace("agent")
+            assert again.systems.names() == []
             await again.delete_workspace("agent")
             await again.snapshots.remove(taken.snapshot_id)
             again.layers.collect()
