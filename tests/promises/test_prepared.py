@@ -1,0 +1,73 @@
+"""What was installed once is there for every later command, whatever happens to the sandbox in between."""
+
+import base64
+import io
+import zipfile
+
+import pytest
+
+from coldframe.client.sync import SyncColdframe, SyncSandbox
+from tests.installation import Installation
+
+NAME = "leftbox"
+
+
+def wheel() -> str:
+    """A package that any pip installs, without a registry."""
+    content, folder = io.BytesIO(), f"{NAME}-1.0.dist-info"
+    with zipfile.ZipFile(content, "w") as packed:
+        packed.writestr(f"{NAME}.py", "value = 41 + 1\n")
+        packed.writestr(f"{folder}/METADATA", f"Metadata-Version: 2.1\nName: {NAME}\nVersion: 1.0\n")
+        packed.writestr(f"{folder}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        packed.writestr(f"{folder}/RECORD", "")
+    return base64.b64encode(content.getvalue()).decode()
+
+
+def works(sandbox: SyncSandbox, **how: str) -> None:
+    answer = sandbox.run_command("tool", **how)  # type: ignore[arg-type]
+    assert (answer.exit_code, answer.stdout) == (0, "42 9\n"), answer
+
+
+@pytest.mark.req("T4.20", "T4.24")
+def test_what_was_installed_once_is_there_for_every_command_session_and_client(
+    installation: Installation, client: SyncColdframe, agent_id: str
+) -> None:
+    sandbox = client.sandboxes.create(agent_id)
+    packed = f"{NAME}-1.0-py3-none-any.whl"
+    sandbox.run_command(["sh", "-c", f"base64 -d > {packed}"], stdin=wheel())
+    if sandbox.run_command("python3 -m pip --version").exit_code != 0:
+        sandbox.terminate()
+        pytest.skip("there is no pip on this machine")
+    before = sandbox.run_command("python3 -m venv --without-pip .venv")
+    assert before.exit_code == 0, before
+    installed = sandbox.run_command(
+        f"python3 -m pip --python .venv/bin/python install -q --no-index --no-deps --disable-pip-version-check ./{packed}"
+    )
+    assert installed.exit_code == 0, installed
+    tool = f"#!/bin/sh\nexec /home/user/.venv/bin/python -c 'import {NAME}; print({NAME}.value, open(\"/home/user/.cache/warm\").read())'\n"
+    sandbox.write_file(".local/bin/tool", tool)
+    assert sandbox.run_command("chmod +x .local/bin/tool && mkdir -p .cache && printf 9 > .cache/warm").exit_code == 0
+    if ".local/bin" not in (sandbox.run_command("echo $PATH").stdout or ""):
+        path = "export PATH=$HOME/.local/bin:$PATH"
+        sandbox.run_command(path, shell_session="one")
+        sandbox.run_command(path, shell_session="two")
+        sandbox.terminate()
+        pytest.skip("commands have no folder of the workspace on their PATH")
+    (row,) = [one for one in sandbox.packages().packages if one.name == NAME]
+    assert (row.manager, row.installed, row.command_id) == ("pip", "1.0", installed.command_id)
+    for number in range(200):
+        works(sandbox, **({"shell_session": ("one", "two")[number % 2]} if number % 4 == 3 else {}))
+    if "memory" in sandbox.report().pause_kinds:
+        sandbox.pause()
+        sandbox.resume()
+        works(sandbox)
+    sandbox.stop()
+    sandbox.start_again()
+    works(sandbox)
+    with SyncColdframe(installation.url, installation.token) as another:
+        works(another.sandboxes.get(sandbox.id))
+    sandbox.terminate()
+    with client.sandboxes.create(agent_id) as again:
+        works(again)
+    asked = sandbox.network_log(limit=10).contacts
+    assert [one for one in asked if one.contact.requests] == []
