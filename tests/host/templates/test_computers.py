@@ -314,7 +314,7 @@ def test_a_snapshot_has_what_root_made_in_the_workspace_or_says_what_keeps_it_fr
             sandbox.start_again()
             said(sandbox, "chown user: ~user/closed")
             sandbox.stop()
-        assert sandbox.take_snapshot().id
+        assert sandbox.take_snapshot().snapshot_id
 
 
 FORKS = """
