@@ -736,7 +736,8 @@ def from_wire(answer: dict[str, Any]) -> ColdframeError:
     told = answer.get("retry")
     error = cls(str(answer.get("message", code)), hint=answer.get("hint"), retry=told if told in RETRIES else None)
     error.facts = facts if isinstance(facts, dict) else {}
-    error.next_actions = [NextAction(a) for a in answer.get("next_actions") or [] if isinstance(a, dict)]
+    if isinstance(actions := answer.get("next_actions"), list):  # a box sends none: the code's own stays
+        error.next_actions = [NextAction(a) for a in actions if isinstance(a, dict)]
     if error.code != code:
         error.wire_code = code
     return error

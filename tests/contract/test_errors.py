@@ -60,3 +60,11 @@ def test_one_time_may_say_more_of_a_retry_than_the_code_does_and_the_wire_carrie
     assert (sent.retry, back.retry_now, back.to_wire()) == ("later", "after_change", sent.to_wire())
     assert from_wire({**sent.to_wire(), "retry": "whenever"}).retry_now == WrongState.retry
     assert from_wire({**sent.to_wire(), "retry": ["later"]}).retry_now == WrongState.retry
+
+
+@pytest.mark.req("T3.72")
+def test_what_a_box_refuses_without_saying_what_to_do_next_offers_what_its_code_does() -> None:
+    back = from_wire({"code": "LIMIT_DISK", "message": "no space is left for `a`"})
+    assert [action["op"] for action in back.next_actions] == ["run_command"]
+    assert from_wire({**back.to_wire(), "next_actions": []}).next_actions == []
+    assert from_wire({**back.to_wire(), "next_actions": [1, {"op": "x"}]}).next_actions == [{"op": "x"}]
