@@ -51,7 +51,9 @@ def run(
     ] = False,
     put_back: Annotated[
         list[str] | None,
-        typer.Option(metavar="PATH", help="With --copy: a file to put into the workspace afterwards; as often as needed."),
+        typer.Option(
+            metavar="PATH", help="With --copy: a file to put into the workspace afterwards; as often as needed."
+        ),
     ] = None,
     cwd: Cwd = None,
     env: Env = None,

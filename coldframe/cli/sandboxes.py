@@ -44,7 +44,9 @@ def create(
     snapshot: Annotated[str | None, typer.Option(help="Begin with its files; the agent has to be new.")] = None,
     volume: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME[:/PLACE][:rw]", help="A volume that it has, by default read-only; as often as needed."),
+        typer.Option(
+            metavar="NAME[:/PLACE][:rw]", help="A volume that it has, by default read-only; as often as needed."
+        ),
     ] = None,
     require: Annotated[
         list[str] | None,
@@ -250,6 +252,7 @@ def show_(sandbox: SandboxId) -> None:
     if info.network is not None:
         lines.append(f"  network by the profiles {', '.join(info.network)}")
     lines += [f"  by best effort only: {name}" for name in info.degraded]
+    lines += [f"  warning: {text}" for text in info.warnings]
     lines += [f"  {line}" for line in next_lines(info.state.next_actions, sandbox_id=info.sandbox_id)]
     show(info, "\n".join(lines))
 

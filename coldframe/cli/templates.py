@@ -100,6 +100,8 @@ def log(
         if follow:
             return _followed(found, after_seq=after_seq)
         last_seq = found.info().last_seq
+        if last_seq <= after_seq:
+            return 0
         for entry in found.follow(after_seq=after_seq):
             _print_line(entry)
             if entry.seq >= last_seq:

@@ -272,10 +272,14 @@ class Templates:
         there = await self._host.templates.all()
         known = {row[0] for row in self._store.read("SELECT digest FROM templates WHERE state = 'ready'", ())}
         for facts in [one for one in there if one.digest not in known]:
+            state, by = self._built_by(facts.build_id)
+            if state == "building":  # it is named by whoever builds it, in a moment
+                continue
             version = facts.version or facts.digest[:SETUP_VERSION_CHARACTERS]
             if self._rows("name = ? AND version = ?", facts.name, version):
                 version = facts.digest[:SETUP_VERSION_CHARACTERS]
-            values = _values(facts, facts.name, version, "setup", format_time(facts.created_at))
+            values = _values(facts, facts.name, version, by, format_time(facts.created_at))
+            values["build_id"] = facts.build_id
             with self._store.transaction() as connection:
                 gone = templates.c.name == facts.name, templates.c.version == version
                 connection.execute(templates.delete().where(*gone, templates.c.digest == facts.digest))
@@ -283,6 +287,13 @@ class Templates:
                 body = {**_told(self._rows("digest = ? AND state = 'ready'", facts.digest)[0]), "caller": "setup"}
                 self._ledger.append("template.found", facts.digest, body, connection=connection)
         return {one.digest for one in there}
+
+    def _built_by(self, build_id: str | None) -> tuple[str | None, str]:
+        """State of its build, if that was begun here, and who began it."""
+        query = "SELECT state, started_by FROM template_builds WHERE build_id = ?"
+        for state, by in self._store.read(query, (build_id,)) if build_id is not None else ():
+            return str(state), str(by)
+        return None, "setup"
 
     def _matching(self, ref: str) -> builtins.list[Row]:
         """Newest first."""

@@ -196,6 +196,30 @@ def test_a_build_is_cancelled_and_one_that_a_crash_broke_off_has_failed(tmp_path
     asyncio.run(scenario())
 
 
+def test_one_that_is_there_before_its_build_has_ended_is_named_by_the_build(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            made = bench.host.templates
+            made.add_setup()
+            made.may_tell.clear()
+            begun = await begin(bench, recipe(run("one"), version="1.0"))
+            await made.made.wait()
+            assert [one.name for one in await bench.control.templates.list(OWNER)] == ["debian"]
+            made.may_tell.set()
+            ended = await bench.control.template_builds.get(OWNER, begun.build_id, wait_s=30)
+            assert ended.state == "ready" and ended.version == "1.0"
+            made.made.clear()
+            made.may_tell.clear()
+            begun = await begin(bench, recipe(run("two"), version="1.1"))
+            await made.made.wait()
+            bench.kill()  # then nobody will name it but the next start, as what was found there
+            await bench.start()
+            found = await bench.control.templates.list(OWNER, name="app")
+            assert {one.version: one.created_by for one in found} == {"1.0": OWNER.name, "1.1": OWNER.name}
+
+    asyncio.run(scenario())
+
+
 def test_the_same_key_is_the_same_build(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with opened(tmp_path) as bench:

@@ -34,6 +34,9 @@ class FakeTemplates:
         self.on: dict[str, str] = {}
         """Workspace to digest."""
         self.go = asyncio.Event()
+        self.made, self.may_tell = asyncio.Event(), asyncio.Event()
+        """A template is there; and whoever has it built may be told of it."""
+        self.may_tell.set()
         self.orders: list[BuildOrder] = []
         self.left = 0
         """Builds that were left before their end."""
@@ -86,6 +89,8 @@ class FakeTemplates:
                 yield StepEnd(step=number, was_cached=False, duration_s=0.5)
             facts = self._facts(order)
             self.known.setdefault(facts.digest, facts)
+            self.made.set()
+            await self.may_tell.wait()
             ended = True
             yield self.known[facts.digest]
         except BuildFailed:
