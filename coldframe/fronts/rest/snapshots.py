@@ -144,6 +144,7 @@ async def compare_points(request: Request, which: ComparedPage) -> Comparison:
         sandbox_id=which.sandbox_id,
         next_after=which.next_after,
         limit=which.limit,
+        part=which.part,
     )
 
 
