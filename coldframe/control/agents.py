@@ -227,7 +227,8 @@ class Agents:
                 "caller": caller.name,
             }
             self._ledger.append("agent.label_set", agent_id, body, connection=connection, durable=True)
-            return row.info.model_copy(update={"workspace_label": label})
+            self.risen(connection)  # a volume that is shown in it keeps its own
+            return self._known(agent_id).info
 
     def list(self) -> builtins.list[AgentInfo]:
         """Living agents by id."""

@@ -131,7 +131,8 @@ class Sessions:
                 "caller": caller.name,
             }
             self._ledger.append("session.reset", session_id, body, connection=connection, durable=True)
-        return new
+            self.risen(connection)  # what it can read at once may be labelled higher than PUBLIC
+            return self._find(new.session_id)
 
     def _within(
         self, connection: sqlalchemy.Connection | None, *, durable: bool

@@ -40,6 +40,7 @@ from coldframe.host.reader import ANSWERED
 from coldframe.host.reader_link import Reader
 from coldframe.host.removal import remove_tree, try_removal
 from coldframe.host.sandbox_users import FIRST_UID, UID_COUNT
+from coldframe.host.templates.id_range import own_range, take_back
 
 A = TypeVar("A", bound=Model)
 R = TypeVar("R")
@@ -157,6 +158,9 @@ class MachineVolumes:
             self._images.mount(name)
         path = self._path(volume_id)
         try:
+            status = os.stat(path, follow_symlinks=False)
+            if not self._root and status.st_uid != os.getuid():  # by root of a box that such a user has
+                take_back(path, own_range())
             mode = stat.S_IMODE(os.stat(path, follow_symlinks=False).st_mode)
             if mode & stat.S_IRWXU != stat.S_IRWXU:
                 os.chmod(path, mode | stat.S_IRWXU)

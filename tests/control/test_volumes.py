@@ -218,6 +218,30 @@ def test_a_label_goes_into_a_volume_and_out_of_it_and_through_it(tmp_path: Path)
 
 
 @pytest.mark.req("T3.44")
+def test_whoever_may_read_it_is_held_to_its_label_by_the_broker_and_in_a_new_session(tmp_path: Path) -> None:
+    rules = SECRETS + 'network:\n  use: {"*": packages}\n'
+
+    async def steps() -> None:
+        async with opened(tmp_path, rules) as bench:
+            await volume(bench)
+            writer, reader = await having(bench, "ada", RW), await having(bench, "bob", RO)
+            assert reader.network is not None
+            await bench.call(writer, "write_file", path="secrets/a", content="x", caller=OWNER)
+            await bench.call(writer, "read_file", path="secrets/a", caller=OWNER)
+            assert bench.host.taints[reader.sandbox_id] is Label.CONFIDENTIAL
+            new = await bench.control.taints.reset(reader.session_id, caller=OWNER)
+            assert new.taint is Label.CONFIDENTIAL
+            told = bench.control.agents.set_label("bob", Label.PUBLIC, caller=OWNER, reason="looked through")
+            assert told.workspace_label is Label.CONFIDENTIAL
+            fresh = await having(bench, "eve", RO)
+            access = bench.host.access[fresh.sandbox_id]
+            assert access is not None
+            assert access.taint is Label.CONFIDENTIAL
+
+    asyncio.run(steps())
+
+
+@pytest.mark.req("T3.44")
 def test_a_tainted_agent_raises_what_it_may_write_from_the_start(tmp_path: Path) -> None:
     async def steps() -> None:
         async with opened(tmp_path, SECRETS) as bench:

@@ -3,6 +3,8 @@
 import asyncio
 import os
 import secrets
+import shutil
+import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -24,8 +26,11 @@ from coldframe.contract.ports import Box
 from coldframe.contract.sandbox import SandboxSpec
 from coldframe.contract.volume import VolumeAttachment
 from coldframe.host.machine import Machine
+from tests.host.disks import needs_disks, traces, unmount_all
+from tests.host.forked import wait_until
 from tests.host.machines import as_root_and_ordinary, needs_bubblewrap, on_a_machine, run
 
+__all__ = ["needs_disks"]
 pytestmark = needs_bubblewrap
 AT = "/home/user/volumes/data"
 
@@ -181,6 +186,40 @@ def test_a_volume_at_rest_is_written_whole_and_no_link_in_it_leads_out(who: str)
         assert (usage.files, usage.complete, usage.hard) == (2, True, False)
 
     on_a_machine(steps, who=who)
+
+
+@pytest.mark.req("T3.44")
+@pytest.mark.usefixtures("needs_disks")
+def test_as_a_disk_of_its_own_the_kernel_keeps_its_limit_in_bytes_and_files() -> None:
+    folder = tempfile.mkdtemp(prefix="cf-disks-", dir="/tmp")
+    os.chmod(folder, 0o711)
+
+    async def steps() -> None:
+        machine, volume = Machine(folder, embedded=True, own_disks=True), new_volume()
+        try:
+            await machine.volumes.create(volume, 16)
+            box = await box_with(machine, "agent", attachment(volume, size_mib=16))
+            report = await (await machine.life("box-agent")).report()
+            limit = next(one for one in report.limits if one.kind == "volume:data")
+            assert (limit.strength, limit.supported) == ("hard", True)
+            full = await run(box, f"head -c 20000000 /dev/zero > {AT}/big; rm {AT}/big; echo ok > {AT}/a; cat {AT}/a")
+            assert "No space left on device" in full.stderr
+            assert full.stdout == "ok\n"
+            await machine.end_box("box-agent")
+            usage = await machine.volumes.usage(volume, 16)
+            assert usage.hard
+            assert (await machine.volumes.ask(volume, ReadFile(path="a"))).content == b"ok\n"
+            await machine.volumes.remove(volume)
+            await machine.delete_workspace("agent")
+        finally:
+            await machine.close()
+
+    try:
+        asyncio.run(steps())
+        wait_until(lambda: not traces(folder))
+    finally:
+        unmount_all(folder)
+        shutil.rmtree(folder)
 
 
 @pytest.mark.req("T3.44")
