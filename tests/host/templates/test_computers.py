@@ -314,7 +314,11 @@ def test_a_snapshot_has_what_root_made_in_the_workspace_or_says_what_keeps_it_fr
             sandbox.start_again()
             said(sandbox, "chown user: ~user/closed")
             sandbox.stop()
-        assert sandbox.take_snapshot().snapshot_id
+        taken = sandbox.take_snapshot()
+        assert (taken.system is None) == (len(host_ids.of_user) == 1)
+        if taken.system is None:
+            with pytest.raises(IsolationUnavailable, match="no part in snapshots"):
+                sandbox.reset(to=taken.snapshot_id)
 
 
 FORKS = """
