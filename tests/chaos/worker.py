@@ -54,6 +54,7 @@ class Worker:
         """Key to how often it may stand in the counter file: at least, at most."""
         self._outputs: list[tuple[str, str, bytes]] = []
         self._backgrounds: list[tuple[str, str, str]] = []
+        self._ended: set[str] = set()
         self._stopped: set[str] = set()
         """Sandboxes that were, or may have been: what ran in them was ended then, whoever was hit afterwards."""
         self._files: dict[str, set[str | None]] = {}
@@ -228,7 +229,11 @@ class Worker:
         """The next act begins with another sandbox, if that is what the answer says."""
         if not isinstance(error, WrongState) and error.code != "GUEST_LOST":
             raise AssertionError(f"{what} ended with {error.code}: {error.message}") from error
-        self._sandbox_id = None
+        sandbox_id, self._sandbox_id = self._sandbox_id, None
+        if sandbox_id is not None:  # it may run still, and its place is wanted
+            end = f"{self.agent_id}: the end of {sandbox_id}"
+            ask_until_told(self._installation, end, lambda client: client.sandboxes.get(sandbox_id).terminate())
+            self._ended.add(sandbox_id)
 
     def _sandbox(self, client: SyncColdframe) -> str:
         if self._sandbox_id is None:
@@ -258,6 +263,8 @@ class Worker:
         for sandbox_id in self.sandboxes:
             state = client.sandboxes.get(sandbox_id).info.state.state
             want = {"lost"} if sandbox_id in killed else {"running"}
+            if sandbox_id in self._ended:
+                want = {"terminated"} | (want & {"lost"})
             if sandbox_id in self._stopped:  # a keeper that was hit may have been that of a box before
                 want |= {"running", "stopped"} if sandbox_id in killed else set()
             self._expect(state in want, f"sandbox {sandbox_id} is told to be {state}, it is {' or '.join(want)}")
