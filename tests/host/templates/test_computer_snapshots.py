@@ -98,3 +98,22 @@ def test_a_computer_is_taken_back_and_forked_with_its_system(client: SyncColdfra
         third.start_again()
         assert said(third, "cat /var/state") == "one\n"
         third.terminate()
+
+
+@pytest.mark.req("T4.03")
+def test_work_moves_from_the_system_of_the_machine_to_one_of_its_own_and_nothing_is_lost(client: SyncColdframe) -> None:
+    look = "sha256sum state data/one lib/mine.py; PYTHONPATH=lib python3 -c 'import mine; print(mine.VALUE)'; git -C repo log --format=%s"
+    with client.sandboxes.create("grows") as small:
+        for path, content in (("state", "a"), ("data/one", "b" * 100_000), ("lib/mine.py", "VALUE = 7\n")):
+            small.write_file(path, content)
+        small.run_command(
+            "git init -q repo; git -C repo -c user.name=a -c user.email=a@b commit -q --allow-empty -m saved"
+        )
+        before = small.run_command(look).stdout
+    assert before.endswith("7\nsaved\n")
+    with client.sandboxes.create("grows", template="debian") as large:
+        assert large.run_command(look).stdout == before
+        assert said(large, "cat /home/user/state; touch /usr/bin/more-rights") == "a"
+    with client.sandboxes.create("grows") as small:  # and back: the system of its own waits
+        assert small.run_command(look).stdout == before
+    client.agents.delete("grows")
