@@ -215,6 +215,8 @@ def _planned_isolation(info: SandboxInfo) -> Lines:
     ]
     if info.spec.profile != "exec":
         walls = []  # which there are, the level and the template say
+    if info.spec.volumes:
+        walls.append("volumes")
     for name in (*walls, *asked):
         value = {"enforced": True, "state": "enforced"}
         lines.append(

@@ -154,7 +154,10 @@ def test_its_label_taints_whoever_has_it(client: SyncColdframe, agent_id: str) -
 def test_it_stands_among_inputs_and_items_with_its_place(
     installation: Installation, client: SyncColdframe, agent_id: str, volume: str
 ) -> None:
-    sandbox = having(client, agent_id, volume, "rw", at="/home/user/data")
+    wanted = SandboxSpec(agent_id=agent_id, volumes=[{"name": volume, "at": "/home/user/data", "mode": "rw"}])  # type: ignore[arg-type]
+    planned = client.sandboxes.plan(wanted)
+    agreed = wanted.model_copy(update={"contract_sha256": planned["sha256"]})
+    sandbox = client.sandboxes.create(spec=agreed)
     sandbox.run_command("echo 12345 > data/a")
     entry = next(one for one in sandbox.inputs().inputs if one.type == "volume")
     assert (entry.name, entry.mount, entry.mode, entry.label) == (volume, "/home/user/data", "read-write", Label.PUBLIC)
