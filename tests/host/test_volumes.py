@@ -142,6 +142,26 @@ def test_a_place_that_is_a_link_or_holds_files_is_refused_and_nothing_is_left(wh
 
 @pytest.mark.req("T3.44")
 @as_root_and_ordinary
+def test_a_neighbour_who_takes_its_place_away_brings_the_wall_down_and_no_file_elsewhere(who: str) -> None:
+    async def steps(machine: Machine) -> None:
+        volume = new_volume()
+        await machine.volumes.create(volume, 4)
+        box = await box_with(machine, "agent", attachment(volume))
+        await machine.create("box-beside", SandboxSpec(agent_id="agent"), session_id="ses-beside")
+        beside = await machine.box("box-beside")
+        taken = await run(beside, "rmdir volumes/data && mkdir volumes/data && ls -A volumes/data")
+        assert (taken.result.exit_code, taken.stdout) == (0, "")
+        report = await (await machine.life("box-agent")).report()
+        wall = next(one for one in report.properties if one.name == "volumes")
+        assert (wall.state, wall.required) == ("absent", True)
+        assert (await run(box, f"ls -A {AT}")).stdout == ""
+        assert (await machine.volumes.usage(volume, 4)).files == 0
+
+    on_a_machine(steps, who=who)
+
+
+@pytest.mark.req("T3.44")
+@as_root_and_ordinary
 def test_a_volume_at_rest_is_written_whole_and_no_link_in_it_leads_out(who: str) -> None:
     async def steps(machine: Machine) -> None:
         volume, volumes = new_volume(), machine.volumes
