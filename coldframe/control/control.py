@@ -278,7 +278,7 @@ def build_control(
         forks=Forks(snapshots, sandboxes, creation, judged),
         archives=SnapshotArchives(store, ledger, rulebook, snapshots, judged, host, clock),
         templates=templates,
-        template_builds=TemplateBuilds(store, ledger, templates, snapshots, judged, host, clock),
+        template_builds=TemplateBuilds(store, ledger, templates, snapshots, judged, host, clock, sandboxes.sweep),
         template_checks=TemplateChecks(templates, creation, lifecycle, gate, clock),
         comparisons=comparisons,
         gate=gate,

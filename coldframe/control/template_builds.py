@@ -12,7 +12,7 @@ import hashlib
 import json
 import logging
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterable, Callable
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable
 from datetime import datetime
 from typing import Any, cast
 
@@ -22,6 +22,7 @@ from coldframe.contract.errors import (
     ColdframeError,
     Conflict,
     DependencyMissing,
+    HostUnreachable,
     Internal,
     InvalidArgument,
     LimitReached,
@@ -62,6 +63,8 @@ MOST_LINES = 200_000
 MOST_LOOKED = 1000
 """Lines that one answer tells."""
 MOST_LISTED = 100
+AGAIN_S = 1.0
+"""After the host could not be reached."""
 FLUSH_S = 0.2
 """How long a line may wait for others before it is kept."""
 RESERVED = frozenset({HOST, DEFAULT_BASE})
@@ -81,10 +84,14 @@ class TemplateBuilds:
         judged: JudgedActs,
         host: Host,
         clock: Callable[[], datetime],
+        sweep: Callable[[], Awaitable[object]],
     ) -> None:
+        """*sweep*: has the host remove what belongs to nothing."""
         self._store = store
         self._ledger = ledger
         self._templates = templates
+        self._sweep = sweep
+        self._sweeping: asyncio.Task[None] | None = None
         self._snapshots = snapshots
         self._judged = judged
         self._host = host
@@ -107,7 +114,7 @@ class TemplateBuilds:
 
     async def close(self) -> None:
         """Break them off: they are found `failed` at the next start."""
-        tasks = [*self._running.values()]
+        tasks = [*self._running.values(), *([] if self._sweeping is None else [self._sweeping])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -264,6 +271,8 @@ class TemplateBuilds:
             is_cancelled = True
         except ColdframeError as failure:
             error = failure
+            if isinstance(failure, HostUnreachable) and (self._sweeping is None or self._sweeping.done()):
+                self._sweeping = asyncio.create_task(self._sweep_when_it_is_back())
             if isinstance(failure, BuildFailed | DependencyMissing):
                 look = next_action("template.log", "shows the log of the build", build_id=order.build_id)
                 failure.next_actions = [look]
@@ -278,6 +287,18 @@ class TemplateBuilds:
             self._end(order.build_id, "failed", error=Internal("the build ended without a template"))
         else:
             self._end(order.build_id, "ready", facts=facts, order=order, by=by)
+
+    async def _sweep_when_it_is_back(self) -> None:
+        """A step that ran when its daemon was killed runs on until somebody says that it belongs to nothing."""
+        while True:
+            try:
+                await self._sweep()
+                return
+            except HostUnreachable:
+                await asyncio.sleep(AGAIN_S)
+            except ColdframeError:
+                _log.exception("what a build has left could not be removed; the next start tries again")
+                return
 
     def _settle(self, build_id: str) -> None:
         task = self._running.pop(build_id)

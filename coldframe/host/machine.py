@@ -59,7 +59,7 @@ from coldframe.host.strays import kill_strays, mark_of
 from coldframe.host.templates.systems import Systems
 from coldframe.host.volumes import MachineVolumes
 from coldframe.host.ways_out import BROKER_UID, WaysOut
-from coldframe.host.workshop import Workshop
+from coldframe.host.workshop import BUILDS, Workshop
 from coldframe.host.workspaces import Workspaces
 
 
@@ -476,6 +476,7 @@ class Machine:
             await asyncio.to_thread(self.systems.drop_unnamed)
         removed += await asyncio.to_thread(self.volumes.sweep)
         removed += await self.templates.sweep()
+        removed += await self._remove_left_by_builds(spared)
         await asyncio.to_thread(self.workspaces.mount_all)
         if self.workspaces.stacks.any():
             self.snapshots.keep_up()
@@ -491,6 +492,17 @@ class Machine:
             remove_groups, self._controllers, self.installation, keep=spared, ahead=self._builder.ahead.group_names
         )
         removed += [f"groups of {name}" for name in gone]
+        return removed
+
+    async def _remove_left_by_builds(self, spared: set[str]) -> list[str]:
+        """Nobody asks for the records of steps that a killed daemon was carrying out."""
+        boxes, alive = os.path.join(self._data, "boxes"), {name for name, _ in self._marks.all()}
+        left = [name for name in os.listdir(boxes) if name.startswith(BUILDS) and name not in spared | alive]
+        removed = []
+        for name in sorted(left):
+            removal = partial(remove_directory, os.path.join(boxes, name))
+            if await asyncio.to_thread(try_removal, f"boxes/{name}", removal):
+                removed.append(f"boxes/{name}")
         return removed
 
     def _groups_of(self, sandbox_id: str, mark: KeeperMark | None) -> BoxGroups:

@@ -32,6 +32,10 @@ LIMITS = Limits(
 """Of each step."""
 
 
+BUILDS = "build-"
+"""What the names of its boxes begin with."""
+
+
 class Workshop:
     """Of one machine. *held* keeps sweeps away from a box, *end_box* ends it and waits until all of it is gone."""
 
@@ -56,7 +60,7 @@ class Workshop:
 
         Nothing of it is left when this is over, but what it wrote. *digest* is of the template that it begins from.
         """
-        name = f"build-{secrets.token_hex(6)}"
+        name = f"{BUILDS}{secrets.token_hex(6)}"
         spec = SandboxSpec(
             background=True, template="debian", profile="computer", limits=LIMITS, leftovers="end", track_files=False
         )

@@ -25,7 +25,7 @@ from coldframe.contract.errors import (
 )
 from coldframe.contract.sandbox import SandboxSpec
 from coldframe.contract.template import BuildInfo, BuildRequest, Recipe
-from tests.control.bench import AGENT, OWNER, VIEWER, Bench, opened
+from tests.control.bench import AGENT, OWNER, VIEWER, Bench, opened, until
 
 NO_BUILDS = """version: 1
 rules:
@@ -216,6 +216,19 @@ def test_one_that_is_there_before_its_build_has_ended_is_named_by_the_build(tmp_
             await bench.start()
             found = await bench.control.templates.list(OWNER, name="app")
             assert {one.version: one.created_by for one in found} == {"1.0": OWNER.name, "1.1": OWNER.name}
+
+    asyncio.run(scenario())
+
+
+def test_what_a_killed_daemon_was_carrying_out_is_removed_when_it_is_back(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            bench.host.templates.add_setup()
+            await bench.host.create("build-left", SandboxSpec(background=True), session_id="build-left")
+            begun = await begin(bench, recipe(run("vanish")))
+            ended = await bench.control.template_builds.get(OWNER, begun.build_id, wait_s=30)
+            assert ended.state == "failed" and ended.error is not None and ended.error["code"] == "HOST_UNREACHABLE"
+            await until(lambda: "build-left" not in bench.host._boxes)
 
     asyncio.run(scenario())
 

@@ -5,7 +5,14 @@ import hashlib
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Sequence
 from datetime import UTC, datetime
 
-from coldframe.contract.errors import BuildFailed, InvalidArgument, NotFound, TemplateChanged, WrongState
+from coldframe.contract.errors import (
+    BuildFailed,
+    HostUnreachable,
+    InvalidArgument,
+    NotFound,
+    TemplateChanged,
+    WrongState,
+)
 from coldframe.contract.snapshot import WorkspacePoint
 from coldframe.contract.template import (
     BuildEvent,
@@ -23,7 +30,7 @@ from coldframe.contract.template import (
 
 
 class FakeTemplates:
-    """`Templates` in memory. The command `fail` fails, `wait` waits until `go` is set, `say N` says N lines."""
+    """`Templates` in memory. The command `fail` fails, `vanish` takes the daemon along, `wait` waits until `go` is set, `say N` says N lines."""
 
     def __init__(self, check_reachable: Callable[[], None]) -> None:
         self._check_reachable = check_reachable
@@ -81,6 +88,8 @@ class FakeTemplates:
                 if command == "fail":
                     yield BuildLine(step=number, stream="stderr", text="it does not work")
                     raise BuildFailed(f"step {number} ended with exit code 3", step=number, log="it does not work\n")
+                if command == "vanish":
+                    raise HostUnreachable("the host daemon does not answer")
                 if command == "wait":
                     await self.go.wait()
                 if command.startswith("say "):
