@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from tests.fuzz.archives import Archives
 from tests.fuzz.paths import Paths
 from tests.fuzz.recipes import Recipes
 from tests.fuzz.tampering import Tampering
@@ -19,6 +20,7 @@ TARGETS: dict[str, Callable[[], Target]] = {
     "daemon": HostDaemon,
     "tampering": Tampering,
     "recipes": Recipes,
+    "archives": Archives,
 }
 HARMLESS_ONLY = ("paths", "keeper", "daemon")
 """Run as an ordinary user: what is looked for there is a way to what lies outside."""

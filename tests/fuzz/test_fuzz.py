@@ -20,7 +20,17 @@ from tests.host.machines import needs_bubblewrap
 from tests.installation import Installation
 
 SEED = 20260
-EXAMPLES = {"rules": 1500, "shell": 600, "frames": 400, "paths": 100, "keeper": 50, "daemon": 50, "tampering": 100, "recipes": 800}
+EXAMPLES = {
+    "rules": 1500,
+    "shell": 600,
+    "frames": 400,
+    "paths": 100,
+    "keeper": 50,
+    "daemon": 50,
+    "tampering": 100,
+    "recipes": 800,
+    "archives": 300,
+}
 calm = settings(
     max_examples=150, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck)
 )
@@ -37,7 +47,7 @@ def test_every_target_has_its_numbers_and_every_kept_input_a_target() -> None:
     assert {path.name for path in KEPT.iterdir()} <= set(TARGETS)
 
 
-@pytest.mark.parametrize("name", ["rules", "shell", "frames", "tampering", "recipes"])
+@pytest.mark.parametrize("name", ["rules", "shell", "frames", "tampering", "recipes", "archives"])
 def test_what_is_read_or_checked_never_fails_otherwise_than_it_says(name: str) -> None:
     tried(name)
 

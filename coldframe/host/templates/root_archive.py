@@ -28,7 +28,8 @@ _MOST_AT_ONCE = 1024 * 1024
 _PIECE_BYTES = 1024 * 1024
 _MOST_USERS_BYTES = 1024 * 1024
 _ATTRIBUTE = "SCHILY.xattr."
-_LARGEST_ATTRIBUTE = 64 * 1024
+_MOST_ATTRIBUTES = 3 * 1024
+"""Bytes that a file may have of them: ext4 holds one block."""
 _BASH = b"bin/bash"
 _NO_SERVERS = b"#!/bin/sh\nexit 101\n"
 _ZSTD = b"\x28\xb5\x2f\xfd"
@@ -50,17 +51,17 @@ def read_root(source: IO[bytes], target: str, first: tuple[int, int]) -> None:
     """
     unpacking = _Unpacking(target, first)
     try:
+        content = _Forward(_unpressed(source))
         tar = tarfile.open(  # noqa: SIM115 - it holds nothing open
-            fileobj=cast("IO[bytes]", _Forward(_unpressed(source))),
-            mode="r:",
-            encoding="utf-8",
-            errors="surrogateescape",
+            fileobj=cast("IO[bytes]", content), mode="r:", encoding="utf-8", errors="surrogateescape"
         )
         while (member := tar.next()) is not None:
             tar.members.clear()  # type: ignore[attr-defined]  # else it keeps all of them
             if sum(len(key) + len(value) for key, value in tar.pax_headers.items()) > _MOST_AT_ONCE:
                 raise _no_archive("it has headers that are too large")
             unpacking.take(tar, member)
+        if content.last != bytes(tarfile.BLOCKSIZE):  # a header that is none is an end as well, for tarfile
+            raise _no_archive("it is damaged, or cut off")
         unpacking.draft.finish()
     except _DAMAGED as error:
         if isinstance(error, InvalidArgument | LimitReached):
@@ -95,6 +96,8 @@ class _Forward:
     def __init__(self, source: _Readable) -> None:
         self._source = source
         self._at = 0
+        self.last = b""
+        """What was read last."""
 
     def read(self, size: int = -1) -> bytes:
         if not 0 <= size <= _MOST_AT_ONCE:
@@ -104,7 +107,8 @@ class _Forward:
             pieces.append(piece)
             size -= len(piece)
             self._at += len(piece)
-        return b"".join(pieces)
+        self.last = b"".join(pieces)
+        return self.last
 
     def tell(self) -> int:
         return self._at
@@ -211,9 +215,11 @@ class _Unpacking:
             if not key.startswith(_ATTRIBUTE) or not name.startswith(b"user.") or name.startswith(OVERLAY):
                 continue
             content = value.encode("utf-8", "surrogateescape")
-            if len(name) > 255 or len(content) > _LARGEST_ATTRIBUTE or b"\0" in name or name == b"user.":
-                raise _no_archive(f"`{os.fsdecode(path)}` has an attribute that no file system holds")
             attributes[name] = content
+            if len(name) > 255 or b"\0" in name or name == b"user.":
+                raise _no_archive(f"`{os.fsdecode(path)}` has an attribute that no file system holds")
+        if sum(len(name) + len(content) for name, content in attributes.items()) > _MOST_ATTRIBUTES:
+            raise _no_archive(f"`{os.fsdecode(path)}` has more attributes than every file system holds")
         owner = (self._first[0] + member.uid, self._first[1] + member.gid)
         return Facts(member.mode & 0o7777, owner, (changed, changed), attributes)
 

@@ -429,6 +429,13 @@ def archive_of(*members: tuple[tarfile.TarInfo, bytes]) -> bytes:
     return target.getvalue()
 
 
+def headers(*members: tuple[tarfile.TarInfo, bytes]) -> Iterator[bytes]:
+    """Of entries, with what they hold, and nothing around them."""
+    for member, content in members:
+        member.size = len(content)
+        yield member.tobuf() + content + bytes(-len(content) % 512)
+
+
 def entry(name: str, kind: bytes = tarfile.REGTYPE, content: bytes = b"", **more: Any) -> tuple[tarfile.TarInfo, bytes]:
     member = tarfile.TarInfo(name)
     member.type = kind
@@ -522,6 +529,8 @@ def test_an_archive_that_would_reach_out_is_refused_and_nothing_is_left(place: P
             b"",
             b"no archive at all" * 100,
             archive_of(*small_system())[:-200_000],
+            b"".join(headers(*small_system())),  # without an end
+            b"".join([*headers(*small_system()), b"x" * 512, *headers(entry("etc/more")), bytes(1024)]),
             long_header.tobuf(format=tarfile.PAX_FORMAT),
         ):
             with pytest.raises(InvalidArgument, match="no root file system"):
