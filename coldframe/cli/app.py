@@ -11,6 +11,7 @@ from coldframe.cli import (
     bench,
     contracts,
     credentials,
+    environments,
     files,
     installation,
     jobs,
@@ -50,6 +51,7 @@ app.add_typer(templates.app, name="template")
 app.add_typer(volumes.app, name="volume")
 app.add_typer(jobs.app, name="job")
 app.add_typer(pipelines.app, name="pipeline")
+app.add_typer(environments.app, name="env")
 app.add_typer(files.app, name="files")
 app.add_typer(network.app, name="network")
 app.add_typer(ledger.app, name="ledger")

@@ -140,6 +140,8 @@ MATRIX: dict[tuple[str, str], tuple[object, set[Role]]] = {
     ("GET", "/v1/sandboxes/{sandbox_id}/shells"): (None, ALL),
     ("DELETE", "/v1/sandboxes/{sandbox_id}/shells/{name}"): (None, WORKERS | AGENT),
     ("GET", "/v1/sandboxes/{sandbox_id}/runtimes"): (None, ALL),
+    ("GET", "/v1/sandboxes/{sandbox_id}/packages"): (None, WORKERS | AGENT),
+    ("GET", "/v1/sandboxes/{sandbox_id}/snapshots/plan"): (None, WORKERS | AGENT),
     ("GET", "/v1/sandboxes/{sandbox_id}/commands"): (None, ALL),
     ("GET", "/v1/sandboxes/{sandbox_id}/commands/{command_id}"): (None, ALL),
     ("GET", "/v1/sandboxes/{sandbox_id}/commands/{command_id}/output"): (None, ALL),

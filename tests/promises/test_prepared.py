@@ -2,7 +2,9 @@
 
 import base64
 import io
+import json
 import zipfile
+from pathlib import Path
 
 import pytest
 
@@ -28,9 +30,9 @@ def works(sandbox: SyncSandbox, **how: str) -> None:
     assert (answer.exit_code, answer.stdout) == (0, "42 9\n"), answer
 
 
-@pytest.mark.req("T4.20", "T4.24")
+@pytest.mark.req("T4.20", "T4.24", "T4.19")
 def test_what_was_installed_once_is_there_for_every_command_session_and_client(
-    installation: Installation, client: SyncColdframe, agent_id: str
+    installation: Installation, client: SyncColdframe, agent_id: str, tmp_path: Path
 ) -> None:
     sandbox = client.sandboxes.create(agent_id)
     packed = f"{NAME}-1.0-py3-none-any.whl"
@@ -55,6 +57,12 @@ def test_what_was_installed_once_is_there_for_every_command_session_and_client(
         pytest.skip("commands have no folder of the workspace on their PATH")
     (row,) = [one for one in sandbox.packages().packages if one.name == NAME]
     assert (row.manager, row.installed, row.command_id) == ("pip", "1.0", installed.command_id)
+    lock = tmp_path / "requirements.txt"
+    for version, difference in (("1.0", False), ("1.1", True)):
+        lock.write_text(f"# made by hand\n{NAME}=={version} \\\n    --hash=sha256:{'0' * 64}\n")
+        compared = installation.cli("--json", "env", "compare", str(lock), sandbox.id)
+        line = {"manager": "pip", "name": NAME, "locked": version, "installed": "1.0"}
+        assert (compared.returncode, json.loads(compared.stdout)) == (int(difference), [line] if difference else [])
     for number in range(200):
         works(sandbox, **({"shell_session": ("one", "two")[number % 2]} if number % 4 == 3 else {}))
     if "memory" in sandbox.report().pause_kinds:
