@@ -22,7 +22,6 @@ from coldframe.host.isolation import namespaces
 from coldframe.host.machine import Machine
 from coldframe.host.pool import ReadyBox
 from coldframe.host.workspaces import HISTORY, Workspaces
-from tests.host.disks import needs_disks as needs_disks
 from tests.host.egress.world import SITE
 from tests.host.machines import as_root_and_ordinary, needs_bubblewrap, new_box, on_a_machine, run, until
 from tests.host.networked import READ, Networked, on_a_networked_machine, rules
@@ -248,29 +247,6 @@ def test_a_workspace_that_has_snapshots_comes_into_it_and_so_does_one_that_begin
         ]
 
     with_boxes_that_wait(steps, who=who)
-
-
-@pytest.mark.usefixtures("needs_disks")
-def test_a_workspace_with_a_disk_of_its_own_comes_into_it() -> None:
-    async def steps(machine: Machine) -> None:
-        machine.workspaces.own_disks = True
-        limits = Limits(disk_mib=64)
-        for name in ("one", "two"):  # the second for what waits then
-            await new_box(machine, name, limits=limits)
-        ready = {one.pid for one in await waiting(machine, 2)}
-        box = await new_box(machine, "three", limits=limits)
-        assert keeper_of(machine, "three") in ready
-        assert (await run(box, "echo x > file && stat -f -c %b .")).stdout.strip() != ""
-        measured = {one.kind: one.strength for one in (await (await machine.life("three")).report()).limits}
-        assert measured["disk"] == "hard"
-        for name in ("one", "two", "three"):
-            await machine.end_box(name)
-        await machine._endings.finish()
-        await machine.delete_workspace("agent")
-
-    if os.geteuid() != 0:
-        pytest.skip("needs root: others have no disks")
-    with_boxes_that_wait(steps, who="root")
 
 
 @as_root_and_ordinary

@@ -23,6 +23,7 @@ from coldframe.host.workspaces import HISTORY, PARTS, Workspaces
 from tests.host.disks import needs_disks, traces, unmount_all
 from tests.host.forked import wait_until
 from tests.host.machines import needs_bubblewrap, run, until
+from tests.host.test_pool import have_boxes_wait, waiting
 
 __all__ = ["needs_disks"]
 pytestmark = pytest.mark.usefixtures("needs_disks")
@@ -440,6 +441,24 @@ def with_boxes(data: Path, steps: Callable[[Machine], object], *, agents: tuple[
 
 def spec(agent: str | None, disk_mib: int) -> SandboxSpec:
     return SandboxSpec(agent_id=agent, background=agent is None, limits=Limits(disk_mib=disk_mib))
+
+
+@needs_bubblewrap
+def test_a_disk_comes_into_a_box_that_stands_ready(data: Path) -> None:
+    async def steps(machine: Machine) -> None:
+        have_boxes_wait(machine)
+        await machine.prepare()
+        for name in ("one", "two"):  # the second for what stands ready then
+            await machine.create(name, spec("a", 64), session_id=name)
+        ready = {box.pid for box in await waiting(machine, 2)}
+        measured = await machine.create("three", spec("a", 64), session_id="three")
+        mark = machine._marks.read("three")
+        assert mark is not None
+        assert mark.pid in ready
+        assert {one.kind: one.strength for one in measured.limits}["disk"] == "hard"
+        assert (await run(await machine.box("three"), "echo x > file; cat file")).stdout == "x\n"
+
+    with_boxes(data, steps)
 
 
 @needs_bubblewrap
