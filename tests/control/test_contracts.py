@@ -15,6 +15,7 @@ from coldframe.contract.errors import ContractChanged, ContractDrift, GrantMissi
 from coldframe.contract.isolation import IsolationReport
 from coldframe.contract.policy import Role
 from coldframe.contract.sandbox import Limits, SandboxSpec
+from coldframe.contract.volume import VolumeMount
 from coldframe.control.checkpoints import canonical
 from coldframe.control.contract_lines import drift, timeless
 from coldframe.control.contract_versions import ContractVersions
@@ -34,6 +35,7 @@ network:
 EVEN_FURTHER = REACHING.replace("mode: intercept}]", "mode: intercept}, {id: two, to: files.example.com}]")
 DELETED = {"agent_id": None, "background": True, "outputs": ("a",), "max_age_s": 9.0, "on_timeout": "terminate"}
 SPECS: dict[str, Any] = {
+    "volumes": (VolumeMount(name="data"),),
     "background": {"agent_id": None, "background": True},
     "requires": ("seccomp",),
     "network": "none",
