@@ -237,6 +237,7 @@ INSTALLED = {
 
 
 @pytest.mark.usefixtures("builds")
+@pytest.mark.req("T4.22")
 @pytest.mark.skipif("COLDFRAME_SLOW" not in os.environ, reason="takes minutes; COLDFRAME_SLOW=1 runs it")
 @pytest.mark.parametrize("name", ["code", "node", "python"])
 def test_those_that_come_with_the_product_do_what_they_are_for(
