@@ -56,6 +56,13 @@ MATRIX = {
     "token.list": "oa",
     "token.revoke": "oa",
     "tool.call": "oamg",
+    "volume.attach": "oam",
+    "volume.create": "oam",
+    "volume.grant": "oa",
+    "volume.look": "oam",
+    "volume.read": "oamvg",
+    "volume.remove": "oa",
+    "volume.write": "oam",
 }
 LETTERS = {Role.OWNER: "o", Role.ADMIN: "a", Role.MEMBER: "m", Role.VIEWER: "v", Role.AGENT: "g"}
 HUMAN_RIGHTS = {op for op, roles in MATRIX.items() if "g" not in roles}
