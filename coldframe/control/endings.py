@@ -14,7 +14,7 @@ from pydantic import StrictBool, StrictInt
 from coldframe.contract.caller import Caller
 from coldframe.contract.errors import ColdframeError, HostUnreachable, NotFound, UnsavedWork, from_wire
 from coldframe.contract.files import FindUnsaved, ListAnswer, ListDirectory, UnsavedAnswer
-from coldframe.contract.persistence import HOME, Event, fate, item_of, items_of
+from coldframe.contract.persistence import HOME, Event, fate, is_there, item_of, items_of
 from coldframe.contract.policy import Label
 from coldframe.contract.ports import Host
 from coldframe.contract.sandbox import ENDED, WITH_BOX, Loss, PathsAtEnd, SandboxEnd, SandboxInfo
@@ -116,7 +116,7 @@ class Endings:
         left = [
             Loss(item=name, what=f"{item.what}.")
             for name, item in items_of(info.spec.profile).items()
-            if item.exists and name not in {one.item for one in kept}
+            if _has(info, name) and name not in {one.item for one in kept}
         ]
         return SnapshotPlan(
             paths=tuple(path for path, _ in found.files),
@@ -198,7 +198,7 @@ class Endings:
         kept = []
         for name, item in items_of(spec.profile).items():
             fares = fate(name, event, background=spec.background, ephemeral=spec.ephemeral, profile=spec.profile)
-            if item.exists and fares == "kept":
+            if _has(info, name) and fares == "kept":
                 kept.append(weighed.get(name) or Loss(item=name, what=f"{item.what}."))
         return end.model_copy(update={"kept": tuple(kept), "paths": paths, "unsaved": found.unsaved})
 
@@ -238,6 +238,10 @@ class Endings:
             return Ran(told, output=lambda: output, output_bytes=len(output))
 
         return ToolSpec("list_directory", "", LookArguments, LookAnswer, writes=False, run=run)
+
+
+def _has(info: SandboxInfo, item: str) -> bool:
+    return is_there(item, has_network=info.network is not None, has_volumes=bool(info.spec.volumes))
 
 
 def _same(view: View) -> View:

@@ -80,7 +80,9 @@ def test_one_call_lists_every_runtime(sandbox: SyncSandbox) -> None:
 
 
 @pytest.mark.req("T4.22")
-def test_what_is_there_is_told_with_version_and_manager_and_what_is_not_with_how_to_get_it(sandbox: SyncSandbox) -> None:
+def test_what_is_there_is_told_with_version_and_manager_and_what_is_not_with_how_to_get_it(
+    sandbox: SyncSandbox,
+) -> None:
     place = "/home/user/.local/bin"
     path = (sandbox.run_command("echo $PATH").stdout or "").strip().split(":")
     planted = place in path
