@@ -189,6 +189,13 @@ OPERATIONS: dict[str, tuple[str, str, object]] = {
     "token.create": ("POST", "/v1/tokens", {"role": "viewer", "name": "table"}),
     "token.list": ("GET", "/v1/tokens", None),
     "token.revoke": ("DELETE", "/v1/tokens/tok_none", None),
+    "volume.attach": ("POST", "/v1/sandboxes", {"agent_id": "AGENT", "volumes": [{"name": "none"}]}),
+    "volume.create": ("POST", "/v1/volumes", {"name": "table"}),
+    "volume.grant": ("POST", "/v1/volumes/none/grants", {"agent_id": "table"}),
+    "volume.look": ("GET", "/v1/volumes/none/files", None),
+    "volume.read": ("GET", "/v1/volumes", None),
+    "volume.remove": ("DELETE", "/v1/volumes/none", None),
+    "volume.write": ("DELETE", "/v1/volumes/none/files/a", None),
 }
 RULE_SETS = {
     "none": NO_RULES,
