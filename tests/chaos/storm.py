@@ -29,7 +29,7 @@ STARTS = 3
 """A server that dies takes a moment to let go of its data directory; a supervisor tries again then."""
 
 
-MORE_PLACES = 2
+MORE_PLACES = 1
 """Beside one for each client, and one for what each fifth has offered and never fetches: forks and those that rent for a
 while wait for them in the queue, or come again."""
 
