@@ -74,11 +74,10 @@ class Endings:
     async def stop(self, caller: Caller, sandbox_id: str, *, dry_run: bool = False) -> SandboxEnd:
         """As `Lifecycle.stop`. With *dry_run* every path is told that would go or stay. An ephemeral one ends, so for it
         this is what `terminate` is."""
+        require(caller, "sandbox.stop")  # before anything is said of it
         info = self._sandboxes.get(caller, sandbox_id)
-        if info.spec.ephemeral:
-            require(caller, "sandbox.stop")
-            if not dry_run:
-                await self._check_saved(caller, info)
+        if info.spec.ephemeral and not dry_run:
+            await self._check_saved(caller, info)
         end = await self._lifecycle.stop(caller, sandbox_id, dry_run=dry_run)
         return await self._with_paths(caller, info, end, "stopped_and_started") if dry_run else end
 
