@@ -9,6 +9,7 @@ import typer
 from coldframe.cli.output import Chosen, note, plain, printable, show, show_json, show_table
 
 if TYPE_CHECKING:
+    from coldframe.assembly import Running
     from coldframe.client.recipes import Gathered
     from coldframe.client.sync import SyncColdframe, TemplateBuild
     from coldframe.contract.template import BuildInfo, BuildLogEntry, ReadyCheck, TemplateRecord
@@ -249,40 +250,55 @@ def set_up(name: str, *, anew: bool) -> int:
     gathered = _recipe_of(name)
     client = connect_if_running()
     if client is None:
-        import asyncio
-
-        return asyncio.run(_set_up_embedded(gathered, anew=anew))
+        return _set_up_alone(gathered, anew=anew)
     with client:
-        known = [one for one in client.templates.list(name=name) if one.state == "ready" and one.withdrawn is None]
-        if known and not anew:
-            return _show_ready(known[0], known[0].name, known[0].version, known[0].digest)
-        note(f"building the template `{name}`")
-        return _followed(client.templates.build(gathered))
+        return _set_up_with(client, gathered, anew=anew)
 
 
-async def _set_up_embedded(gathered: "Gathered", *, anew: bool) -> int:
-    from coldframe.assembly import embedded
-    from coldframe.cli.connection import settings
-    from coldframe.contract.caller import Caller
-    from coldframe.contract.policy import Role
-    from coldframe.contract.template import BuildRequest
+def _set_up_with(client: "SyncColdframe", gathered: "Gathered", *, anew: bool) -> int:
+    found = client.templates.list(name=gathered.recipe.name)
+    known = [one for one in found if one.state == "ready" and one.withdrawn is None]
+    if known and not anew:
+        return _show_ready(known[0], known[0].name, known[0].version, known[0].digest)
+    note(f"building the template `{gathered.recipe.name}`")
+    return _followed(client.templates.build(gathered, no_cache=anew))
 
-    caller, name = Caller(token_id="embedded", role=Role.OWNER, surface="embedded"), gathered.recipe.name  # noqa: S106
-    async with embedded(settings()) as control:
-        found = await control.templates.list(caller, name=name)
-        known = [one for one in found if one.state == "ready" and one.withdrawn is None]
-        if known and not anew:
-            return _show_ready(known[0], known[0].name, known[0].version, known[0].digest)
-        note(f"building the template `{name}`")
-        begun = await control.template_builds.begin(caller, BuildRequest(recipe=gathered.recipe))
-        after_seq = 0
-        while True:
-            page = await control.template_builds.log(caller, begun.build_id, after_seq=after_seq, wait_s=60)
-            for entry in page.entries:
-                _print_line(entry)
-                after_seq = entry.seq
-            if page.build.state != "building" and after_seq >= page.build.last_seq:
-                return _show_end(page.build)
+
+def _set_up_alone(gathered: "Gathered", *, anew: bool) -> int:
+    """With a server that runs for as long as the build: sandboxes that were left by an earlier one go on, as after any start."""
+    import json
+    import signal
+    import threading
+
+    from coldframe.assembly import serve
+    from coldframe.client.sync import SyncColdframe
+    from coldframe.config import load_settings
+    from coldframe.contract.errors import Unavailable
+
+    outcome: list[int | BaseException] = []
+    is_over = threading.Event()
+
+    def build(url: str, client_file: str) -> None:
+        try:
+            with open(client_file, encoding="utf-8") as file:
+                token = str(json.load(file)["token"])
+            with SyncColdframe(url, token) as client:
+                outcome.append(_set_up_with(client, gathered, anew=anew))
+        except BaseException as error:  # noqa: BLE001  told by the thread that waits for this one
+            outcome.append(error)
+        if not is_over.is_set():
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def started(running: "Running") -> None:
+        threading.Thread(target=build, args=(running.url, running.client_file), daemon=True).start()
+
+    serve(load_settings(data_dir=Chosen.data_dir, port=0), started=started)
+    is_over.set()
+    if not outcome:
+        raise Unavailable("the build was broken off; the steps that were whole are kept", hint="run it again")
+    if isinstance(outcome[0], BaseException):
+        raise outcome[0]
+    return outcome[0]
 
 
 def _recipe_of(given: str) -> "Gathered":
