@@ -7,10 +7,10 @@ not among their files in the first place, and whatever else the host gives them 
 
 import fnmatch
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Literal
 
-from coldframe.host.layers.branch import Branch, join
+from coldframe.host.layers.branch import Branch, join, split
 
 Omission = Literal["history", "logins", "identity", "system_logins"]
 
@@ -50,14 +50,23 @@ def patterns_of(kinds: Iterable[Omission], more: Iterable[bytes] = ()) -> list[b
 
 
 def omitted(branch: Branch, patterns: Iterable[bytes]) -> list[bytes]:
-    """The paths of a layer that match, uppermost only. Looks into no directory that no pattern names."""
+    """The paths of a layer that match, uppermost only. Looks into no directory that no pattern names, and once where several
+    begin alike: an agent may have filled it."""
+    levels: dict[tuple[bytes, ...], list[bytes]] = {(): [b""]}
     found: set[bytes] = set()
     for pattern in patterns:
-        level = [b""]
-        for part in pattern.split(b"/"):
-            level = [path for parent in level for path in _matching(branch, parent, part)]
-        found.update(level)
-    return sorted(path for path in found if not any(other != path and path.startswith(other + b"/") for other in found))
+        parts = tuple(pattern.split(b"/"))
+        for end in range(1, len(parts) + 1):
+            if parts[:end] not in levels:
+                above = levels[parts[: end - 1]]
+                levels[parts[:end]] = [path for parent in above for path in _matching(branch, parent, parts[end - 1])]
+        found.update(levels[parts])
+    return sorted(path for path in found if found.isdisjoint(_above(path)))
+
+
+def _above(path: bytes) -> Iterator[bytes]:
+    while path := split(path)[0]:
+        yield path
 
 
 def _matching(branch: Branch, parent: bytes, part: bytes) -> list[bytes]:

@@ -2,6 +2,7 @@
 
 import io
 import os
+import time
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from coldframe.host.layers.archive import Caps
 from coldframe.host.layers.branch import Branch
-from coldframe.host.layers.omissions import OF_HOME, omitted, patterns_of
+from coldframe.host.layers.omissions import OF_HOME, OF_SYSTEM, omitted, patterns_of
 from coldframe.host.layers.records import StackKind
 from coldframe.host.layers.store import LayerStore
 
@@ -105,3 +106,27 @@ def test_links_of_an_agent_lead_the_search_nowhere(tmp_path: Path) -> None:
     store.take_directory(str(layer), owner=(os.geteuid(), os.getegid()))
     assert (outside / "chromium" / "Default" / "Cookies").read_text() == "of the host"
     store.close()
+
+
+def test_an_agent_makes_nobody_wait_by_many_names_that_are_left_out(tmp_path: Path) -> None:
+    """To look for them takes as long for each of many as for each of few, since processes stand still meanwhile."""
+    looked = []
+
+    class Counting(Branch):
+        def status(self, path: bytes) -> os.stat_result | None:
+            looked.append(path)
+            return super().status(path)
+
+    folder = tmp_path / "root/.config/chromium/Default"
+    folder.mkdir(parents=True)
+    for number in range(20_000):
+        (folder / f"Cookies{number}").touch()
+    for number in range(300):
+        (tmp_path / f"home/{number}").mkdir(parents=True)
+    (tmp_path / "home/7/.config/chrome/one/Sessions/below").mkdir(parents=True)
+    with Counting(str(tmp_path)) as branch:
+        began = time.monotonic()
+        found = omitted(branch, (*patterns_of(OF_SYSTEM), b"home/7/.config/chrome/one/Sessions/below"))
+        assert time.monotonic() - began < 20  # minutes, if each is compared with each
+    assert len(found) == 20_001 and b"home/7/.config/chrome/one/Sessions" in found
+    assert len(looked) < 300 * 10
