@@ -5,6 +5,7 @@ unless whoever ends it says that it may go, or has a snapshot of it taken. A dry
 that look is judged and recorded like any listing of files.
 """
 
+import asyncio
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, NoReturn
@@ -35,6 +36,8 @@ MOST_NAMED = 1000
 """Files that a refusal names."""
 MOST_LOOKS = 4
 """A label can rise three times meanwhile."""
+LOOK_S = 15.0
+"""Before an end, for a host that may hang."""
 _NO_FILES = ("queued", "starting", "failed", "terminated", "lost")
 """Of a temporary workspace: it is not there yet, or not any more."""
 
@@ -133,7 +136,10 @@ class Endings:
         if not self._loses_files(info):
             return
         try:
-            found = await self._host.snapshots.ask(self._snapshots.workspace_of(info), FindUnsaved(most=1))
+            async with asyncio.timeout(LOOK_S):
+                found = await self._host.snapshots.ask(self._snapshots.workspace_of(info), FindUnsaved(most=1))
+        except TimeoutError:
+            self._refuse(caller, info, LookAnswer(complete=False), "it could not be looked at: the host is too slow")
         except NotFound:
             return  # there is no workspace any more
         except HostUnreachable:
