@@ -566,7 +566,7 @@ class Machine:
         if self._background:
             await asyncio.wait(self._background)
         await self.snapshots.close()
-        self.systems.templates.close()
+        self.systems.close()
         await self.volumes.close()
         await self._ways_out.close()
         for life in self._lives.values():

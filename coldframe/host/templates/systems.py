@@ -95,9 +95,7 @@ class Systems:
             users = self._users_of(begun.ids)
             first = (range_of(user[0]), range_of(user[1])) if users is None else (0, 0)
             if known is None:
-                known = self._begin(workspace, begun, user, first if users is None else user)
-                if users is not None:
-                    hand_over(layers.stacking(known.stack, place).upper, begun.ids)
+                known = self._begin(workspace, begun, user, first if users is None else None)
             try:
                 held = layers.hold(known.stack)
             except WrongState:
@@ -118,8 +116,19 @@ class Systems:
             raise
         return Prepared(system, begun.digest, held, users, partial(self.templates.check, begun))
 
-    def _begin(self, workspace: str, template: Template, user: tuple[int, int], owner: tuple[int, int]) -> _Known:
-        stack = self._layers().create("system", owner=owner, mode=0o755, users=users_of(user), template=template.digest)
+    def _begin(
+        self, workspace: str, template: Template, user: tuple[int, int], owner: tuple[int, int] | None
+    ) -> _Known:
+        """*owner* is root of the box; None for who has subordinate ids, whose it becomes before anybody finds it: its top is `/`,
+        and whose that is may put anything in the place of all that lies there."""
+        layers = self._layers()
+        stack = layers.create("system", owner=owner or user, mode=0o755, users=users_of(user), template=template.digest)
+        if owner is None:
+            try:
+                hand_over(layers.stacking(stack.id, "").upper, template.ids)
+            except BaseException:
+                layers.remove_stack(stack.id)
+                raise
         known = _Known(template.digest, stack.id, user)
         self._write(workspace, known)
         return known
@@ -219,6 +228,13 @@ class Systems:
         """The one that it began with, and the one that it stands on now."""
         return {known.template, self._stands_on(known)}
 
+    def close(self) -> None:
+        """No box is built any more."""
+        self.templates.close()
+        with self._lock:
+            while self._users:
+                os.close(self._users.popitem()[1])
+
     def users(self) -> set[int]:
         """All of them: nobody else may become one, whatever the directories say."""
         return {known.user[0] for name in self.names() if (known := self._read(name)) is not None}
@@ -231,7 +247,8 @@ class Systems:
                 with contextlib.suppress(NotFound):
                     self._layers().remove_stack(known.stack)
                 os.unlink(self._path(workspace))
-                self._layers().collect()
+        if known is not None:  # others begin theirs meanwhile
+            self._layers().collect()
 
     def strays(self, is_known: Callable[[str], bool]) -> list[str]:
         """Workspaces that are gone and whose systems are not. Those of layers have no directory while they are not mounted."""

@@ -1,0 +1,85 @@
+"""The records of systems: what they say is so, whoever is killed, and nobody waits for another's."""
+
+import os
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from coldframe.contract.errors import Internal
+from coldframe.host.layers.store import LayerStore
+from coldframe.host.templates import systems
+from coldframe.host.templates.id_range import IdRange
+from coldframe.host.templates.store import Template
+from coldframe.host.templates.systems import Systems
+
+USER = (os.geteuid(), os.getegid())
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[LayerStore]:
+    store = LayerStore(str(tmp_path / "layers"))
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def of_an_ordinary_user(tmp_path: Path, store: LayerStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[Systems]:
+    """As one with subordinate ids begins them."""
+    (tmp_path / "root").mkdir()
+    ids = IdRange(100_000, 100_000)
+    template = Template("0" * 64, "debian", datetime.now(UTC), "", (), str(tmp_path / "root"), ids)
+    monkeypatch.setattr(systems, "refuse_unable", lambda: None)
+    monkeypatch.setattr(Systems, "_template", lambda self, wanted: template)
+    monkeypatch.setattr(Systems, "_kept", lambda self, workspace, digest: template)
+    monkeypatch.setattr(Systems, "_users_of", lambda self, ids: 0)
+    monkeypatch.setattr(systems, "hand_over", lambda path, ids: None)
+    made = Systems(str(tmp_path), lambda: store)
+    yield made
+    made.close()
+
+
+def prepare(known: Systems, workspace: str) -> None:
+    os.close(known.prepare(workspace, "debian", USER, "").held)
+
+
+def test_a_system_is_on_record_once_its_root_is_root_of_the_box(
+    of_an_ordinary_user: Systems, store: LayerStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else whoever is killed between both leaves one whose `/` belongs to `user`, who could put anything into it."""
+    handed = []
+
+    def hand_over(path: str, ids: IdRange) -> None:
+        assert of_an_ordinary_user.names() == []
+        handed.append(path)
+        if len(handed) == 1:
+            raise Internal("chown: no")
+
+    monkeypatch.setattr(systems, "hand_over", hand_over)
+    with pytest.raises(Internal):
+        prepare(of_an_ordinary_user, "workspace/agent")
+    assert store.stacks() == []
+    prepare(of_an_ordinary_user, "workspace/agent")
+    prepare(of_an_ordinary_user, "workspace/agent")
+    (stack,) = store.stacks()
+    assert handed[1:] == [store.stacking(stack.id, "").upper]
+
+
+def test_nobody_waits_with_a_system_while_that_of_another_is_removed(
+    of_an_ordinary_user: Systems, store: LayerStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare(of_an_ordinary_user, "workspace/one")
+    waited = []
+
+    def collect() -> int:
+        other = threading.Thread(target=prepare, args=(of_an_ordinary_user, "workspace/two"), daemon=True)
+        other.start()
+        other.join(20)
+        waited.append(other.is_alive())
+        return 0
+
+    monkeypatch.setattr(store, "collect", collect)
+    of_an_ordinary_user.remove("workspace/one")
+    assert waited == [False] and of_an_ordinary_user.names() == ["workspace/two"]
