@@ -24,7 +24,7 @@ import stat
 import struct
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import zip_longest
 from typing import NamedTuple, NoReturn
 
@@ -188,12 +188,20 @@ def _show_below(system: System, uids: Extents, gids: Extents) -> list[str]:
 def _let_go_of_others(workspace: str) -> None:
     """What is mounted of other workspaces, which bubblewrap's own process would keep in use as long as the box lives."""
     data = os.path.dirname(os.path.dirname(workspace))
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as table:
-        targets = [unescape(line.split()[4]) for line in table]
     workspaces = (f"{data}/workspace/", f"{data}/background/")
-    for target in reversed(targets):
+    for target in reversed(_mounted()):
         if target.startswith(workspaces) and target != workspace and not target.startswith(f"{workspace}/"):
-            confine.detach(target)
+            try:
+                confine.detach(target)
+            except confine.ConfineError:
+                if target in _mounted():
+                    raise
+                # else the host has unmounted it meanwhile, of which this namespace hears
+
+
+def _mounted() -> list[str]:
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as table:
+        return [unescape(line.split()[4]) for line in table]
 
 
 def settle_inside() -> None:
@@ -218,9 +226,14 @@ def _make_sound(system: System) -> None:
 
 
 def _give_identity(top: int, owner: tuple[int, int]) -> None:
-    """What programs know a machine by, if it has none: no template has, and nothing that begins as a snapshot."""
+    """What programs know a machine by, if it has none: no template has, and nothing that begins as a snapshot. A file of nothing
+    is none either, as whoever was killed here leaves it, and whoever prepares a machine to be copied."""
     settings = os.open("etc", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=top)
     try:
+        with suppress(FileNotFoundError):
+            there = os.stat("machine-id", dir_fd=settings, follow_symlinks=False)
+            if stat.S_ISREG(there.st_mode) and there.st_size == 0:
+                os.unlink("machine-id", dir_fd=settings)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         with os.fdopen(os.open("machine-id", flags, 0o444, dir_fd=settings), "w", encoding="ascii") as made:
             made.write(secrets.token_hex(16) + "\n")

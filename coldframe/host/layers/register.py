@@ -116,18 +116,16 @@ class Register:
     def close(self) -> None:
         os.close(self._only_one)
 
-    def _finish_moves(self) -> frozenset[str]:
-        """Of a process that was killed in one. The ids of those that cannot be read."""
-        moves, broken = self._move_shelf.read_all()
-        for move in moves.values():
-            self._complete(move)
-        return frozenset(broken)
-
     def _recover(self) -> None:
-        broken_moves = self._finish_moves()
+        moves, broken_moves = self._move_shelf.read_all()
+        self._moves = [*moves.values()]  # of a process that was killed in one
+        with suppress(OSError):  # the disk is full: they hold all the same
+            self._complete_moves()
         self._stacks, broken_stacks = self._stack_shelf.read_all()
-        self._names = {stack.name: stack.id for stack in self._stacks.values() if stack.name}
         self._snapshots, broken_snapshots = self._snapshot_shelf.read_all()
+        for move in self._moves:
+            self._take_over(move)
+        self._names = {stack.name: stack.id for stack in self._stacks.values() if stack.name}
         self.unreadable = frozenset(broken_stacks | broken_snapshots | broken_moves)
         """Stacks and snapshots whose description was altered or lost."""
         for stack in list(self._stacks.values()):
@@ -243,11 +241,14 @@ class Register:
         self._complete_moves()
         self._move_shelf.write(move)
         self._moves.append(move)
+        self._take_over(move)
+        with suppress(OSError):
+            self._complete_moves()
+
+    def _take_over(self, move: Move) -> None:
         if move.snapshot is not None:
             self._snapshots[move.snapshot.id] = move.snapshot
         self._stacks.update({stack.id: stack for stack in move.stacks})
-        with suppress(OSError):
-            self._complete_moves()
 
     def _complete_moves(self) -> None:
         while self._moves:

@@ -258,3 +258,34 @@ def test_a_workspace_and_its_system_go_on_together_or_not_at_all(tmp_path: Path,
         if not died:
             break
     assert found == [before, after]
+
+
+def test_what_has_gone_on_together_does_so_for_whoever_starts_on_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, system, snapshot = paired(tmp_path)
+
+    def looks(store: LayerStore) -> tuple[State, State]:
+        return state(store, home), state(store, system)
+
+    store = LayerStore(str(tmp_path))
+    rename = os.rename
+
+    def failing(source: str, target: str) -> None:
+        if os.path.basename(os.path.dirname(target)) in ("stacks", "snapshots"):
+            raise OSError(errno.ENOSPC, "no space left on device")
+        rename(source, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "rename", failing)
+        store.reset(home, snapshot, system=system)
+        after = looks(store)
+        store.close()
+        full = LayerStore(str(tmp_path))
+        assert looks(full) == after and os.listdir(tmp_path / "moves")
+        with pytest.raises(OSError, match="no space"):
+            full.reset(home, snapshot, system=system)
+        full.close()
+    again = LayerStore(str(tmp_path))
+    assert looks(again) == after and not os.listdir(tmp_path / "moves")
+    again.close()

@@ -249,7 +249,7 @@ def test_after_a_restart_a_system_is_there_and_what_a_kill_left_of_one_is_not(te
         await asyncio.to_thread(subprocess.run, ["cp", "-al", os.path.dirname(template.root), str(place)], check=True)
         try:
             life = await computer(machine, "one", "agent")
-            await said(machine, "one", "echo one > /var/state")
+            await said(machine, "one", "echo one > /var/state; : > /etc/machine-id")  # as a kill while it is made
             await life.end()
             taken = await machine.snapshots.take(HOME, PLAIN)
             machine.layers.create("system", mode=0o755)  # whoever made it was killed before it was on record
@@ -264,7 +264,7 @@ def test_after_a_restart_a_system_is_there_and_what_a_kill_left_of_one_is_not(te
             kinds = [one.kind for one in again.layers.stacks()]
             assert sorted(kinds) == ["home", "system"]
             life = await computer(again, "one-again", "agent")
-            assert await said(again, "one-again", "cat /var/state") == "one\n"
+            assert await said(again, "one-again", "test -s /etc/machine-id; cat /var/state") == "one\n"
             await life.end()
             record = Path(data, "host", "systems", "workspace+agent.json")
             left = record.read_text()

@@ -9,11 +9,14 @@ from pathlib import Path
 import pytest
 
 from coldframe.contract.errors import Internal
+from coldframe.host import confine
+from coldframe.host.isolation.own_system import System, mount_system
 from coldframe.host.layers.store import LayerStore
 from coldframe.host.templates import systems
 from coldframe.host.templates.id_range import IdRange
 from coldframe.host.templates.store import Template
 from coldframe.host.templates.systems import Systems
+from tests.host.forked import ChildFailedError, in_child
 
 USER = (os.geteuid(), os.getegid())
 
@@ -83,3 +86,37 @@ def test_nobody_waits_with_a_system_while_that_of_another_is_removed(
     monkeypatch.setattr(store, "collect", collect)
     of_an_ordinary_user.remove("workspace/one")
     assert waited == [False] and of_an_ordinary_user.names() == ["workspace/two"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: it mounts")
+def test_a_box_is_built_also_while_the_host_unmounts_the_workspace_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tmp_path / "data"
+    for name in ("workspace/own", "workspace/one", "workspace/two", "root", "upper", "work", "place"):
+        (data / name).mkdir(parents=True)
+    root, upper, work, place = (str(data / name) for name in ("root", "upper", "work", "place"))
+    system = System(root, (), (0, 0), (0, 0), (), upper, work, place)
+    detach = confine.detach
+
+    def build() -> list[str]:
+        confine.unshare("mnt")
+        confine.mount(None, "/", None, confine.MS_REC | confine.MS_SLAVE)
+        for name in ("own", "one", "two"):
+            confine.mount(name, str(data / "workspace" / name), "tmpfs", confine.MS_NODEV)
+        mount_system(system, str(data / "workspace/own"), (1, 1))
+        return [name for name in ("own", "one", "two") if os.path.ismount(data / "workspace" / name)]
+
+    def late(target: str) -> None:
+        detach(target)
+        detach(target)
+
+    monkeypatch.setattr(confine, "detach", late)
+    assert in_child(build) == ["own"]
+
+    def refused(target: str) -> None:
+        raise confine.ConfineError(f"unmount `{target}`", "not permitted")
+
+    monkeypatch.setattr(confine, "detach", refused)
+    with pytest.raises(ChildFailedError, match="not permitted"):
+        in_child(build)
