@@ -102,12 +102,15 @@ class _Search:
         self.found.append({"path": shown, "unsaved": self.total - before, "reason": reason})
 
     def _opened(self, top: bytes) -> _Repository | None:
-        """None if what is called `.git` there is none, as an empty folder."""
+        """None if what is called `.git` there is none, as an empty folder, or the empty file by which package managers keep
+        Git from looking above their caches."""
         folder = _join(top, GIT)
         status = self._status(folder)
         if status is None:
             return None
         if stat.S_ISREG(status.st_mode):
+            if not status.st_size:
+                return None
             text = read_regular(self._root, folder, 4096) or b""
             if not text.startswith(b"gitdir:"):
                 raise Unreadable("its `.git` is a file that names no place")
@@ -263,7 +266,7 @@ class _Search:
         """It is looked at by itself then. An empty `.git` hides nothing."""
         status = self._status(_join(path, GIT))
         if status is None or not stat.S_ISDIR(status.st_mode):
-            return status is not None
+            return status is not None and bool(status.st_size)
         return self._status(_join(path, GIT) + b"/HEAD") is not None
 
     def _status(self, path: bytes) -> os.stat_result | None:

@@ -113,6 +113,8 @@ class Machine:
         self._embedded = embedded
         self._root = os.getuid() == 0
         self._lives: dict[str, KeeperLife] = {}
+        self._built: set[str] = set()
+        """Boxes of this process. Those that it has found go on when it ends, also if its own do not."""
         self._holds: list[set[str]] = []
         """Sandbox, agent and session ids of boxes that are being built: nobody may sweep or delete beneath them."""
         self._sweeps: list[set[str]] = []
@@ -315,6 +317,7 @@ class Machine:
             with self._held(sandbox_id, owner):
                 if anew:
                     await self._finish_end(sandbox_id)
+                self._built.add(sandbox_id)
                 return await self._construction.build(
                     sandbox_id, spec, session_id, network, anew=anew, volumes=volumes, is_wanted=lambda: build.is_wanted
                 )
@@ -558,9 +561,9 @@ class Machine:
         await asyncio.to_thread(self._builder.prepare)
 
     async def close(self) -> None:
-        """Let go of this process's part. Boxes go on, unless they are embedded: those end."""
+        """Let go of this process's part. Boxes go on, unless they are embedded and of this process: those end."""
         if self._embedded:
-            for sandbox_id in list(self._lives):
+            for sandbox_id in self._built & self._lives.keys():
                 await self.end_box(sandbox_id)
         await self._endings.finish()
         if self._background:

@@ -94,6 +94,16 @@ def test_every_kind_of_change_is_told_and_a_commit_ends_it(workspace: Workspace)
     assert found(workspace) == set()
 
 
+def test_an_empty_file_called_git_is_no_repository_and_hides_nothing(workspace: Workspace) -> None:
+    """uv puts one into its cache."""
+    place = begun(workspace.path / "repo")
+    for cache in (workspace.path / "cache", place / "cache"):
+        cache.mkdir()
+        (cache / ".git").touch()
+        (cache / "kept").write_text("x")
+    assert found(workspace) == {(f"repo/{name}", "untracked") for name in as_git_tells(place)}
+
+
 def test_a_change_that_hides_its_time_and_size_is_found(workspace: Workspace) -> None:
     place = begun(workspace.path / "repo")
     before = (place / "a").stat()

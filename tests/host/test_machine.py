@@ -192,6 +192,23 @@ def test_a_creation_that_is_broken_off_leaves_nothing(who: str) -> None:
 
 
 @as_root_and_ordinary
+def test_an_embedded_machine_ends_its_own_boxes_and_not_those_that_it_has_found(who: str) -> None:
+    async def steps(machine: Machine) -> None:
+        await new_box(machine)
+        await machine.close()
+        meanwhile = Machine(machine._data, embedded=True)
+        assert (await run(await meanwhile.box("box"), "echo there")).stdout == "there\n"
+        await new_box(meanwhile, "own")
+        await meanwhile.close()
+        again = Machine(machine._data)
+        machine.__dict__.update(again.__dict__)  # closed in its place at the end
+        assert [(status.sandbox_id, status.state) for status in await again.boxes()] == [("box", "running")]
+        assert (await run(await again.box("box"), "echo still there")).stdout == "still there\n"
+
+    on_a_machine(steps, who=who, embedded=False)
+
+
+@as_root_and_ordinary
 def test_a_machine_that_starts_again_finds_its_boxes_and_their_commands(who: str) -> None:
     async def steps(machine: Machine) -> None:
         box = await new_box(machine)
