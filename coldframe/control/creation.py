@@ -157,7 +157,7 @@ class Creation:
         spec = restricted(spec, self._rulebook.current)
         check_contract = self._plans.agree(caller, spec)
         source = None if spec.snapshot is None else self._snapshots.source(caller, spec.snapshot)
-        label = self.volumes.check(caller, spec)
+        self.volumes.check(caller, spec)
         await self.volumes.free(spec)
         if spec.agent_id is not None:
             try:
@@ -174,6 +174,7 @@ class Creation:
             taint = Label.PUBLIC if source is None else source.label
             if spec.agent_id is not None:
                 taint = self._agents.get(spec.agent_id).workspace_label
+            label = self.volumes.check(caller, spec)  # once more: grants and labels may have changed meanwhile
             network = find_access(self._rulebook.current.network, caller, sandbox_id, spec, join(taint, label))
             if self.makers is not None:
                 self.makers.check_number(caller)
@@ -296,6 +297,7 @@ class Creation:
             try:
                 if not came:
                     raise TooManySandboxes(f"no other sandbox ended within {within_s:g} s")
+                await self.volumes.free(draft.spec)
                 await self._make(self._begin(draft))
             except BaseException as error:
                 try:

@@ -126,6 +126,7 @@ class Lifecycle:
             WrongState: it is neither.
             SandboxExpired: it has reached its maximum age.
             GuestLost: it ended by itself.
+            And for a stopped one what `start` raises.
         """
         require(caller, "sandbox.resume")
         if self._sandboxes.get(caller, sandbox_id).state.state == "stopped":
@@ -287,7 +288,7 @@ class Lifecycle:
         """Build a stopped one anew: the same id, workspace, session, network and limits. One that runs is left as it is.
 
         Raises:
-            GrantMissing, NotFound: not the caller's.
+            GrantMissing, NotFound: not the caller's, or a volume of it is granted no more.
             WrongState: it is not stopped, or its workspace is gone.
             SandboxExpired: it has reached its maximum age.
             TooManySandboxes: as many run as may; it stays stopped.
@@ -296,10 +297,7 @@ class Lifecycle:
             IsolationUnavailable: a wall is missing now; it stays stopped.
         """
         require(caller, "sandbox.start")
-        spec = self._sandboxes.get(caller, sandbox_id).spec
-        if spec.volumes:
-            self._creation.volumes.check(caller, spec)
-            await self._creation.volumes.free(spec)
+        self._sandboxes.get(caller, sandbox_id)
         return await self._acts.whole(self._start(sandbox_id, caller))
 
     async def _start(self, sandbox_id: str, caller: Caller) -> SandboxInfo:
@@ -311,6 +309,8 @@ class Lifecycle:
                 self._sandboxes.require_running(info)
             self._check_age(info)
             self._sandboxes.require_its_agent(info)
+            await self._creation.volumes.free(info.spec)
+            self._creation.volumes.check(caller, info.spec)
             self._sandboxes.slots.take(sandbox_id)
             try:
                 with self._store.transaction() as connection:

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from coldframe.contract.caller import Caller
 from coldframe.contract.errors import GrantMissing, NotFound, VolumeBusy, next_action
 from coldframe.contract.policy import Label, Role
-from coldframe.contract.sandbox import SandboxInfo, SandboxSpec
+from coldframe.contract.sandbox import ENDED, SandboxInfo, SandboxSpec
 from coldframe.contract.volume import VolumeAttachment, VolumeMount
 from coldframe.control.agents import Agents
 from coldframe.control.judged_acts import JudgedActs
@@ -131,7 +131,10 @@ class VolumeAttachments:
             for use in self._rows.of_sandbox(info.sandbox_id):
                 if use.attached_at is not None:
                     self._record("volume.detached", use, connection)
-            self._rows.note_attached(info.sandbox_id, None, connection)
+            if self._sandboxes.find(info.sandbox_id).state.state in ENDED:
+                self._rows.forget_sandbox(info.sandbox_id, connection)
+            else:
+                self._rows.note_attached(info.sandbox_id, None, connection)
 
     def _record(self, kind: str, use: Use, connection: sa.Connection, **more: str) -> None:
         row = self._rows.by_id(use.volume_id)
@@ -166,14 +169,14 @@ class VolumeAttachments:
         return tuple(found)
 
     def forget(self, sandbox_id: str, connection: sa.Connection) -> None:
-        """One that never came to be."""
+        """One that never came to be, and has no row that could say it has ended."""
         self._rows.forget_sandbox(sandbox_id, connection)
 
     def _require_free(self, row: VolumeRow, wanted: VolumeMount, sandbox_id: str) -> None:
         if wanted.mode == "ro":
             return
         if row.volume_id in self.written_at_rest:
-            raise VolumeBusy(f"somebody writes files to the volume `{row.name}` now", holders=[])
+            raise written_now(row.name)
         holding = [one for one in self._rows.users(row.volume_id) if one.now in HOLDING and one.mode == "rw"]
         others = [one for one in holding if one.sandbox_id != sandbox_id]
         if others:
@@ -263,6 +266,16 @@ def no_volume(name: str) -> NotFound:
         hint="`coldframe volume list` tells which there are",
         next_actions=[next_action("volume.list", "lists the volumes that are yours")],
         volume=name[:80],
+    )
+
+
+def written_now(name: str) -> VolumeBusy:
+    """By somebody who needs no sandbox for it."""
+    return VolumeBusy(
+        f"somebody writes files to the volume `{name}` now",
+        hint="ask again when that has ended",
+        volume=name,
+        holders=[],
     )
 
 

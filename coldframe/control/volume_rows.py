@@ -1,4 +1,4 @@
-"""Rows of volumes, and of which sandbox was made with which.
+"""Rows of volumes, and of which sandbox was made with which, as long as that has not ended.
 
 A sandbox has its volumes as long as it has a box, and what that is stands in its own row: so nothing here can be left behind
 that says somebody has one.
@@ -129,7 +129,7 @@ class VolumeRows:
     # -- who has them --------------------------------------------------------------------------
 
     def are_used(self) -> bool:
-        """Whether any sandbox was ever made with one: what costs nothing where there are none."""
+        """Whether any sandbox has one, or will when it starts: what costs nothing where there are none."""
         return bool(self._store.read("SELECT 1 FROM volume_uses LIMIT 1"))
 
     def users(self, volume_id: str) -> list[Use]:

@@ -24,7 +24,7 @@ from coldframe.control.ledger import Ledger
 from coldframe.control.rights import require
 from coldframe.control.sandboxes import Sandboxes
 from coldframe.control.store import Store
-from coldframe.control.volume_attachments import VolumeAttachments, busy, no_volume
+from coldframe.control.volume_attachments import VolumeAttachments, busy, no_volume, written_now
 from coldframe.control.volume_rows import HOLDING, VolumeRow, VolumeRows, new_row
 from coldframe.policy.labels import join, parse
 from coldframe.tools.registry import relative_path
@@ -120,7 +120,7 @@ class Volumes:
             if users := self._rows.users(row.volume_id):
                 raise busy(name, users)
             if row.volume_id in self._attachments.written_at_rest:
-                raise WrongState(f"somebody writes files to the volume `{name}` now", hint="ask again in a moment")
+                raise written_now(name)
             self._rows.change(row.volume_id, connection, state="removing")
             body = {**_told(row), "caller": caller.name}
             self._ledger.append("volume.removed", row.volume_id, body, connection=connection, durable=True)
@@ -278,7 +278,7 @@ class Volumes:
         if holding:
             raise busy(row.name, holding)
         if row.volume_id in self._attachments.written_at_rest:
-            raise busy(row.name, [])
+            raise written_now(row.name)
         self._attachments.written_at_rest.add(row.volume_id)
         try:
             yield

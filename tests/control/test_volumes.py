@@ -131,6 +131,73 @@ def test_no_kill_leaves_a_volume_taken(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("T3.44")
+def test_whoever_waited_for_a_turn_gets_a_volume_whose_holder_is_gone(tmp_path: Path) -> None:
+    async def steps() -> None:
+        async with opened(tmp_path) as bench:
+            await bench.control.close()
+            bench.most_running = 2
+            await bench.start()
+            await volume(bench)
+            holder, other = await having(bench, "ada", RW), await having(bench, "eve")
+            waiting = await bench.control.creation.create(OWNER, SandboxSpec(agent_id="bob", volumes=(RW,)), queue_s=30)
+            await bench.host.lose(holder.sandbox_id)  # its keeper is gone, and nobody has noticed
+            await bench.control.lifecycle.terminate(OWNER, other.sandbox_id)
+            made = await bench.control.creation.wait(OWNER, waiting.sandbox_id, 30)
+            assert made.state.state == "running", made.state.message
+
+    asyncio.run(steps())
+
+
+@pytest.mark.req("T3.44")
+def test_what_sandboxes_had_that_are_gone_is_not_looked_through(tmp_path: Path) -> None:
+    """The table of who has what is asked about each call of a sandbox with a way out."""
+
+    async def steps() -> None:
+        async with opened(tmp_path) as bench:
+            await volume(bench)
+            for _ in range(3):
+                ended = await having(bench, "ada", RW)
+                await bench.control.lifecycle.terminate(OWNER, ended.sandbox_id)
+            lost = await having(bench, "ada", RW)
+            await bench.host.lose(lost.sandbox_id)
+            await bench.control.sandboxes.check_alive(lost.sandbox_id, "its box has ended")
+            stopped = await having(bench, "ada", RW)
+            await bench.control.lifecycle.stop(OWNER, stopped.sandbox_id)
+            left = bench.control.store.read("SELECT sandbox_id, attached_at FROM volume_uses")
+            assert [tuple(one) for one in left] == [(stopped.sandbox_id, None)]
+            detached = [one.body["sandbox_id"] for one in bench.entries() if one.kind == "volume.detached"]
+            assert detached[-2:] == [lost.sandbox_id, stopped.sandbox_id]
+            assert len(detached) == 5
+
+    asyncio.run(steps())
+
+
+@pytest.mark.req("T3.44")
+def test_whoever_finds_files_written_at_rest_is_told_that(tmp_path: Path) -> None:
+    async def steps() -> None:
+        async with opened(tmp_path) as bench:
+            await volume(bench)
+            told: list[str] = []
+
+            async def parts() -> AsyncIterator[bytes]:
+                for refused in (
+                    having(bench, "ada", RW),
+                    put(bench, "b", b"y"),
+                    bench.control.volumes.remove_file(OWNER, "data", "b"),
+                    bench.control.volumes.remove(OWNER, "data"),
+                ):
+                    with pytest.raises(VolumeBusy) as error:
+                        await refused
+                    told.append(str(error.value))
+                yield b"x"
+
+            await bench.control.volumes.write_file(OWNER, "data", "a", parts())
+            assert told == ["somebody writes files to the volume `data` now"] * 4
+
+    asyncio.run(steps())
+
+
+@pytest.mark.req("T3.44")
 def test_what_half_made_or_removed_volumes_leave_goes_at_the_next_start(tmp_path: Path) -> None:
     async def steps() -> None:
         async with opened(tmp_path) as bench:
@@ -174,9 +241,15 @@ def test_whoever_is_no_owner_needs_a_grant_and_rules_may_refuse(tmp_path: Path) 
                 await having(bench, "ada", RW, caller=MEMBER)
             bench.control.volumes.grant(OWNER, "data", VolumeGrant(agent_id="ada", mode="rw"))
             await having(bench, "ada", RW, caller=MEMBER)
+            stopped = await having(bench, "ada", RO, caller=MEMBER)
+            await bench.control.lifecycle.stop(MEMBER, stopped.sandbox_id)
             bench.control.volumes.revoke(OWNER, "data", "ada")
             with pytest.raises(GrantMissing):
                 await having(bench, "ada", RO, caller=MEMBER)
+            for again in (bench.control.lifecycle.start, bench.control.lifecycle.resume):
+                with pytest.raises(GrantMissing):
+                    await again(MEMBER, stopped.sandbox_id)
+                assert bench.control.sandboxes.get(OWNER, stopped.sandbox_id).state.state == "stopped"
             with pytest.raises(DeniedByRule):
                 await having(bench, "bob", RO)
             assert "act.refused" in bench.kinds()
