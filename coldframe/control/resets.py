@@ -13,6 +13,7 @@ from coldframe.contract.caller import Caller
 from coldframe.contract.errors import (
     ColdframeError,
     HostUnreachable,
+    IsolationUnavailable,
     LedgerUnavailable,
     NotFound,
     WrongState,
@@ -31,6 +32,7 @@ from coldframe.contract.snapshot import (
     SnapshotFacts,
     SnapshotInfo,
     SnapshotWish,
+    SystemPoint,
 )
 from coldframe.control.comparisons import TEMPLATE, Comparisons
 from coldframe.control.gate import Gate
@@ -92,6 +94,7 @@ class Resets:
             GrantMissing, NotFound: not the caller's, or no such snapshot.
             Refused: a rule is against it.
             WrongState: it has ended, or another sandbox runs on its workspace. Nothing has changed.
+            IsolationUnavailable: the system of its workspace could not go back with it. Nothing has changed.
             SnapshotCorrupt: nothing has changed, but what ran in it has ended.
             HostUnreachable: it may have been done, and stays stopped; the same call under its key tells, or the next start does.
         """
@@ -100,6 +103,7 @@ class Resets:
         target = None if asked.to == "empty" else self._snapshots.ready(caller, asked.to)
         self._check(info)
         label = Label.PUBLIC if target is None else target.label
+        await self._require_whole(info)
         if asked.dry_run:
             return await self._look(caller, info, asked)
         request = {"operation": "sandbox.reset", "sandbox_id": sandbox_id, **asked.model_dump(mode="json")}
@@ -245,6 +249,27 @@ class Resets:
                     next_actions=[next_action("sandbox.stop", "ends its processes", sandbox_id=other.sandbox_id)],
                     sandbox_id=other.sandbox_id,
                 )
+
+    async def _require_whole(self, info: SandboxInfo) -> None:
+        """Ask before anything ends for it: the host refuses to take a workspace back without its system. One that is away
+        refuses later."""
+        workspace = self._snapshots.workspace_of(info)
+        try:
+            if await self._host.templates.begun(workspace) is None:
+                return
+            await self._host.snapshots.changes(SystemPoint(of=workspace), SystemPoint(of=None), limit=1)
+        except HostUnreachable:
+            return
+        except NotFound:
+            reason = "its system has no part in snapshots (it is one of subordinate ids), and could not go back together with it"
+            remedy = "run the daemon as root, or fork a snapshot to another agent, whose system begins as the template"
+            raise IsolationUnavailable(
+                f"sandbox `{info.sandbox_id}` cannot be reset: {reason}",
+                hint=remedy,
+                property="snapshots",
+                reason=reason,
+                remedy=remedy,
+            ) from None
 
     def _runs_again(self, info: SandboxInfo) -> bool:
         """Whether it runs; or did before a reset after which nobody has tried to start it yet."""

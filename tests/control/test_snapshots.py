@@ -18,6 +18,7 @@ from coldframe.contract.errors import (
     GrantMissing,
     HostUnreachable,
     InvalidArgument,
+    IsolationUnavailable,
     LimitReached,
     NotFound,
     PendingApproval,
@@ -31,6 +32,7 @@ from coldframe.control import comparisons
 from coldframe.control.lineage import WantedItems
 from coldframe.control.snapshots import SnapshotLimits
 from tests.control.bench import AGENT, OTHER, OWNER, SECRETS, VIEWER, Bench, opened, until
+from tests.fakes.templates import place_of
 
 MEMBER = OWNER.model_copy(update={"token_id": "tok_member", "role": Role.MEMBER})
 
@@ -640,6 +642,24 @@ def test_what_became_of_an_act_whose_host_went_away_is_told_under_its_key_once_t
             with pytest.raises(WrongState, match="not known"):
                 await reset(bench, info, kept.snapshot_id, key="late", discard=True)
             assert bench.control.ledger.verify().intact
+
+    asyncio.run(scenario())
+
+
+def test_a_reset_that_would_leave_a_system_behind_is_refused_before_anything_ends(tmp_path: Path) -> None:
+    """As an ordinary user, whose systems have no part in snapshots."""
+
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            info = await bench.sandbox()
+            kept = await take(bench, info, "kept")
+            bench.host.templates.on[place_of(WorkspacePoint(agent_id=info.agent_id))] = "0" * 64
+            for to in (kept.snapshot_id, "empty"):
+                for dry_run in (True, False):
+                    with pytest.raises(IsolationUnavailable, match="subordinate ids"):
+                        await reset(bench, info, to, dry_run=dry_run)
+            assert bench.control.sandboxes.find(info.sandbox_id).state.state == "running"
+            assert bench.entries(kinds=("sandbox.reset_begun", "sandbox.stopped")) == []
 
     asyncio.run(scenario())
 

@@ -32,6 +32,7 @@ PATTERNS: dict[Omission, tuple[bytes, ...]] = {
         b"etc/machine-id",
         b"etc/hostid",
         b"etc/ssh/ssh_host_*",
+        b"etc/dropbear/dropbear_*_host_key",
         b"var/lib/dbus/machine-id",
         b"var/lib/systemd/random-seed",
         b"var/lib/systemd/credential.secret",

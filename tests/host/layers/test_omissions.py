@@ -26,7 +26,13 @@ GIVEN: dict[StackKind, list[str]] = {
         ".mozilla/firefox/abc.default/key4.db",
         ".given/token",
     ],
-    "system": ["etc/machine-id", "etc/ssh/ssh_host_ed25519_key", "var/lib/systemd/random-seed", ".given/token"],
+    "system": [
+        "etc/machine-id",
+        "etc/ssh/ssh_host_ed25519_key",
+        "etc/dropbear/dropbear_ed25519_host_key",
+        "var/lib/systemd/random-seed",
+        ".given/token",
+    ],
 }
 
 
