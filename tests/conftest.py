@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+import tests.installation
 from coldframe.client.sync import SyncColdframe
 from tests.installation import Installation
 from tests.reachable import Reachable, reachable
@@ -46,6 +47,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="give every sandbox of the shared installation a way out, which leads to one name that does not exist",
     )
+    parser.addoption(
+        "--ready-boxes",
+        default="0",
+        metavar="NUMBER",
+        help="have so many boxes wait in every installation that does not ask for its own number; the product has 2",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    tests.installation.ready_boxes = config.getoption("--ready-boxes")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

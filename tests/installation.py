@@ -20,6 +20,8 @@ from typing import Any
 
 from coldframe.client.api import Coldframe
 
+ready_boxes = "0"
+"""As the option `--ready-boxes` has it. By default each box is built when a test asks for it, so that no two runs differ."""
 CHECKOUT = Path(__file__).resolve().parents[1]
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
@@ -153,7 +155,7 @@ class Installation:
             "PYTHONPATH": str(self.checkout),
             "PYTHONDONTWRITEBYTECODE": "1",
             "COLDFRAME_DATA_DIR": self.data_dir,
-            "COLDFRAME_READY_BOXES": "0",  # each box is built when a test asks for it, so that no two runs differ
+            "COLDFRAME_READY_BOXES": ready_boxes,
             **self._environment,
         }
 

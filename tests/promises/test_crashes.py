@@ -131,17 +131,29 @@ def test_taint_survives_the_crash_of_the_server(own_installation: Installation) 
         assert client.sandboxes.get(sandbox.id).info.workspace_label is Label.CONFIDENTIAL
 
 
-def test_terminating_leaves_nothing_of_a_sandbox(own_installation: Installation) -> None:
+@pytest.fixture
+def without_ready_boxes() -> Iterator[Installation]:
+    """One in which every box is a sandbox's."""
+    started = Installation(COLDFRAME_READY_BOXES="0")
+    try:
+        started.start()
+        yield started
+    finally:
+        left = started.close()
+    assert not left, "the installation left behind:\n" + "\n".join(left)
+
+
+def test_terminating_leaves_nothing_of_a_sandbox(without_ready_boxes: Installation) -> None:
     """Processes, mounts and groups of the box are gone when the answer comes; files of the agent stay."""
-    with SyncColdframe(own_installation.url, own_installation.token) as client:
+    with SyncColdframe(without_ready_boxes.url, without_ready_boxes.token) as client:
         with client.sandboxes.create(agent_id="brief"):
             pass  # the first one starts what all share
-        before = set(own_installation.leftovers())
+        before = set(without_ready_boxes.leftovers())
         sandbox = client.sandboxes.create(agent_id="brief")
         sandbox.run_command("sleep 300 & (setsid sleep 300 &); echo kept > file")
-        assert new_ones(own_installation, before)
+        assert new_ones(without_ready_boxes, before)
         sandbox.terminate()
-        wait_until(lambda: not new_ones(own_installation, before), "the box is gone")
+        wait_until(lambda: not new_ones(without_ready_boxes, before), "the box is gone")
         with client.sandboxes.create(agent_id="brief") as again:
             assert again.read_file("file").content == "kept\n"
 

@@ -72,8 +72,9 @@ def begin(sandbox: SyncSandbox, name: str, command: str | list[str]) -> str:
     return job.command_id
 
 
-def settled(installation: Installation) -> Counter[str]:
-    """Once nothing comes or goes any more."""
+def settled(installation: Installation, client: SyncColdframe) -> Counter[str]:
+    """Once nothing comes or goes any more, and as many boxes wait for the next sandboxes as may."""
+    wait_until(lambda: (pool := client.pool()).refused or pool.ready == pool.size, "all wait that should", timeout_s=60)
     seen = [on_machine(installation)]
 
     def same() -> bool:
@@ -89,9 +90,10 @@ def test_whatever_runs_ends_at_once_says_so_and_leaves_nothing(
     installation: Installation, client: SyncColdframe, agent_id: str
 ) -> None:
     limits = Limits(pids=1000)
-    with client.sandboxes.create(agent_id=agent_id, limits=limits) as first:
-        first.run_command("true")
-    before = settled(installation)
+    for _ in range(2):  # as many as boxes wait for, which are like the last ones
+        with client.sandboxes.create(agent_id=agent_id, limits=limits) as first:
+            first.run_command("true")
+    before = settled(installation, client)
     sandbox = client.sandboxes.create(agent_id=agent_id, limits=limits)
     jobs = [
         begin(sandbox, "hundreds", ["python3", "-c", HUNDREDS]),
@@ -122,7 +124,7 @@ def test_whatever_runs_ends_at_once_says_so_and_leaves_nothing(
         assert client.receipt(f"rcp_{job.partition('_')[2]}")["ended"] == "cancelled"
     client.agents.delete(agent_id)
     before = Counter({what: count for what, count in before.items() if agent_id not in what})
-    now = [before]
+    now = [before, settled(installation, client)]
 
     def as_before() -> bool:
         now.append(on_machine(installation))
