@@ -29,7 +29,6 @@ from coldframe.contract.policy import Label
 from coldframe.contract.ports import Host
 from coldframe.contract.sandbox import SandboxInfo, SandboxSpec
 from coldframe.contract.snapshot import SnapshotInfo, WorkspacePoint
-from coldframe.contract.template import HOST
 from coldframe.control.agents import Agents
 from coldframe.control.contacts import Contacts
 from coldframe.control.contract_plans import ContractPlans
@@ -341,7 +340,7 @@ class Creation:
 
         Raises IsolationUnavailable; NotFound, WrongState, TemplateWithdrawn, TemplateChanged: not of that template."""
         workspace = WorkspacePoint(agent_id=spec.agent_id, session_id=None if spec.agent_id is not None else session_id)
-        settled = await self._templates.settled(self._standing(spec, anew=anew), workspace)
+        settled = await self._templates.settled(spec, workspace, standing=self._standing(spec, anew=anew))
         given = self.volumes.attachments(spec)
         if given:
             await self.volumes.settle()
@@ -360,12 +359,11 @@ class Creation:
             report = await (await self._host.life(sandbox_id)).report()
         return report
 
-    def _standing(self, spec: SandboxSpec, *, anew: bool) -> SandboxSpec:
-        """One that begins with the system of a snapshot has the template on which that stands, whichever is the newest now."""
+    def _standing(self, spec: SandboxSpec, *, anew: bool) -> str | None:
+        """One that begins with the system of a snapshot has the template on which that stands, whichever is the newest now: its
+        digest."""
         row = None if spec.snapshot is None or anew else self._snapshots.row("snapshot_id = ?", spec.snapshot)
-        if row is None or row.info.system is None or spec.template == HOST or spec.template.startswith("sha256:"):
-            return spec
-        return spec.model_copy(update={"template": f"sha256:{row.info.system.template_sha256}"})
+        return None if row is None or row.info.system is None else row.info.system.template_sha256
 
     async def _made_before(self, caller: Caller, key: str | None, *asked: str) -> SandboxInfo | None:
         """The sandbox that was made under *key*, or None, and then without having let anybody else run after the look."""

@@ -176,9 +176,11 @@ class Templates:
 
     # -- for sandboxes -------------------------------------------------------------------------------------------------
 
-    async def settled(self, spec: SandboxSpec, workspace: WorkspacePoint) -> SandboxSpec:
+    async def settled(
+        self, spec: SandboxSpec, workspace: WorkspacePoint, *, standing: str | None = None
+    ) -> SandboxSpec:
         """*spec* with the digest of the template that a box is to have: the one from which the system of the workspace
-        began, or else what is asked for.
+        began, or on which that is *standing* with which it is to begin, or else what is asked for.
 
         Raises:
             NotFound: there is no such version.
@@ -188,7 +190,7 @@ class Templates:
         if spec.template == HOST:
             return spec
         await self._refresh()
-        begun = await self._host.templates.begun(workspace)
+        begun = await self._host.templates.begun(workspace) or standing
         rows = self._matching(spec.template)
         if begun is not None:
             chosen = self._rows("digest = ? AND state = 'ready'", begun)

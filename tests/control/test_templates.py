@@ -24,6 +24,7 @@ from coldframe.contract.errors import (
     from_wire,
 )
 from coldframe.contract.sandbox import SandboxSpec
+from coldframe.contract.snapshot import SnapshotFacts, SnapshotRequest, SnapshotSystem, SnapshotWish, WorkspacePoint
 from coldframe.contract.template import BuildInfo, BuildRequest, Recipe
 from tests.control.bench import AGENT, OWNER, VIEWER, Bench, opened, until
 
@@ -352,6 +353,38 @@ def test_a_workspace_goes_on_with_the_template_that_it_began_with(tmp_path: Path
                     await bench.sandbox(template=other)
             with pytest.raises(WrongState):
                 await bench.control.templates.remove(OWNER, "app:1")
+
+    asyncio.run(scenario())
+
+
+def test_what_begins_with_the_system_of_a_snapshot_stands_on_its_template_or_is_refused(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            bench.host.templates.add_setup()
+            old = await build(bench, recipe(run("old")))
+            info = await bench.sandbox(template="app")
+            genuine = bench.host.snapshots.take
+
+            async def take(workspace: WorkspacePoint, wish: SnapshotWish) -> SnapshotFacts:
+                facts = await genuine(workspace, wish)
+                system = SnapshotSystem(template_sha256=old.digest or "")
+                changed = facts.model_copy(update={"system": system})
+                bench.host.snapshots.facts[facts.snapshot_id] = changed
+                return changed
+
+            bench.host.snapshots.take = take  # type: ignore[method-assign]
+            taken = await bench.control.snapshots.take(OWNER, info.sandbox_id, SnapshotRequest())
+            new = await build(bench, recipe(run("new")))
+            for number, ref in enumerate(("app", "app:1", f"sha256:{old.digest}")):
+                spec = SandboxSpec(agent_id=f"fork-{number}", template=ref, snapshot=taken.snapshot_id)
+                fork = await bench.control.creation.create(OWNER, spec)
+                assert fork.template_sha256 == old.digest
+            for ref in ("app:2", "debian", f"sha256:{new.digest}"):
+                spec = SandboxSpec(agent_id="refused", template=ref, snapshot=taken.snapshot_id)
+                with pytest.raises(WrongState, match="began from `app:1`"):
+                    await bench.control.creation.create(OWNER, spec)
+            spec = SandboxSpec(agent_id="plain", snapshot=taken.snapshot_id)
+            assert (await bench.control.creation.create(OWNER, spec)).template_sha256 is None
 
     asyncio.run(scenario())
 
