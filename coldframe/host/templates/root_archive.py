@@ -25,6 +25,10 @@ MOST_BYTES = 64 * 1024**3
 """Of all files, holes included."""
 _MOST_AT_ONCE = 1024 * 1024
 """Bytes that a header may be long."""
+_MOST_HEADERS = 4 * 1024 * 1024
+"""Bytes of all headers of one entry, its list of holes among them."""
+_MOST_HELD_BYTES = 256 * 1024 * 1024
+"""Of all names, and of the attributes that are given at the end."""
 _PIECE_BYTES = 1024 * 1024
 _MOST_USERS_BYTES = 1024 * 1024
 _ATTRIBUTE = "SCHILY.xattr."
@@ -55,7 +59,7 @@ def read_root(source: IO[bytes], target: str, first: tuple[int, int]) -> None:
         tar = tarfile.open(  # noqa: SIM115 - it holds nothing open
             fileobj=cast("IO[bytes]", content), mode="r:", encoding="utf-8", errors="surrogateescape"
         )
-        while (member := tar.next()) is not None:
+        while (member := content.next_of(tar)) is not None:
             tar.members.clear()  # type: ignore[attr-defined]  # else it keeps all of them
             if sum(len(key) + len(value) for key, value in tar.pax_headers.items()) > _MOST_AT_ONCE:
                 raise _no_archive("it has headers that are too large")
@@ -96,12 +100,26 @@ class _Forward:
     def __init__(self, source: _Readable) -> None:
         self._source = source
         self._at = 0
+        self._left: int | None = _MOST_HEADERS
+        """Of the headers that are being read; None for what is content."""
         self.last = b""
         """What was read last."""
 
+    def next_of(self, tar: tarfile.TarFile) -> tarfile.TarInfo | None:
+        """The next entry. Its list of holes can be as long as the archive, and tarfile keeps all of it."""
+        self._left = _MOST_HEADERS
+        member = tar.next()
+        self._left = None
+        return member
+
     def read(self, size: int = -1) -> bytes:
-        if not 0 <= size <= _MOST_AT_ONCE:
+        if self._left is not None:
+            self._left -= size
+        if not 0 <= size <= _MOST_AT_ONCE or (self._left is not None and self._left < 0):
             raise _no_archive("it has a header that is too large")
+        return self._read(size)
+
+    def _read(self, size: int) -> bytes:
         pieces = []
         while size and (piece := self._source.read(size)):
             pieces.append(piece)
@@ -117,7 +135,7 @@ class _Forward:
         if offset < self._at:
             raise _no_archive("it leads back to where it has been read")
         while self._at < offset:
-            if not self.read(min(offset - self._at, _PIECE_BYTES)):
+            if not self._read(min(offset - self._at, _PIECE_BYTES)):
                 raise _no_archive("it is cut off")
         return self._at
 
@@ -128,6 +146,7 @@ class _Unpacking:
         self._kinds: dict[bytes, bytes] = {b"": tarfile.DIRTYPE}
         self._has_top = False
         self._bytes = 0
+        self._held_bytes = 0
         self.draft = Draft(target)
 
     def take(self, tar: tarfile.TarFile, member: tarfile.TarInfo) -> None:
@@ -140,6 +159,7 @@ class _Unpacking:
             raise _no_archive(f"it has `{os.fsdecode(path)}` twice")
         if len(self._kinds) >= MOST_ENTRIES:
             raise _too_much("entries", MOST_ENTRIES)
+        self._hold(len(path))
         if not self._has_top:
             self._has_top = True
             if path != b"":
@@ -153,9 +173,15 @@ class _Unpacking:
         self._make(tar, member, path, kind)
         self._kinds[path] = kind
 
+    def _hold(self, size: int) -> None:
+        self._held_bytes += size
+        if self._held_bytes > _MOST_HELD_BYTES:
+            raise _too_much("bytes of names and attributes", _MOST_HELD_BYTES)
+
     def _make(self, tar: tarfile.TarFile, member: tarfile.TarInfo, path: bytes, kind: bytes) -> None:
         facts = self._facts(member, path)
         if kind == tarfile.DIRTYPE:
+            self._hold(sum(len(name) + len(content) for name, content in facts.attributes.items()))
             self.draft.directory(path, facts)
         elif kind == tarfile.REGTYPE:
             self._make_file(tar, member, path, facts)
