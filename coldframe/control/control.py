@@ -148,6 +148,7 @@ class Control:
         await self.creation.close()
         await self.snapshot_upkeep.close()
         await self.lifecycle.close()
+        await self.volumes.close()
         await self.gate.close()
         await self.network.close()
         await self.rulebook.close()

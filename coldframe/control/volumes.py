@@ -58,12 +58,18 @@ class Volumes:
         self._clock = clock
         self._rows = VolumeRows(store)
         self._acts = Acts()
+        self._worked_on: set[str] = set()
+        """Those that the host makes or removes now."""
 
     async def settle(self) -> None:
         """After a start: what was half made or half removed goes. The host may be away, and is asked again next time."""
         for row in self._rows.all("making", "removing"):
             with contextlib.suppress(ColdframeError):
                 await self._finish_removal(row)
+
+    async def close(self) -> None:
+        """Wait for what was begun."""
+        await self._acts.close()
 
     # -- life ----------------------------------------------------------------------------------
 
@@ -79,6 +85,7 @@ class Volumes:
         return await self._acts.whole(self._create(caller, asked))
 
     async def _create(self, caller: Caller, asked: VolumeRequest) -> VolumeInfo:
+        await self._settle_name(asked.name)
         volume_id = f"vol_{secrets.token_hex(10)}"
         row = new_row(volume_id, asked.name, asked.size_mib, asked.label, caller.name, self._clock())
         with self._store.transaction() as connection:
@@ -90,7 +97,8 @@ class Volumes:
                 raise WrongState(f"there are {MOST_VOLUMES} volumes, and no more may be", hint="remove some")
             self._rows.add(row, connection)
         try:
-            await self._host.volumes.create(volume_id, asked.size_mib)
+            with self._at_work(volume_id):
+                await self._host.volumes.create(volume_id, asked.size_mib)
         except BaseException:
             with contextlib.suppress(ColdframeError):  # else the next start does it
                 await self._finish_removal(row)
@@ -126,8 +134,24 @@ class Volumes:
             self._ledger.append("volume.removed", row.volume_id, body, connection=connection, durable=True)
         await self._finish_removal(row)
 
+    async def _settle_name(self, name: str) -> None:
+        """What was left half made or half removed under it, because the host was away, goes."""
+        row = self._rows.find(name)
+        if row is not None and row.state != "ready" and row.volume_id not in self._worked_on:
+            with contextlib.suppress(ColdframeError):
+                await self._finish_removal(row)
+
+    @contextlib.contextmanager
+    def _at_work(self, volume_id: str) -> Iterator[None]:
+        self._worked_on.add(volume_id)
+        try:
+            yield
+        finally:
+            self._worked_on.discard(volume_id)
+
     async def _finish_removal(self, row: VolumeRow) -> None:
-        await self._host.volumes.remove(row.volume_id)
+        with self._at_work(row.volume_id):
+            await self._host.volumes.remove(row.volume_id)
         with self._store.transaction() as connection:
             self._rows.remove(row.volume_id, connection)
 
@@ -241,10 +265,16 @@ class Volumes:
 
         Raises what `list_files` does, and VolumeBusy: a sandbox may write to it now. DiskFull, IsDirectory.
         """
+        return await self._acts.whole(self._write(caller, name, path, content, label))
+
+    async def _write(
+        self, caller: Caller, name: str, path: str, content: AsyncIterable[bytes], label: Label | None
+    ) -> WriteAnswer:
         row, path = self._judge(caller, name, "volume.write", "write_volume", path, label=label)
         with self._writing(row):
             self._raise_label(row, label)
             await self._attachments.settle()
+            self._record("volume.change_begun", row, caller, act="write_volume", path=path)
             request = WriteFile(path=path)
             answer = await self._host.volumes.write(row.volume_id, request, content, size_mib=row.size_mib)
             told = {"bytes": answer.bytes_written, "sha256": answer.sha256, "sha256_before": answer.sha256_before}
@@ -253,8 +283,12 @@ class Volumes:
 
     async def remove_file(self, caller: Caller, name: str, path: str, *, recursive: bool = False) -> None:
         """Remove a file or link; a directory with all that is in it if *recursive*. Raises what `write_file` does."""
+        await self._acts.whole(self._remove_file(caller, name, path, recursive=recursive))
+
+    async def _remove_file(self, caller: Caller, name: str, path: str, *, recursive: bool) -> None:
         row, path = self._judge(caller, name, "volume.write", "write_volume", path)
         with self._writing(row):
+            self._record("volume.change_begun", row, caller, act="remove_file", path=path)
             await self._host.volumes.remove_path(row.volume_id, RemovePath(path=path, recursive=recursive))
             self._record("volume.file_removed", row, caller, path=path)
 
@@ -297,9 +331,10 @@ class Volumes:
             self._attachments.spread(connection)
 
     def _record(self, kind: str, row: VolumeRow, caller: Caller, **more: Any) -> None:
-        with self._store.transaction() as connection:
+        durable = kind == "volume.change_begun"
+        with self._store.transaction(durable=durable) as connection:
             body = {**_told(row), "caller": caller.name, **more}
-            self._ledger.append(kind, row.volume_id, body, connection=connection)
+            self._ledger.append(kind, row.volume_id, body, connection=connection, durable=durable)
 
 
 def _is_visible(caller: Caller, row: VolumeRow) -> bool:

@@ -198,6 +198,52 @@ def test_whoever_finds_files_written_at_rest_is_told_that(tmp_path: Path) -> Non
 
 
 @pytest.mark.req("T3.44")
+def test_a_change_at_rest_is_on_record_before_it_is_made_and_whoever_leaves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def steps() -> None:
+        async with opened(tmp_path) as bench:
+            made = await volume(bench)
+            begun, go_on = asyncio.Event(), asyncio.Event()
+            write = bench.host.volumes.write
+
+            async def slow(*given: Any, **more: Any) -> WriteAnswer:
+                answer = await write(*given, **more)
+                begun.set()
+                await go_on.wait()
+                return answer
+
+            monkeypatch.setattr(bench.host.volumes, "write", slow)
+            putting = asyncio.ensure_future(put(bench, "a", b"x"))
+            await begun.wait()
+            last = bench.entries(subject=made.volume_id)[-1]
+            assert (last.kind, last.body["act"], last.body["path"]) == ("volume.change_begun", "write_volume", "a")
+            putting.cancel()
+            await asyncio.wait({putting})
+            go_on.set()
+            await bench.control.volumes.close()
+            assert bench.entries(subject=made.volume_id)[-1].kind == "volume.written"
+
+    asyncio.run(steps())
+
+
+@pytest.mark.req("T3.44")
+def test_a_name_is_free_again_as_soon_as_the_host_is_back(tmp_path: Path) -> None:
+    async def steps() -> None:
+        async with opened(tmp_path) as bench:
+            for act in (volume, lambda bench: bench.control.volumes.remove(OWNER, "data")):
+                bench.host.unreachable = GrantMissing("the host is away")
+                with pytest.raises(GrantMissing):
+                    await act(bench)
+                with pytest.raises(Conflict):
+                    await volume(bench)
+                bench.host.unreachable = None
+                await volume(bench)
+
+    asyncio.run(steps())
+
+
+@pytest.mark.req("T3.44")
 def test_what_half_made_or_removed_volumes_leave_goes_at_the_next_start(tmp_path: Path) -> None:
     async def steps() -> None:
         async with opened(tmp_path) as bench:
@@ -346,10 +392,12 @@ def test_files_at_rest_are_read_and_written_on_record(tmp_path: Path) -> None:
             assert usage is not None
             assert (usage.files, usage.bytes) == (1, 7)
             await bench.control.volumes.remove_file(OWNER, "data", "a", recursive=True)
-            assert [one.kind for one in bench.entries()][-4:] == [
+            assert [one.kind for one in bench.entries()][-6:] == [
+                "volume.change_begun",
                 "volume.written",
                 "volume.read",
                 "volume.read",
+                "volume.change_begun",
                 "volume.file_removed",
             ]
 
