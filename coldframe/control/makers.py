@@ -13,6 +13,8 @@ from coldframe.control.sandboxes import Sandboxes
 from coldframe.control.usage import Usage
 
 MIB = 1 << 20
+MOST_KNOWN = 100_000
+"""Of whom the maker is kept in memory, those of the latest. The ledger knows the others."""
 _LATEST = 1 << 62
 
 
@@ -40,16 +42,20 @@ class Makers:
 
     def note(self, sandbox_id: str, caller: Caller) -> None:
         """It is being made, and stands in no entry yet."""
-        self._known[sandbox_id] = caller.name
+        self._keep(sandbox_id, caller.name)
 
     def find(self, sandbox_id: str) -> str | None:
         """By the name of surface and token."""
-        if sandbox_id not in self._known:
-            made = self._ledger.last(sandbox_id, "sandbox.created", "sandbox.queued", before=_LATEST)
-            if made is None:
-                return None
-            self._known[sandbox_id] = str(made.body["caller"])
-        return self._known[sandbox_id]
+        if (known := self._known.get(sandbox_id)) is not None:
+            return known
+        made = self._ledger.last(sandbox_id, "sandbox.created", "sandbox.queued", before=_LATEST)
+        return None if made is None else self._keep(sandbox_id, str(made.body["caller"]))
+
+    def _keep(self, sandbox_id: str, name: str) -> str:
+        self._known[sandbox_id] = name
+        while len(self._known) > MOST_KNOWN:
+            del self._known[next(iter(self._known))]
+        return name
 
     async def check_stored(self, caller: Caller) -> None:
         """Raise LimitReached if the caller has as much stored as may be. What is stored is added up now."""

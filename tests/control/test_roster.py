@@ -12,7 +12,7 @@ from coldframe.contract.caller import Caller
 from coldframe.contract.errors import GrantMissing, HostUnreachable, LimitReached
 from coldframe.contract.policy import Role
 from coldframe.contract.sandbox import EndMany, SandboxInfo, SandboxSpec
-from coldframe.control import sandbox_rows
+from coldframe.control import makers, sandbox_rows
 from coldframe.control.makers import Maxima
 from coldframe.control.retention import Retention
 from coldframe.control.roster import SortedBy
@@ -20,6 +20,22 @@ from tests.control.bench import AGENT, OWNER, VIEWER, opened
 from tests.fakes.box import FakeBox
 
 ADMIN = Caller(token_id="tok_admin", role=Role.ADMIN, surface="rest")
+
+
+def test_who_made_what_is_known_of_all_and_kept_in_memory_of_the_latest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(makers, "MOST_KNOWN", 2)
+
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            made = [await bench.control.creation.create(ADMIN, SandboxSpec(agent_id=f"ada-{one}")) for one in range(5)]
+            for one in made:
+                assert bench.control.roster.shown(one).created_by == ADMIN.name
+            kept = bench.control.creation.makers
+            assert kept is not None and len(kept._known) == 2
+
+    asyncio.run(scenario())
 
 
 @pytest.mark.req("T4.64")
