@@ -41,6 +41,7 @@ from coldframe.control.checkpoints import (
     read_head,
     read_seal,
 )
+from coldframe.control.open_calls import OpenCalls
 from coldframe.control.store import Store, metadata
 from coldframe.control.verification import FAULT_FOUND, INDEXED, entry_hash, find_opening_faults, verify_directory
 
@@ -124,6 +125,7 @@ class Ledger:
         self._signed_at_s = float("-inf")
         self._newest: tuple[int, str] | None = None
         self._owed: list[_Owed] = []
+        self._open_calls = OpenCalls(store)
         self._closed = False
         try:
             os.makedirs(directory, mode=0o700, exist_ok=True)
@@ -198,6 +200,7 @@ class Ledger:
         columns = (body.get(name) for name in INDEXED)
         try:
             self._store.raw.execute(_INSERT, (seq, at, kind, subject, text, previous, digest, *columns))
+            self._open_calls.keep(seq)
         except sqlite3.Error as error:
             raise LedgerUnavailable(f"the ledger cannot be written: {error}", reason=str(error)) from error
         self._store.after(self._committed, self._undone, partial(self._lost, new))
@@ -274,12 +277,11 @@ class Ledger:
 
     def open_calls(self) -> list[LedgerEntry]:
         """`call.started` without `call.ended` or `call.interrupted`: what was under way when the server stopped."""
-        query = (
-            f"{_SELECT} WHERE kind = 'call.started' AND call_id IN ("  # noqa: S608  only names of ours
-            "SELECT call_id FROM ledger WHERE kind = 'call.started' EXCEPT "
-            "SELECT call_id FROM ledger WHERE kind IN ('call.ended', 'call.interrupted')) ORDER BY seq"
-        )
-        return self._read(query, [])
+        self._commit_what_is_read()
+        with contextlib.suppress(LedgerUnavailable), self._store.transaction():
+            self._open_calls.keep(self._last()[0])  # else the next entry would look through all of it once more
+        numbers = self._open_calls.find()
+        return [entry for seq in numbers if (entry := self.entry(seq)) is not None]
 
     def verify(self) -> LedgerVerdict:
         """Check every entry and checkpoint. Reads through a connection of its own, so it may run in a thread."""
@@ -365,7 +367,7 @@ class Ledger:
         self._owed.append(entry)
         self._undone()
 
-    def _read(self, query: str, values: list[Any]) -> list[LedgerEntry]:
+    def _commit_what_is_read(self) -> None:
         """What is read is committed first, or gone: whoever reads may hand it on, and a crash must not make it untrue.
 
         Within a transaction it is seen as it stands there.
@@ -373,6 +375,9 @@ class Ledger:
         if not self._store.is_settled:
             with contextlib.suppress(LedgerUnavailable):  # then it is owed, and not among what is read
                 self._store.settle()
+
+    def _read(self, query: str, values: list[Any]) -> list[LedgerEntry]:
+        self._commit_what_is_read()
         return [
             LedgerEntry(
                 seq=row[0],

@@ -12,6 +12,7 @@ import pytest
 
 from coldframe.contract.errors import LedgerUnavailable
 from coldframe.control.ledger import CHECKPOINT_EVERY, Ledger, export_line
+from coldframe.control.open_calls import KEEP_EVERY
 from tests.control.keeping import START, Keeping
 
 
@@ -210,6 +211,58 @@ def test_calls_that_were_under_way_are_listed(keeping: Keeping) -> None:
         if ending is not None:
             keeping.ledger.append(ending, call, {"call_id": call})
     assert [entry.subject for entry in keeping.ledger.open_calls()] == ["b", "d"]
+
+
+@pytest.mark.req("T1.87")
+def test_calls_that_were_under_way_are_found_without_reading_what_has_ended(keeping: Keeping) -> None:
+    def call(name: str, *kinds: str) -> None:
+        for kind in kinds:
+            keeping.ledger.append(f"call.{kind}", name, {"call_id": name})
+
+    def steps() -> tuple[int, list[str]]:
+        counted = 0
+
+        def count() -> int:
+            nonlocal counted
+            counted += 1
+            return 0
+
+        keeping.close()
+        keeping.open()
+        keeping.store.raw.set_progress_handler(count, 1)
+        found = keeping.ledger.open_calls()
+        keeping.store.raw.set_progress_handler(None, 1)
+        return counted, [entry.subject for entry in found]
+
+    call("stays", "started")
+    call("ends later", "started")
+    for number in range(KEEP_EVERY):
+        call(f"few {number}", "started", "ended")
+    before, found = steps()
+    assert found == ["stays", "ends later"]
+    for number in range(6 * KEEP_EVERY):
+        call(f"more {number}", "started", "interrupted")
+    call("ends later", "ended")
+    call("new", "started")
+    after, found = steps()
+    assert found == ["stays", "new"]
+    assert after < 2 * before + 1000
+
+
+def test_calls_of_an_undone_transaction_are_not_under_way(keeping: Keeping) -> None:
+    for number in range(KEEP_EVERY - 2):
+        keeping.ledger.append("note", str(number), {})
+    keeping.ledger.append("call.started", "stays", {"call_id": "stays"})
+    with pytest.raises(ZeroDivisionError), keeping.store.transaction() as connection:  # over the number that is kept
+        keeping.ledger.append("call.ended", "stays", {"call_id": "stays"}, connection=connection)
+        keeping.ledger.append("call.started", "never", {"call_id": "never"}, connection=connection)
+        raise ZeroDivisionError
+    assert [entry.subject for entry in keeping.ledger.open_calls()] == ["stays"]
+    for number in range(KEEP_EVERY):
+        keeping.ledger.append("note", str(number), {})
+    keeping.close()
+    keeping.open()
+    assert [entry.subject for entry in keeping.ledger.open_calls()] == ["stays"]
 
 
 def test_a_closed_ledger_refuses(keeping: Keeping) -> None:

@@ -404,7 +404,7 @@ def test_calls_by_key_of_an_older_database_are_kept(tmp_path: Path) -> None:
         *("INDEX ledger_rare_of", "INDEX sandboxes_created_at", "INDEX sandboxes_agent_id", "INDEX sandboxes_living"),
         *("TABLE credentials", "TABLE credential_handles", "TABLE contract_plans", "TABLE snapshots"),
         *("TABLE templates", "TABLE template_builds", "TABLE template_build_log"),
-        *("TABLE volumes", "TABLE volume_uses"),
+        *("TABLE volumes", "TABLE volume_uses", "TABLE open_calls_position"),
         *(f"TABLE lineage_{table}" for table in ("position", "heights", "steps", "items", "edges")),
     ):
         raw.execute(f"DROP {later}")

@@ -177,6 +177,13 @@ CREATE TABLE networks (
 	PRIMARY KEY (sandbox_id)
 );
 
+CREATE TABLE open_calls_position (
+	id INTEGER NOT NULL,
+	seq INTEGER NOT NULL,
+	calls TEXT NOT NULL,
+	PRIMARY KEY (id)
+);
+
 CREATE TABLE rule_sets (
 	number INTEGER NOT NULL,
 	sha256 TEXT NOT NULL,
@@ -405,4 +412,4 @@ CREATE INDEX volume_uses_volume_id ON volume_uses (volume_id);
 
 CREATE UNIQUE INDEX volumes_name ON volumes (name);
 
-INSERT INTO alembic_version VALUES ('0015');
+INSERT INTO alembic_version VALUES ('0016');
