@@ -107,7 +107,7 @@ class Volumes:
             self._rows.change(volume_id, connection, state="ready")
             body = {**_told(row), "caller": caller.name}
             self._ledger.append("volume.created", volume_id, body, connection=connection, durable=True)
-        return self._info(self._ready(asked.name))
+        return self._info(caller, self._ready(asked.name))
 
     async def remove(self, caller: Caller, name: str) -> None:
         """Remove it with all its files, for good.
@@ -158,22 +158,28 @@ class Volumes:
     # -- looking -------------------------------------------------------------------------------
 
     def list(self, caller: Caller) -> builtins.list[VolumeInfo]:
-        """The caller's, by name. An agent sees those that are granted to it. Raises GrantMissing."""
+        """The caller's, by name. An agent sees those that are granted to it, and of these what is its own. Raises GrantMissing."""
         require(caller, "volume.read")
-        return [self._info(row) for row in self._rows.all("ready") if _is_visible(caller, row)]
+        return [self._info(caller, row) for row in self._rows.all("ready") if _is_visible(caller, row)]
 
     async def get(self, caller: Caller, name: str) -> VolumeInfo:
         """One, with how full it is. Raises GrantMissing, NotFound."""
         require(caller, "volume.read")
         row = self._visible(caller, name)
-        info = self._info(row)
+        info = self._info(caller, row)
         with contextlib.suppress(ColdframeError):
             usage = await self._host.volumes.usage(row.volume_id, row.size_mib)
             info = info.model_copy(update={"usage": usage})
         return info
 
-    def _info(self, row: VolumeRow) -> VolumeInfo:
-        return row.info(tuple(one.holder for one in self._rows.users(row.volume_id)))
+    def _info(self, caller: Caller, row: VolumeRow) -> VolumeInfo:
+        """An agent is told of no sandbox and no grant of another one."""
+        info = row.info(tuple(one.holder for one in self._rows.users(row.volume_id)))
+        if caller.role is not Role.AGENT:
+            return info
+        holders = tuple(one for one in info.holders if one.agent_id == caller.agent_id)
+        grants = tuple(one for one in info.grants if one.agent_id in ("*", caller.agent_id))
+        return info.model_copy(update={"holders": holders, "grants": grants})
 
     def _ready(self, name: str) -> VolumeRow:
         row = self._rows.find(name)
@@ -203,7 +209,7 @@ class Volumes:
             self._set_grants(row, (*kept, wanted), connection)
             body = {**_told(row), "granted_to": wanted.agent_id, "mode": wanted.mode, "caller": caller.name}
             self._ledger.append("volume.granted", row.volume_id, body, connection=connection, durable=True)
-        return self._info(self._ready(name))
+        return self._info(caller, self._ready(name))
 
     def revoke(self, caller: Caller, name: str, agent_id: str) -> VolumeInfo:
         """Take a grant back. Sandboxes that have the volume keep it until they stop. Raises GrantMissing, NotFound."""
@@ -215,7 +221,7 @@ class Volumes:
                 self._set_grants(row, kept, connection)
                 body = {**_told(row), "revoked_of": agent_id, "caller": caller.name}
                 self._ledger.append("volume.revoked", row.volume_id, body, connection=connection, durable=True)
-        return self._info(self._ready(name))
+        return self._info(caller, self._ready(name))
 
     def _set_grants(self, row: VolumeRow, grants: tuple[VolumeGrant, ...], connection: Any) -> None:
         told = json.dumps([one.model_dump(mode="json") for one in sorted(grants, key=lambda one: one.agent_id)])

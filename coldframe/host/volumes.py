@@ -61,6 +61,8 @@ class MachineVolumes:
         self._holders = holders
         self._turns: dict[str, asyncio.Lock] = {}
         """Of whoever writes to one at rest."""
+        self._counting = asyncio.Lock()
+        """One is counted at a time, whoever asks how often: a large one takes seconds, and boxes are built beside it."""
         self._making: set[str] = set()
         """Those that are being made or removed, whose drafts no sweep may take for broken off."""
 
@@ -203,7 +205,8 @@ class MachineVolumes:
     # -- at rest -------------------------------------------------------------------------------
 
     async def usage(self, volume_id: str, size_mib: int) -> VolumeUsage:
-        return await asyncio.to_thread(self._usage, volume_id, size_mib)
+        async with self._counting:
+            return await _whole(asyncio.to_thread(self._usage, volume_id, size_mib))
 
     def _usage(self, volume_id: str, size_mib: int) -> VolumeUsage:
         top = self.open(volume_id)

@@ -198,6 +198,23 @@ def test_whoever_finds_files_written_at_rest_is_told_that(tmp_path: Path) -> Non
 
 
 @pytest.mark.req("T3.44")
+def test_an_agent_is_told_of_no_sandbox_and_no_grant_of_another(tmp_path: Path) -> None:
+    async def steps() -> None:
+        async with opened(tmp_path) as bench:
+            await volume(bench)
+            for agent_id in ("ada", "bob", "*"):
+                bench.control.volumes.grant(OWNER, "data", VolumeGrant(agent_id=agent_id))
+            own = await having(bench, "ada", RW)
+            await having(bench, "bob", RO)
+            for told in (bench.control.volumes.list(AGENT)[0], await bench.control.volumes.get(AGENT, "data")):
+                assert [one.sandbox_id for one in told.holders] == [own.sandbox_id]
+                assert [one.agent_id for one in told.grants] == ["*", "ada"]
+            assert len((await bench.control.volumes.get(OWNER, "data")).holders) == 2
+
+    asyncio.run(steps())
+
+
+@pytest.mark.req("T3.44")
 def test_a_change_at_rest_is_on_record_before_it_is_made_and_whoever_leaves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
