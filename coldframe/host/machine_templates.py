@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Sequence
 
 from coldframe.contract.errors import IsolationUnavailable, NotFound, TemplateChanged, WrongState
@@ -15,6 +16,8 @@ from coldframe.host.templates.store import Template
 from coldframe.host.templates.systems import Systems
 from coldframe.host.workshop import Workshop
 
+COLLECT_EVERY_S = 3600.0
+"""While templates are built."""
 _WAITING = 1000
 """Events that nobody has taken yet. A step waits then."""
 
@@ -38,7 +41,8 @@ class MachineTemplates:
         self._systems = systems
         self._workspace_name = workspace_name
         self._builds: list[set[str]] = []
-        """Digests of templates and layers that builds under way have, each its own."""
+        """Digests of templates, layers and inputs that builds under way have, each its own."""
+        self._collected = time.monotonic()
 
     # -- asked by control ------------------------------------------------------------------------------
 
@@ -46,6 +50,7 @@ class MachineTemplates:
         return self._inputs.missing(digests)
 
     async def put_input(self, sha256: str, content: AsyncIterable[bytes], *, most_bytes: int) -> int:
+        await self._collect_if_due()
         return await self._inputs.put(sha256, content, most_bytes=most_bytes)
 
     async def all(self) -> list[TemplateFacts]:
@@ -79,11 +84,16 @@ class MachineTemplates:
             return self._cache.layers().union(*self._builds)
 
         def collect() -> list[str]:
-            self._inputs.forget_unused()
+            self._inputs.forget_unused(set().union(*self._builds))
             self._cache.forget_unused()
             return [f"layer {one}" for one in self.store.collect(keep)]
 
         return await asyncio.to_thread(collect)
+
+    async def _collect_if_due(self) -> None:
+        if time.monotonic() - self._collected >= COLLECT_EVERY_S:
+            self._collected = time.monotonic()
+            await self.collect()
 
     async def sweep(self) -> list[str]:
         """Remove what builds of a machine that was killed have left. Their boxes have to be gone."""
@@ -100,8 +110,9 @@ class MachineTemplates:
                 reason="the users of a template have to be mapped to those of a box",
                 remedy="run the daemon as root",
             )
+        await self._collect_if_due()
         events: asyncio.Queue[BuildEvent | None] = asyncio.Queue(_WAITING)
-        needed: set[str] = set()
+        needed: set[str] = set(order.recipe.inputs)
         self._builds.append(needed)
         build = RecipeBuild(self._bench, order, events, needed)
 
@@ -112,6 +123,17 @@ class MachineTemplates:
                 await events.put(None)
 
         task = asyncio.ensure_future(work())
+
+        async def end() -> None:
+            task.cancel()  # once: it has a box to end
+            while not task.done():
+                while not events.empty():
+                    events.get_nowait()
+                await asyncio.wait({task}, timeout=0.1)
+            if not task.cancelled():
+                task.exception()
+            self._builds[:] = [one for one in self._builds if one is not needed]
+
         try:
             while (event := await events.get()) is not None:
                 yield event
@@ -121,11 +143,9 @@ class MachineTemplates:
                 raise no_room(error) from error
             yield await asyncio.to_thread(self.store.facts, made)
         finally:
-            task.cancel()  # once: it has a box to end
-            while not task.done():
-                while not events.empty():
-                    events.get_nowait()
-                await asyncio.wait({task}, timeout=0.1)
-            if not task.cancelled():
-                task.exception()
-            self._builds[:] = [one for one in self._builds if one is not needed]
+            ending = asyncio.ensure_future(end())
+            try:
+                await asyncio.shield(ending)
+            except asyncio.CancelledError:
+                await asyncio.wait({ending})  # whoever cancels twice has to wait as well
+                raise

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from coldframe.contract.command import CommandResult, CommandSpec, Ended, OutputChunk
-from coldframe.contract.errors import BuildFailed, ColdframeError, GuestLost, InvalidArgument, TemplateChanged
+from coldframe.contract.errors import BuildFailed, ColdframeError, GuestLost, InvalidArgument, TemplateChanged, WrongState
 from coldframe.contract.ports import Box
 from coldframe.contract.template import (
     MOST_LINE,
@@ -32,6 +32,7 @@ from coldframe.contract.template import (
     StepEnd,
     describe_step,
     digest_of,
+    template_digest,
 )
 from coldframe.host.layers.branch import Branch
 from coldframe.host.layers.copies import copy_branch
@@ -98,6 +99,7 @@ class RecipeBuild:
         self._needed = needed
         self._said: deque[str] = deque(maxlen=KEPT_LINES)
         self._step = 0
+        self._is_broken_off = False
 
     async def carry_out(self) -> Template:
         """See `Templates.build`. Cancelled at any time it leaves nothing but whole layers, and nothing that runs."""
@@ -113,7 +115,7 @@ class RecipeBuild:
             took_s = round(time.monotonic() - began, 3)
             await self._events.put(StepEnd(step=self._step, was_cached=was_cached, duration_s=took_s))
         self._step = 0
-        return await asyncio.to_thread(self._make, base, layers)
+        return await self._thread(partial(self._make, base, layers))
 
     # -- what it begins from -----------------------------------------------------------------------------
 
@@ -190,7 +192,7 @@ class RecipeBuild:
     ) -> str | None:
         ids = own_range()
         with contextlib.ExitStack() as opened:
-            draft = await asyncio.to_thread(opened.enter_context, self._store.layers.draft())
+            draft = await self._thread(partial(opened.enter_context, self._store.layers.draft()))
             digest = base_digest or digest_of(directories)
             making = self._bench.workshop.box(draft, directories, ids, digest=digest, network=self._recipe.network)
             async with making as (box, users):
@@ -294,7 +296,9 @@ class RecipeBuild:
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
+            self._is_broken_off = True
             await asyncio.wait({task})
+            task.exception()  # nobody else asks for it
             raise
         except ColdframeError as error:
             if self._step:
@@ -325,6 +329,9 @@ class RecipeBuild:
             recipe_sha256=self._recipe.sha256,
             build_id=self._order.build_id,
         )
+        if self._is_broken_off:
+            raise WrongState("it was broken off before it had its name")
+        self._needed.add(template_digest(made.base, made.layers, made.settings))  # until whoever asked has heard of it
         return self._store.make(self._recipe.name, made)
 
 

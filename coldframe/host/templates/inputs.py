@@ -1,5 +1,6 @@
 """What recipes are given: files and archives, put to `<data>/templates/inputs/` under their digests before a build."""
 
+import asyncio
 import contextlib
 import errno
 import hashlib
@@ -7,7 +8,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import AsyncIterable, Sequence
+from collections.abc import AsyncIterable, Collection, Sequence
 
 from coldframe.contract.errors import InvalidArgument, LimitReached, TooLarge
 
@@ -40,6 +41,8 @@ class Inputs:
                         raise TooLarge(f"an input of a recipe has {most_bytes} bytes at most", limit=most_bytes)
                     found.update(piece)
                     target.write(piece)
+                target.flush()
+                await asyncio.to_thread(os.fsync, target.fileno())  # else a crash may leave its name without its bytes
             if found.hexdigest() != sha256:
                 raise InvalidArgument(
                     "what came has another digest than was said",
@@ -66,11 +69,13 @@ class Inputs:
                 sha256=sha256,
             ) from None
 
-    def forget_unused(self) -> None:
-        """What nobody has asked for within KEPT_S."""
+    def forget_unused(self, kept: Collection[str] = ()) -> None:
+        """What nobody has asked for within KEPT_S, but for what is *kept*."""
         limit = time.time() - KEPT_S
         with contextlib.suppress(FileNotFoundError):
             for name in os.listdir(self._folder):
+                if name in kept:
+                    continue
                 path = os.path.join(self._folder, name)
                 with contextlib.suppress(FileNotFoundError):
                     if os.stat(path).st_mtime < limit:

@@ -1,0 +1,115 @@
+"""Builds that are broken off, go on for long, or have others at work beside them: nothing half is named, nothing that they need goes.
+
+They begin from an archive of this machine's bash, so that no base has to be built.
+"""
+
+import asyncio
+import os
+import tempfile
+import threading
+import time
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from coldframe.contract.template import BuildEvent, FilesStep, RecipeFile, TemplateFacts
+from coldframe.host import machine_templates, recipe_build
+from coldframe.host.machine import Machine
+from coldframe.host.removal import remove_tree
+from coldframe.host.templates.inputs import KEPT_S
+from tests.host.templates.test_building import archive_of, building, built, drafts, on_machine, put, small_system
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: the users of a template have to be mapped")
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="cf-build-ends-"))
+    folder.chmod(0o711)
+    yield folder
+    remove_tree(str(folder))
+
+
+class Waiting:
+    """Stands in the place of a part of a build that goes on in a thread, until it may go on."""
+
+    def __init__(self, part: Callable[..., Any]) -> None:
+        self._part = part
+        self.began, self.go = threading.Event(), threading.Event()
+
+    def __call__(self, *arguments: Any) -> Any:
+        self.began.set()
+        assert self.go.wait(30)
+        return self._part(*arguments)
+
+
+async def reached(event: threading.Event) -> None:
+    assert await asyncio.to_thread(event.wait, 30)
+
+
+async def all_of(events: AsyncGenerator[BuildEvent, None]) -> list[BuildEvent]:
+    async with aclosing(events) as source:
+        return [event async for event in source]
+
+
+def test_one_that_is_cancelled_at_its_end_has_no_name_and_one_that_is_cancelled_twice_ends_whole(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look = Waiting(recipe_build.installed_in)
+    monkeypatch.setattr(recipe_build, "installed_in", look)
+
+    async def steps(machine: Machine) -> None:
+        digest = await put(machine, archive_of(*small_system()))
+        task = asyncio.ensure_future(all_of(cast(Any, building(machine, None, archive=digest))))
+        await reached(look.began)
+        for _ in range(2):
+            task.cancel()
+            await asyncio.wait({task}, timeout=0.3)  # to its end, if it does not wait for what goes on in a thread
+        assert not task.done()
+        look.go.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert await machine.templates.all() == []
+        made = await built(machine, None, archive=digest)
+        await machine.templates.remove(made.template.digest)  # which no build needs any more
+
+    on_machine(place, steps)
+    assert drafts(place) == []
+
+
+def test_what_a_build_will_need_stays_however_long_it_takes(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    placing = Waiting(recipe_build.place_files)
+    monkeypatch.setattr(recipe_build, "place_files", placing)
+
+    async def steps(machine: Machine) -> None:
+        archive = await put(machine, archive_of(*small_system()))
+        content, other = await put(machine, b"content"), await put(machine, b"of nobody's")
+        file = RecipeFile(to="/srv/file", sha256=content, bytes=7)
+        events = cast(Any, building(machine, None, FilesStep(files=(file,)), archive=archive))
+        task = asyncio.ensure_future(all_of(events))
+        await reached(placing.began)
+        for one in (content, other):
+            os.utime(place / "templates" / "inputs" / one, (0, time.time() - KEPT_S - 60))
+        await machine.templates.collect()
+        placing.go.set()
+        assert isinstance((await task)[-1], TemplateFacts)
+        assert await machine.templates.missing_inputs([content, other]) == (other,)
+
+    on_machine(place, steps)
+
+
+def test_what_nobody_needs_goes_while_others_build_and_upload(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine_templates, "COLLECT_EVERY_S", 0.0)
+
+    async def steps(machine: Machine) -> None:
+        old = await put(machine, b"old")
+        os.utime(place / "templates" / "inputs" / old, (0, 0))
+        await put(machine, b"new")
+        assert not (place / "templates" / "inputs" / old).exists()
+        archive = await put(machine, archive_of(*small_system()))
+        assert (await built(machine, None, archive=archive)).template.digest
+
+    on_machine(place, steps)
