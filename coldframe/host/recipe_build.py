@@ -14,7 +14,14 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from coldframe.contract.command import CommandResult, CommandSpec, Ended, OutputChunk
-from coldframe.contract.errors import BuildFailed, ColdframeError, GuestLost, InvalidArgument, TemplateChanged, WrongState
+from coldframe.contract.errors import (
+    BuildFailed,
+    ColdframeError,
+    GuestLost,
+    InvalidArgument,
+    TemplateChanged,
+    WrongState,
+)
 from coldframe.contract.ports import Box
 from coldframe.contract.template import (
     MOST_LINE,

@@ -9,6 +9,7 @@ import re
 import stat
 from collections.abc import Iterator, Sequence
 from email.parser import HeaderParser
+from itertools import chain, islice
 
 from coldframe.contract.errors import DependencyMissing
 from coldframe.contract.template import Manager, Package
@@ -18,6 +19,8 @@ from coldframe.host.templates.debian import MOST_STATUS, installed_of
 MOST_PACKAGES = 20_000
 MOST_DESCRIPTION = 4 * 1024 * 1024
 """Bytes of the metadata of one package."""
+MOST_READ = 512 * 1024 * 1024
+"""Of all of them."""
 NEAREST = 5
 _PYTHONS = (b"usr/local/lib", b"usr/lib")
 """Where Python looks first comes first."""
@@ -31,8 +34,9 @@ _LEVELS = 24
 def installed_in(directories: Sequence[str]) -> tuple[Package, ...]:
     """Of a system made of these layers, the highest first; by manager and name."""
     with MergedView(directories) as view:
-        found = [*_of_apt(view), *_of_pip(view), *_of_npm(view)]
-    unique = {(one.manager, one.name, one.version, one.architecture): one for one in found[:MOST_PACKAGES]}
+        metadata = _Metadata(view)
+        found = list(islice(chain(_of_apt(view), _of_pip(view, metadata), _of_npm(view, metadata)), MOST_PACKAGES))
+    unique = {(one.manager, one.name, one.version, one.architecture): one for one in found}
     return tuple(unique[key] for key in sorted(unique))
 
 
@@ -103,6 +107,23 @@ def _ordinal(version: str) -> list[tuple[int, int, str]]:
     return [*ordinal, (0, 1, "")]  # a candidate comes before what it is one of
 
 
+class _Metadata:
+    """What packages say of themselves, of MOST_PACKAGES files and MOST_READ bytes at most: a system may hold any number."""
+
+    def __init__(self, view: MergedView) -> None:
+        self._view = view
+        self._files, self._bytes = MOST_PACKAGES, MOST_READ
+
+    def read(self, path: bytes) -> str:
+        """Nothing once it is too much."""
+        if self._files <= 0 or self._bytes <= 0:
+            return ""
+        text = _read(self._view, path, MOST_DESCRIPTION)
+        self._files -= 1
+        self._bytes -= len(text)
+        return text
+
+
 def _of_apt(view: MergedView) -> Iterator[Package]:
     text = _read(view, b"var/lib/dpkg/status", MOST_STATUS)
     for name, version, architecture in installed_of(text):
@@ -110,7 +131,7 @@ def _of_apt(view: MergedView) -> Iterator[Package]:
             yield Package(manager="apt", name=name[:300], version=version[:300], architecture=architecture[:32])
 
 
-def _of_pip(view: MergedView) -> Iterator[Package]:
+def _of_pip(view: MergedView, metadata: _Metadata) -> Iterator[Package]:
     seen: set[str] = set()
     for library in _PYTHONS:
         for python in _children(view, library):
@@ -123,7 +144,7 @@ def _of_pip(view: MergedView) -> Iterator[Package]:
                         continue
                     file = b"METADATA" if found[2] == b"dist" else b"PKG-INFO"
                     path = place.path + b"/" + file if place.is_directory else place.path
-                    told = HeaderParser().parsestr(_read(view, path, MOST_DESCRIPTION).split("\n\n", 1)[0])
+                    told = HeaderParser().parsestr(metadata.read(path).split("\n\n", 1)[0])
                     name, version = str(told.get("Name", "")).strip(), str(told.get("Version", "")).strip()
                     name = plain_name(name)
                     if name and version and name not in seen:
@@ -131,7 +152,7 @@ def _of_pip(view: MergedView) -> Iterator[Package]:
                         yield Package(manager="pip", name=name[:300], version=version[:300])
 
 
-def _of_npm(view: MergedView) -> Iterator[Package]:
+def _of_npm(view: MergedView, metadata: _Metadata) -> Iterator[Package]:
     ahead = [(path, 0) for path in _NODES]
     while ahead:
         folder, level = ahead.pop()
@@ -139,12 +160,13 @@ def _of_npm(view: MergedView) -> Iterator[Package]:
             if _name(place).startswith(b"@"):
                 ahead.append((place.path, level))
                 continue
-            text = _read(view, place.path + b"/package.json", MOST_DESCRIPTION)
+            text = metadata.read(place.path + b"/package.json")
             if not text:
                 continue
             try:
                 told = json.loads(text)
                 name, version = str(told["name"]), str(told["version"])
+                (name + version).encode()  # halves of characters, which JSON can say, can be told to nobody
             except (ValueError, KeyError, TypeError, RecursionError):
                 continue
             if name and version:

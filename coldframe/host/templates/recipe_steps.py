@@ -108,9 +108,10 @@ def reason_in(step: AptStep | PipStep | NpmStep | RunStep, said: str, act: Act) 
 def _of_json(answer: str) -> list[str]:
     try:
         told = json.loads(answer)
-    except ValueError:
+    except (ValueError, RecursionError):
         return []
-    return [str(one) for one in (told if isinstance(told, list) else [told])][:10_000]
+    listed = told if isinstance(told, list) else [told]
+    return [str(one)[:300].encode("utf-8", "replace").decode() for one in listed[:10_000]]
 
 
 def _of_pip_versions(answer: str, wanted: dict[str, str]) -> DependencyMissing | None:

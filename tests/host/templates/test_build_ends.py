@@ -20,6 +20,8 @@ from coldframe.host import machine_templates, recipe_build
 from coldframe.host.machine import Machine
 from coldframe.host.removal import remove_tree
 from coldframe.host.templates.inputs import KEPT_S
+from coldframe.host.templates.inventory import installed_in
+from coldframe.host.templates.placed_files import place_files
 from tests.host.templates.test_building import archive_of, building, built, drafts, on_machine, put, small_system
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: the users of a template have to be mapped")
@@ -58,7 +60,7 @@ async def all_of(events: AsyncGenerator[BuildEvent, None]) -> list[BuildEvent]:
 def test_one_that_is_cancelled_at_its_end_has_no_name_and_one_that_is_cancelled_twice_ends_whole(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    look = Waiting(recipe_build.installed_in)
+    look = Waiting(installed_in)
     monkeypatch.setattr(recipe_build, "installed_in", look)
 
     async def steps(machine: Machine) -> None:
@@ -81,7 +83,7 @@ def test_one_that_is_cancelled_at_its_end_has_no_name_and_one_that_is_cancelled_
 
 
 def test_what_a_build_will_need_stays_however_long_it_takes(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    placing = Waiting(recipe_build.place_files)
+    placing = Waiting(place_files)
     monkeypatch.setattr(recipe_build, "place_files", placing)
 
     async def steps(machine: Machine) -> None:

@@ -2,12 +2,15 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from coldframe.contract.errors import DependencyMissing
-from coldframe.contract.template import Package
+from coldframe.contract.template import NpmStep, Package
+from coldframe.host.templates import inventory
 from coldframe.host.templates.inventory import installed_in, nearest, refuse_differences
+from coldframe.host.templates.recipe_steps import Question, acts_of, reason_in
 
 
 def write(root: Path, path: str, text: str) -> None:
@@ -30,6 +33,10 @@ def test_packages_of_every_manager_are_found_and_no_link_is_followed(tmp_path: P
     inner = "usr/local/lib/node_modules/@scope/a/node_modules/b/package.json"
     write(high, inner, json.dumps({"name": "b", "version": "2.0.0"}))
     write(high, "usr/local/lib/node_modules/broken/package.json", "[" * 100_000)
+    for name, value in (("\ud800", "1"), ("a", "\udfff")):  # no text that can be told, and none of ours to fail at
+        write(
+            high, f"usr/local/lib/node_modules/odd{value!a}/package.json", json.dumps({"name": name, "version": value})
+        )
     write(elsewhere, "package.json", json.dumps({"name": "stolen", "version": "1"}))
     (high / "usr/local/lib/node_modules/link").symlink_to(elsewhere)
     found = [(one.manager, one.name, one.version) for one in installed_in([str(high), str(low)])]
@@ -40,6 +47,33 @@ def test_packages_of_every_manager_are_found_and_no_link_is_followed(tmp_path: P
         ("pip", "old-one", "2"),
         ("pip", "six", "1.1"),
     ]
+
+
+def test_no_more_packages_are_read_than_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inventory, "MOST_PACKAGES", 5)
+    for number in range(50):
+        told = json.dumps({"name": f"a{number}", "version": "1"})
+        write(tmp_path, f"usr/local/lib/node_modules/a{number}/package.json", told if number % 2 else "no json")
+    reads = []
+    read = inventory._read
+
+    def counted(*arguments: Any) -> str:
+        reads.append(arguments[1])
+        return read(*arguments)
+
+    monkeypatch.setattr(inventory, "_read", counted)
+    assert len(installed_in([str(tmp_path)])) <= 5
+    assert len(reads) < 20
+
+
+def test_what_npm_says_of_versions_may_be_nested_without_an_end() -> None:
+    said = "npm error notarget No matching version found for left-pad@9.9.9."
+    step = NpmStep(packages=("left-pad@9.9.9",))
+    question = reason_in(step, said, acts_of(step, None)[0])
+    assert isinstance(question, Question)
+    for answer, nearest_ones in (("[" * 100_000, []), ('["1", "\\ud800"]', ["?", "1"])):
+        found = question.understood(answer)
+        assert found is not None and found.facts["nearest"] == nearest_ones
 
 
 def test_the_nearest_versions_stand_on_both_sides() -> None:
