@@ -34,6 +34,7 @@ from coldframe.contract.snapshot import (
     SnapshotWish,
     SystemPoint,
 )
+from coldframe.contract.template import HOST
 from coldframe.control.comparisons import TEMPLATE, Comparisons
 from coldframe.control.gate import Gate
 from coldframe.control.judged_acts import JudgedActs
@@ -45,6 +46,7 @@ from coldframe.control.sandboxes import Sandboxes
 from coldframe.control.sessions import Sessions
 from coldframe.control.snapshots import Key, Snapshots, new_act
 from coldframe.control.store import Store
+from coldframe.control.templates import Templates
 from coldframe.policy.labels import join
 
 MOST_SHOWN = 20_000
@@ -71,6 +73,7 @@ class Resets:
         judged: JudgedActs,
         gate: Gate,
         comparisons: Comparisons,
+        templates: Templates,
         host: Host,
     ) -> None:
         self._store = store
@@ -83,6 +86,7 @@ class Resets:
         self._judged = judged
         self._gate = gate
         self._comparisons = comparisons
+        self._templates = templates
         self._host = host
 
     async def reset(
@@ -93,7 +97,8 @@ class Resets:
         Raises:
             GrantMissing, NotFound: not the caller's, or no such snapshot.
             Refused: a rule is against it.
-            WrongState: it has ended, or another sandbox runs on its workspace. Nothing has changed.
+            WrongState: it has ended, another sandbox runs on its workspace, or the system of the snapshot stands on a template that
+                it could not start on. Nothing has changed.
             IsolationUnavailable: the system of its workspace could not go back with it. Nothing has changed.
             SnapshotCorrupt: nothing has changed, but what ran in it has ended.
             HostUnreachable: it may have been done, and stays stopped; the same call under its key tells, or the next start does.
@@ -103,6 +108,7 @@ class Resets:
         target = None if asked.to == "empty" else self._snapshots.ready(caller, asked.to)
         self._check(info)
         label = Label.PUBLIC if target is None else target.label
+        self._require_template(info, target)
         await self._require_whole(info)
         if asked.dry_run:
             return await self._look(caller, info, asked)
@@ -249,6 +255,17 @@ class Resets:
                     next_actions=[next_action("sandbox.stop", "ends its processes", sandbox_id=other.sandbox_id)],
                     sandbox_id=other.sandbox_id,
                 )
+
+    def _require_template(self, info: SandboxInfo, target: SnapshotInfo | None) -> None:
+        """Else it would be reset, and never start again."""
+        if target is None or target.system is None or info.spec.template == HOST:
+            return
+        if (other := self._templates.other_than(info.spec.template, target.system.template_sha256)) is not None:
+            raise WrongState(
+                f"the system of the snapshot began from `{other}`, and that of this sandbox from `{info.spec.template}`",
+                hint=f"reset a sandbox of the agent that has the template `{other}`, or begin another agent with the snapshot",
+                template=other,
+            )
 
     async def _require_whole(self, info: SandboxInfo) -> None:
         """Ask before anything ends for it: the host refuses to take a workspace back without its system. One that is away

@@ -24,7 +24,14 @@ from coldframe.contract.errors import (
     from_wire,
 )
 from coldframe.contract.sandbox import SandboxSpec
-from coldframe.contract.snapshot import SnapshotFacts, SnapshotRequest, SnapshotSystem, SnapshotWish, WorkspacePoint
+from coldframe.contract.snapshot import (
+    ResetRequest,
+    SnapshotFacts,
+    SnapshotRequest,
+    SnapshotSystem,
+    SnapshotWish,
+    WorkspacePoint,
+)
 from coldframe.contract.template import BuildInfo, BuildRequest, Recipe
 from tests.control.bench import AGENT, OWNER, VIEWER, Bench, opened, until
 
@@ -385,6 +392,11 @@ def test_what_begins_with_the_system_of_a_snapshot_stands_on_its_template_or_is_
                     await bench.control.creation.create(OWNER, spec)
             spec = SandboxSpec(agent_id="plain", snapshot=taken.snapshot_id)
             assert (await bench.control.creation.create(OWNER, spec)).template_sha256 is None
+            other = await bench.control.creation.create(OWNER, SandboxSpec(agent_id="other", template="app:2"))
+            with pytest.raises(WrongState, match="began from `app:1`"):  # it could not start again
+                asked = ResetRequest(to=taken.snapshot_id)
+                await bench.control.resets.reset(OWNER, other.sandbox_id, asked)
+            assert bench.control.sandboxes.find(other.sandbox_id).state.state == "running"
 
     asyncio.run(scenario())
 
