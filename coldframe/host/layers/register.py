@@ -190,13 +190,6 @@ class Register:
                     found.add(users.own[0])
         return found
 
-    def templates(self) -> set[str]:
-        """Digests of those on which a system of a workspace, or of a snapshot, stands."""
-        with self._lock:
-            found = {one.template for one in self._stacks.values()}
-            found |= {one.system.template for one in self._snapshots.values() if one.system is not None}
-        return found - {""}
-
     def sizes(self) -> dict[str, Sizes]:
         """Of every snapshot."""
         with self._lock:
