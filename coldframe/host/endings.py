@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import NamedTuple
 
-from coldframe.contract.errors import ColdframeError, WrongState, next_action
+from coldframe.contract.errors import ColdframeError, VolumeBusy, WrongState, next_action
 from coldframe.host.box import KeeperBox
 from coldframe.host.cgroups import BoxGroups
 from coldframe.host.confine import ConfineError
@@ -140,6 +140,21 @@ class Endings:
         await self._end_box(sandbox_id, mark)
         await self.end_keeper(mark)
         await asyncio.to_thread(self._groups_of(sandbox_id, mark).remove)
+
+    async def end_former_writers(self, volume_ids: set[str]) -> None:
+        """A box whose keeper is gone dies with it, but not in the same moment: it is gone before another may write to its volumes.
+
+        Raises:
+            VolumeBusy: it was killed, and waits in the kernel.
+        """
+        for name, mark in self._marks.all() if volume_ids else []:
+            written = {one["volume_id"] for one in mark.volumes if one["mode"] == "rw"}
+            if mark.serves() or not mark.runs() or not written & volume_ids:
+                continue
+            try:
+                await self.end_lost(name, mark)
+            except TimeoutError as error:
+                raise VolumeBusy(f"sandbox `{name}` was killed and is not gone yet: {error}", holders=[name]) from error
 
     async def attempt(self, sandbox_id: str, ending: Awaitable[None]) -> bool:
         """Whether *ending* ended the box. A sweep goes on without what cannot be; it is logged, and the next one tries

@@ -317,6 +317,7 @@ class Machine:
             with self._held(sandbox_id, owner):
                 if anew:
                     await self._finish_end(sandbox_id)
+                await self._endings.end_former_writers({one.volume_id for one in volumes if one.mode == "rw"})
                 self._built.add(sandbox_id)
                 return await self._construction.build(
                     sandbox_id, spec, session_id, network, anew=anew, volumes=volumes, is_wanted=lambda: build.is_wanted

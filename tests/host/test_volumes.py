@@ -26,6 +26,7 @@ from coldframe.contract.ports import Box
 from coldframe.contract.sandbox import SandboxSpec
 from coldframe.contract.volume import VolumeAttachment
 from coldframe.host.machine import Machine
+from coldframe.host.marks import KeeperMark
 from tests.host.disks import needs_disks, traces, unmount_all
 from tests.host.forked import wait_until
 from tests.host.machines import as_root_and_ordinary, needs_bubblewrap, on_a_machine, run
@@ -89,6 +90,29 @@ def test_two_boxes_share_a_volume_which_one_writes_and_the_other_only_reads(who:
         await machine.volumes.remove(volume)
         with pytest.raises(NotFound):
             await machine.volumes.ask(volume, ReadFile(path="a"))
+
+    on_a_machine(steps, who=who)
+
+
+@pytest.mark.req("T3.44")
+@as_root_and_ordinary
+def test_a_box_whose_keeper_is_gone_writes_no_more_once_the_next_writer_is_there(
+    who: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def steps(machine: Machine) -> None:
+        volume = new_volume()
+        await machine.volumes.create(volume, 4)
+        await box_with(machine, "reader", attachment(volume, "ro", "/mnt/data"))
+        await box_with(machine, "writer", attachment(volume))
+        marks, serves = dict(machine._marks.all()), KeeperMark.serves
+        with monkeypatch.context() as patch:
+            patch.setattr(KeeperMark, "serves", lambda one: one.pid != marks["box-writer"].pid and serves(one))
+            again = await box_with(machine, "next", attachment(volume))
+        assert not marks["box-writer"].runs()
+        assert marks["box-reader"].runs()
+        assert (await run(again, f"echo one > {AT}/a")).result.exit_code == 0
+        for name in ("box-reader", "box-writer", "box-next"):
+            await machine.end_box(name)
 
     on_a_machine(steps, who=who)
 
