@@ -154,7 +154,7 @@ class Endings:
         except ColdframeError as error:
             reason = f"you are not told which: {error.message}"
         if not found.looked_everywhere:
-            reason = "not all of it could be looked at in time"
+            reason = "not all of it could be looked at, or not in time"
         self._refuse(caller, info, told, reason)
 
     def _refuse(self, caller: Caller, info: SandboxInfo, found: LookAnswer, reason: str) -> NoReturn:

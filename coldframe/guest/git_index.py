@@ -5,9 +5,12 @@ Nothing of Git is run, and no setting of the repository is looked at: those are 
 
 import hashlib
 import os
+from collections.abc import Callable
 from typing import NamedTuple
 
 MOST_BYTES = 128 * 1024 * 1024
+MOST_LISTED_BYTES = 128 * 1024 * 1024
+"""Of the paths of all entries, of which each may repeat all but a byte of the one before."""
 SYMLINK, GITLINK, TREE = 0o120000, 0o160000, 0o040000
 _FIXED = 40
 """Bytes of an entry before the id."""
@@ -33,18 +36,22 @@ class Entry(NamedTuple):
     """Only its name was added."""
 
 
-def read_index(content: bytes) -> tuple[list[Entry], str]:
-    """The entries, and the name of the hash that the repository uses. Raises Unreadable."""
+def read_index(content: bytes, check_time: Callable[[], None]) -> tuple[list[Entry], str]:
+    """The entries, and the name of the hash that the repository uses. Raises Unreadable, and what *check_time* does."""
     algorithm = _algorithm(content)
     width = hashlib.new(algorithm).digest_size
     version, count = int.from_bytes(content[4:8], "big"), int.from_bytes(content[8:12], "big")
     if content[:4] != b"DIRC" or version not in (2, 3, 4):
         raise Unreadable("its index is of a form that is not read")
     entries: list[Entry] = []
-    at, end, before = 12, len(content) - width, b""
+    at, end, before, size = 12, len(content) - width, b"", 0
     for _ in range(count):
+        check_time()
         entry, at = _entry(content, at, end, width, version, before)
         before = entry.path
+        size += len(before)
+        if size > MOST_LISTED_BYTES:
+            raise Unreadable("its files are too many")
         entries.append(entry)
     _check_extensions(content, at, end)
     return entries, algorithm

@@ -10,8 +10,9 @@ import os
 import re
 import stat
 import zlib
+from collections.abc import Callable
 
-from coldframe.guest.git_index import TREE, Entry, Unreadable
+from coldframe.guest.git_index import MOST_LISTED_BYTES, TREE, Entry, Unreadable
 from coldframe.guest.paths import open_unlinked
 from coldframe.guest.trees import READ_DIRECTORY, entry_names
 
@@ -20,9 +21,16 @@ MOST_DELTAS, MOST_HOPS, MOST_DEPTH = 4096, 5, 512
 MOST_NAME_BYTES = 16 * 1024 * 1024
 """Of the file with all names of commits."""
 MOST_TREES = 200_000
+MOST_DELTA_BYTES = 128 * 1024 * 1024
+"""Of one chain."""
+MOST_LISTED = 2_000_000
+"""Files of one commit: a few trees that hold one another have more of them than there is memory."""
+MOST_PACKS = 64
+"""That an object goes through, where its deltas stand on those of other packs."""
 READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
 _KINDS = {1: b"commit", 2: b"tree", 3: b"blob", 4: b"tag"}
 _OFFSET_DELTA, _ID_DELTA = 6, 7
+_MODE = re.compile(rb"[0-7]{1,7}")
 _ID = re.compile(rb"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 
 
@@ -55,10 +63,11 @@ def read_regular(root: int, path: bytes, most_bytes: int) -> bytes | None:
 
 
 class Objects:
-    """Those below *common*, a place in the workspace. To be closed."""
+    """Those below *common*, a place in the workspace. To be closed. *check_time* raises what ends the look."""
 
-    def __init__(self, root: int, common: bytes, algorithm: str) -> None:
+    def __init__(self, root: int, common: bytes, algorithm: str, check_time: Callable[[], None]) -> None:
         self._root = root
+        self._check_time = check_time
         self._common = common
         self._width = hashlib.new(algorithm).digest_size
         self._packs: list[_Pack] | None = None
@@ -78,8 +87,9 @@ class Objects:
     def files_of(self, tree: bytes) -> dict[bytes, tuple[int, bytes]]:
         """Mode and id of each path below. Raises Unreadable."""
         found: dict[bytes, tuple[int, bytes]] = {}
-        left, seen = [(b"", tree, 0)], 0
+        left, seen, size = [(b"", tree, 0)], 0, 0
         while left:
+            self._check_time()
             above, at, depth = left.pop()
             seen += 1
             if depth > MOST_DEPTH or seen > MOST_TREES:
@@ -92,6 +102,9 @@ class Objects:
                     left.append((above + name + b"/", object_id, depth + 1))
                 else:
                     found[above + name] = (mode, object_id)
+                size += len(above) + len(name)
+            if size > MOST_LISTED_BYTES or len(found) + len(left) > MOST_LISTED:
+                raise Unreadable("its files are too many")
         return found
 
     def _entries(self, content: bytes) -> list[tuple[int, bytes, bytes]]:
@@ -99,14 +112,16 @@ class Objects:
         while at < len(content):
             close = content.find(b"\0", at)
             mode, _, name = content[at:close].partition(b" ")
-            if close < 0 or not name or not mode.isdigit() or close + 1 + self._width > len(content):
+            if close < 0 or not name or not _MODE.fullmatch(mode) or close + 1 + self._width > len(content):
                 raise Unreadable("a tree of it is damaged")
             found.append((int(mode, 8), name, content[close + 1 : close + 1 + self._width]))
             at = close + 1 + self._width
         return found
 
-    def read(self, object_id: bytes) -> tuple[bytes, bytes]:
-        """Kind and content. Raises Unreadable."""
+    def read(self, object_id: bytes, *, through: int = 0) -> tuple[bytes, bytes]:
+        """Kind and content, for one that stands on others *through* so many packs before. Raises Unreadable."""
+        if through > MOST_PACKS:
+            raise Unreadable("an object of it is in too many pieces")
         name = object_id.hex().encode()
         path = self._common + b"/objects/" + name[:2] + b"/" + name[2:]
         packed = read_regular(self._root, path, MOST_OBJECT_BYTES)
@@ -118,29 +133,32 @@ class Objects:
             return head.partition(b" ")[0], body
         for pack in self._opened():
             if (offset := pack.find(object_id)) is not None:
-                return self._packed(pack, offset)
+                return self._packed(pack, offset, through)
         raise Unreadable("an object of it is missing")
 
-    def _packed(self, pack: "_Pack", offset: int) -> tuple[bytes, bytes]:
-        deltas = []
+    def _packed(self, pack: "_Pack", offset: int, through: int) -> tuple[bytes, bytes]:
+        deltas, size = [], 0
         while True:
+            self._check_time()
             kind, base, content = pack.read(offset, self._width)
             if kind in _KINDS:
                 found_kind, whole = _KINDS[kind], content
                 break
             deltas.append(content)
-            if len(deltas) > MOST_DELTAS:
+            size += len(content)
+            if len(deltas) > MOST_DELTAS or size > MOST_DELTA_BYTES:
                 raise Unreadable("an object of it is in too many pieces")
             if isinstance(base, bytes):
                 below = pack.find(base)
                 if below is None:
-                    found_kind, whole = self.read(base)
+                    found_kind, whole = self.read(base, through=through + 1)
                     break
                 offset = below
             else:
                 offset -= base
-        for delta in reversed(deltas):
-            whole = _applied(whole, delta)
+        while deltas:
+            self._check_time()
+            whole = _applied(whole, deltas.pop())
         return found_kind, whole
 
     def _opened(self) -> "list[_Pack]":
@@ -369,9 +387,8 @@ def tree_of_index(entries: list[Entry], algorithm: str) -> bytes:
     for entry in entries:
         above, _, name = entry.path.rpartition(b"/")
         folders.setdefault(above, {})[name] = (entry.mode, entry.id)
-        while above:
-            above = above.rpartition(b"/")[0]
-            folders.setdefault(above, {})
+        while above and (above := above.rpartition(b"/")[0]) not in folders:
+            folders[above] = {}
     for folder in sorted(folders, key=lambda path: path.count(b"/") if path else -1, reverse=True):
         children = folders[folder]
         ordered = sorted(children.items(), key=lambda one: one[0] + (b"/" if one[1][0] == TREE else b""))

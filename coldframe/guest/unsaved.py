@@ -6,6 +6,7 @@ attributes, where the file is not the one that Git has seen): better one file to
 cannot be read is told as such.
 """
 
+import errno
 import hashlib
 import os
 import stat
@@ -60,6 +61,8 @@ class _Search:
         self._most = most
         self._deadline = deadline
         self._tops: list[bytes] = []
+        self._is_shut = False
+        """Something cannot be looked into."""
         self.found: list[dict[str, Any]] = []
         self.files: list[dict[str, str]] = []
         self.total = 0
@@ -72,7 +75,7 @@ class _Search:
                 self._look_at(top)
         except _Late:
             return False
-        return len(self._tops) < MOST_REPOSITORIES
+        return len(self._tops) < MOST_REPOSITORIES and not self._is_shut
 
     def _find_tops(self) -> None:
         left = [b""]
@@ -144,10 +147,10 @@ class _Search:
         if content is None:
             algorithm = "sha1" if commit is None or len(commit) == 20 else "sha256"
         else:
-            entries, algorithm = read_index(content)
+            entries, algorithm = read_index(content, self._check_time)
             status = self._status(repository.folder + b"/index")
             written = 0 if status is None else status.st_mtime_ns
-        objects = Objects(self._root, repository.common, algorithm)
+        objects = Objects(self._root, repository.common, algorithm, self._check_time)
         try:
             told = self._compare_commit(repository, objects, commit, entries, algorithm)
         finally:
@@ -235,6 +238,7 @@ class _Search:
             place = path + b"/" if path else b""
             rules = rules.below(place, read_ignore(self._root, _join(here, b".gitignore")))
             for name, status in self._listed(here):
+                self._check_time()
                 below = place + name
                 if name == GIT or (not here and name == b".exec_history"):
                     continue
@@ -247,17 +251,20 @@ class _Search:
     # -- the files -----------------------------------------------------------------------------
 
     def _listed(self, path: bytes) -> list[tuple[bytes, os.stat_result]]:
+        """Nothing of what is gone meanwhile; of what is shut to this user there may be more than is told."""
         try:
             held = open_unlinked(self._root, path, READ_DIRECTORY)
-        except OSError:
+        except OSError as error:
+            self._is_shut = self._is_shut or error.errno in (errno.EACCES, errno.EPERM)
             return []
         found = []
         try:
             for name in entry_names(held):
+                self._check_time()
                 try:
                     found.append((name, os.stat(name, dir_fd=held, follow_symlinks=False)))
-                except OSError:
-                    continue
+                except OSError as error:
+                    self._is_shut = self._is_shut or error.errno in (errno.EACCES, errno.EPERM)
         finally:
             os.close(held)
         return found

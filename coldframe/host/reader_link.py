@@ -77,7 +77,7 @@ class Reader:
         if not is_whole(frame):
             if isinstance(request, SearchFiles):
                 raise PatternTooSlow("the pattern exceeded its time budget and was stopped")
-            raise TooLarge(f"the request did not end within {BUDGET_S:g} s and was stopped")
+            raise TooLarge(f"the request did not end within {budget_s:g} s and was stopped")
         head_bytes, _ = lengths(bytes(frame[: PREFIX.size]))
         head = decode_head(bytes(frame[PREFIX.size : PREFIX.size + head_bytes]))
         if isinstance(failure := head.get("error"), dict):

@@ -1,14 +1,18 @@
 """Held here: what no commit has is found in any repository that Git makes, and a hostile one runs nothing and hides nothing."""
 
+import hashlib
 import os
+import struct
 import subprocess
+import time
+import zlib
 from pathlib import Path
 
 import pytest
 
 from coldframe.contract.files import FindUnsaved, UnsavedAnswer
 from coldframe.guest.git_ignore import Rules
-from tests.guest.workspace import Workspace
+from tests.guest.workspace import Workspace, unprivileged
 
 ENVIRONMENT = {
     "PATH": "/usr/bin:/bin",
@@ -233,6 +237,77 @@ def test_what_cannot_be_read_counts_as_not_saved(workspace: Workspace, damage: s
     answer = workspace.ask(FindUnsaved())
     assert [(one.path, one.change) for one in answer.files][:1] == [("repo/.git", "unreadable")]
     assert answer.repositories[0].reason
+
+
+def kept_object(folder: Path, kind: bytes, content: bytes) -> bytes:
+    """Its id; it is written as Git writes them, whatever is in it."""
+    whole = b"%s %d\0%s" % (kind, len(content), content)
+    name = hashlib.sha1(whole, usedforsecurity=False).hexdigest()
+    (folder / "objects" / name[:2]).mkdir(exist_ok=True)
+    (folder / "objects" / name[:2] / name[2:]).write_bytes(zlib.compress(whole))
+    return bytes.fromhex(name)
+
+
+def pack_of_delta(folder: Path, name: str, object_id: bytes, base: bytes, delta: bytes) -> None:
+    """A pack with one object, that stands on another."""
+    size, head = len(delta), bytearray([0x70 | len(delta) & 15])
+    size >>= 4
+    while size:
+        head[-1] |= 0x80
+        head.append(size & 0x7F)
+        size >>= 7
+    content = b"PACK" + struct.pack(">II", 2, 1) + bytes(head) + base + zlib.compress(delta) + bytes(20)
+    fan = b"".join(struct.pack(">I", n >= object_id[0]) for n in range(256))
+    index = b"\xfftOc" + struct.pack(">I", 2) + fan + object_id + bytes(4) + struct.pack(">I", 12) + bytes(40)
+    (folder / f"objects/pack/{name}.pack").write_bytes(content)
+    (folder / f"objects/pack/{name}.idx").write_bytes(index)
+
+
+@pytest.mark.parametrize("bomb", ["modes", "a delta on itself", "packs on each other", "paths of the index"])
+def test_a_repository_made_to_take_memory_is_told_as_unreadable(workspace: Workspace, bomb: str) -> None:
+    folder = begun(workspace.path / "repo") / ".git"
+    first, second = bytes([1] * 20), bytes([2] * 20)
+    commit = first
+    if bomb == "modes":
+        tree = kept_object(folder, b"tree", b"100999 name\0" + bytes(20))
+        commit = kept_object(folder, b"commit", b"tree %s\n" % tree.hex().encode())
+    elif bomb == "a delta on itself":
+        pack_of_delta(folder, "one", first, first, bytes(40 << 20))
+    elif bomb == "packs on each other":
+        pack_of_delta(folder, "one", first, second, b"x")
+        pack_of_delta(folder, "two", second, first, b"x")
+    else:
+        entry = bytes(40) + first + bytes(2)
+        start = b"/".join([b"a" * 200] * 19)
+        entries = entry + b"\0" + start + b"\0" + (entry + b"\x01" + b"b\0") * 40_000
+        index = b"DIRC" + struct.pack(">II", 4, 40_001) + entries
+        (folder / "index").write_bytes(index + hashlib.sha1(index, usedforsecurity=False).digest())
+    (folder / "HEAD").write_text(commit.hex())
+    answer = workspace.ask(FindUnsaved())
+    assert answer.looked_everywhere
+    assert [(one.path, one.change) for one in answer.files] == [("repo/.git", "unreadable")]
+
+
+def test_trees_that_hold_one_another_end_with_the_time(workspace: Workspace) -> None:
+    folder = begun(workspace.path / "repo") / ".git"
+    below = kept_object(folder, b"tree", b"100644 name\0" + bytes(20))
+    for _ in range(20):
+        below = kept_object(folder, b"tree", b"".join(b"40000 %d\0%s" % (n, below) for n in range(100)))
+    commit = kept_object(folder, b"commit", b"tree %s\n" % below.hex().encode())
+    (folder / "HEAD").write_text(commit.hex())
+    started = time.monotonic()
+    assert not workspace.ask(FindUnsaved(budget_s=0.3)).looked_everywhere
+    assert time.monotonic() - started < 3
+
+
+def test_what_is_shut_to_whoever_looks_counts_as_not_looked_at(workspace: Workspace) -> None:
+    begun(workspace.path / "repo")
+    assert workspace.ask(FindUnsaved()).looked_everywhere
+    shut = workspace.path / "shut"
+    begun(shut / "repo")
+    shut.chmod(0)
+    assert not unprivileged(workspace.path, lambda: workspace.ask(FindUnsaved())).looked_everywhere
+    shut.chmod(0o700)
 
 
 def test_only_the_first_are_named_and_all_are_counted_and_time_is_bounded(workspace: Workspace) -> None:
