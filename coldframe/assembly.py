@@ -12,6 +12,7 @@ has loaded this file, what only the children need is imported where they do.
 
 import contextlib
 import fcntl
+import hashlib
 import gc
 import importlib
 import json
@@ -146,8 +147,9 @@ def serve(settings: Settings, *, started: Callable[[Running], None] = lambda _: 
     try:
         server, url = launched.process, _start_server(launched)
         ours = True  # a daemon found running is another installation's until the server has the data directory
-        if running is not None and _ping_daemon(settings).get("own_disks") != settings.own_disks:
-            # It was started with another setting, and whoever asks for disks must not get directories.
+        wanted = {"own_disks": settings.own_disks, "program": program_mark()}
+        if running is not None and not wanted.items() <= _ping_daemon(settings).items():
+            # Whoever asks for disks must not get directories, and one of an earlier version does not know what it is asked.
             _end_daemon(settings, daemon_pid)
             daemon_pid = _start_daemon(settings, user)
         started(Running(url, settings.client_file, server.pid, daemon_pid))
@@ -247,6 +249,17 @@ def _ping_daemon(settings: Settings) -> dict[str, Any]:
             await host.close()
 
     return asyncio.run(ping())
+
+
+def program_mark() -> str:
+    """Another one after every change of the program's files."""
+    mark = hashlib.sha256()
+    for folder, below, names in os.walk(os.path.dirname(os.path.abspath(coldframe.__file__))):
+        below[:] = sorted(name for name in below if name != "__pycache__")
+        for name in sorted(name for name in names if name.endswith(".py")):
+            status = os.stat(os.path.join(folder, name))
+            mark.update(f"{folder}/{name} {status.st_size} {status.st_mtime_ns}\n".encode("utf-8", "surrogateescape"))
+    return mark.hexdigest()
 
 
 def _start_daemon(settings: Settings, user: ServerUser | None) -> int:
@@ -365,6 +378,7 @@ def _run_daemon(settings: Settings, ready: int, *, server_uid: int | None) -> No
 
     from coldframe.host.daemon import serve as serve_host
 
+    program = program_mark()
     lock = os.open(os.path.join(settings.data_dir, "host", "daemon.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -384,6 +398,7 @@ def _run_daemon(settings: Settings, ready: int, *, server_uid: int | None) -> No
                 own_disks=settings.own_disks,
                 broker_uid=settings.broker_uid,
                 ready_boxes=settings.ready_boxes,
+                program=program,
                 ready=told_ready,
             )
         )

@@ -43,8 +43,9 @@ Bytes are the frame itself."""
 
 
 class Daemon:
-    def __init__(self, machine: Machine, *, allowed_uids: set[int]) -> None:
+    def __init__(self, machine: Machine, *, allowed_uids: set[int], program: str) -> None:
         self._machine = machine
+        self._program = program
         self._allowed = allowed_uids
         self._preparing: asyncio.Task[None] | None = None
         self._verbs: dict[str, Verb] = {
@@ -157,6 +158,7 @@ class Daemon:
             "installation": self._machine.installation,
             "pid": os.getpid(),
             "own_disks": self._machine.workspaces.own_disks,
+            "program": self._program,
         }
 
     async def _create(self, head: dict[str, Any], _: bytes) -> IsolationReport:
@@ -356,15 +358,17 @@ async def serve(
     own_disks: bool = False,
     broker_uid: int = BROKER_UID,
     ready_boxes: int = 0,
+    program: str = "",
     ready: Callable[[], None] = lambda: None,
 ) -> None:
-    """Serve until cancelled. *server_uid* is the user of the unprivileged server, if it is another one."""
+    """Serve until cancelled. *server_uid* is the user of the unprivileged server, if it is another one. *program* is told
+    to whoever asks, who may be of a later version."""
     machine = Machine(
         data_dir, server_uid=server_uid, own_disks=own_disks, broker_uid=broker_uid, pool_size=ready_boxes
     )
     own = os.getuid()
     allowed = {0, own} | ({server_uid} if server_uid is not None else set())
-    daemon = Daemon(machine, allowed_uids=allowed)
+    daemon = Daemon(machine, allowed_uids=allowed, program=program)
     directory = os.path.join(data_dir, "host")
     if server_uid is not None:
         os.chmod(directory, 0o711)

@@ -1,16 +1,20 @@
 """`kill -9` of the server loses nothing that had completed, and what runs goes on."""
 
+import contextlib
 import json
 import os
+import shutil
 import signal
+import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from coldframe.client.sync import SyncColdframe
 from coldframe.contract.errors import ColdframeError
 from coldframe.contract.policy import Label
-from tests.installation import Installation, wait_until
+from tests.installation import CHECKOUT, Installation, wait_until
 
 
 @pytest.fixture
@@ -53,6 +57,55 @@ def test_a_command_goes_on_while_the_server_is_killed(own_installation: Installa
         assert client.ledger.verify().intact
         history = sandbox.read_file(".exec_history").content or ""
         assert "until [ -e go ]" in history
+
+
+@pytest.mark.req("T1.44")
+def test_what_starts_after_a_kill_and_a_change_of_the_program_knows_all_it_is_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The daemon outlives its server, and one of an earlier version refuses what it does not know."""
+    own = Installation()
+    program = os.path.join(own.folder, "program")
+    shutil.copytree(CHECKOUT / "coldframe", os.path.join(program, "coldframe"))
+    monkeypatch.setattr("tests.installation.CHECKOUT", program)
+    try:
+        before = daemon_of(own.start())
+        with SyncColdframe(own.url, own.token) as client:
+            sandbox = client.sandboxes.create(agent_id="upgraded")
+            started = sandbox.run_command("until [ -e go ]; do sleep 0.05; done; exit 5", background=True)
+        own.kill()
+        assert daemon_of(own.start()) == before
+        own.kill()
+        os.utime(os.path.join(program, "coldframe", "config.py"))
+        own.start()
+        wait_until(lambda: daemon_of(own) != before, "another daemon has taken its place")
+        with SyncColdframe(own.url, own.token) as client:
+            sandbox = client.sandboxes.get(sandbox.id)
+            sandbox.write_file("go", "")
+            wait_until(lambda: sandbox.command(started.command_id).state == "ended", "the command ends")
+            result = sandbox.command(started.command_id).result
+            assert result is not None and result.exit_code == 5
+    finally:
+        left = own.close()
+    assert not left, "the installation left behind:\n" + "\n".join(left)
+
+
+def daemon_of(installation: Installation) -> int:
+    """Its process id, when there is one alone that answers: another takes its place while the server is there already."""
+    program = b"coldframe.assembly\0daemon\0"
+
+    def found() -> list[int]:
+        commands = {}
+        for pid in installation.processes():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                commands[pid] = Path(f"/proc/{pid}/cmdline").read_bytes()
+        with socket.socket(socket.AF_UNIX) as link:
+            if link.connect_ex(os.path.join(installation.data_dir, "host", "daemon.sock")) != 0:
+                return []
+        return [pid for pid, command in commands.items() if program in command]
+
+    (pid,) = wait_until(lambda: len(found()) == 1 and found(), "one daemon runs")
+    return int(pid)
 
 
 @pytest.mark.req("T1.44")
