@@ -12,8 +12,8 @@ has loaded this file, what only the children need is imported where they do.
 
 import contextlib
 import fcntl
-import hashlib
 import gc
+import hashlib
 import importlib
 import json
 import logging
