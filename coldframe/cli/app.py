@@ -20,6 +20,7 @@ from coldframe.cli import (
     network,
     pipelines,
     policy,
+    replays,
     running,
     sandboxes,
     snapshots,
@@ -44,6 +45,7 @@ app.command("pool")(installation.pool)
 app.command("bench", context_settings=bench.PASS_ON)(bench.bench)
 app.command("run", context_settings=running.PASS_ALL)(running.run)
 app.command("exec")(running.exec_)
+app.command("replay")(replays.replay)
 app.add_typer(sandboxes.app, name="sandbox")
 app.add_typer(contracts.app, name="contract")
 app.add_typer(snapshots.app, name="snapshot")

@@ -12,6 +12,7 @@ change something carry an idempotency key: repeated over a broken connection, th
 
 from __future__ import annotations
 
+import base64
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Literal, TypeAlias
@@ -78,6 +79,27 @@ class Coldframe:
         return await ask_json(self._transport, "GET", f"/v1/receipts/{encode_path(receipt_id)}")
 
     async def errors(self) -> list[models.CodeInfo]:
+    async def replay(
+        self, receipt_id: str, *, environment: Mapping[str, str] | None = None, stdin: bytes = b""
+    ) -> models.Replay:
+        """Carry the command of a receipt out again, in a fresh sandbox without a network that begins from what it began from,
+        and hold both against each other. Nothing is written to where it was done first.
+
+        A receipt has *environment* and *stdin* by digest alone: bring what the command was given of them.
+
+        Raises:
+            NotReplayable: what it began from is not to be had; `missing` says what, the hint how to have it next time.
+            InvalidArgument: the variables or the input are not those of then.
+            Refused: a rule is against it.
+        """
+        payload = {
+            "environment": dict(environment or {}),
+            "stdin_base64": base64.b64encode(stdin).decode() if stdin else None,
+        }
+        path = f"/v1/receipts/{encode_path(receipt_id)}/replay"
+        reply = await ask(self._transport, "POST", path, payload=payload)
+        return read_answer(models.Replay, reply.body)
+
         """The catalogue of codes. `coldframe.client.codes.Code` has those that this version knows."""
         return read_answers(models.CodeInfo, (await ask(self._transport, "GET", "/v1/errors")).body)
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from coldframe.contract.persistence import ItemNow, Whereabouts
     from coldframe.contract.pipeline import PipelineInfo, PipelineSpec, PipelineStep
     from coldframe.contract.policy import Label, PolicyChange
+    from coldframe.contract.replay import Replay
     from coldframe.contract.result import SandboxResult
     from coldframe.contract.sandbox import (
         AgentInfo,
@@ -75,6 +76,7 @@ _HOMES = {
     "contract.persistence": ("ItemNow", "Whereabouts"),
     "contract.policy": ("Label", "PolicyChange"),
     "contract.pool": ("PoolStatus",),
+    "contract.replay": ("Replay",),
     "contract.result": ("SandboxResult",),
     "contract.sandbox": (
         "AgentInfo",
@@ -150,6 +152,7 @@ __all__ = [
     "ProcessInfo",
     "ReachedBy",
     "Recipe",
+    "Replay",
     "Runtime",
     "SandboxEnd",
     "SandboxInfo",

@@ -36,6 +36,7 @@
     │   ├── EditNotUnique          EDIT_NOT_UNIQUE
     │   ├── ContractChanged        CONTRACT_CHANGED     what was agreed to is not what would be made
     │   ├── ContractDrift          CONTRACT_DRIFT       what was made is not what was agreed to
+    │   ├── NotReplayable          NOT_REPLAYABLE       what a call began from is not to be had
     │   ├── SnapshotCorrupt        SNAPSHOT_CORRUPT     a snapshot or an archive of one is not what it was
     │   ├── BuildFailed            TEMPLATE_BUILD_FAILED  a step of a recipe ended badly
     │   ├── DependencyMissing      DEPENDENCY_MISSING   that version of a package is not to be had
@@ -511,6 +512,17 @@ class ContractDrift(Unfit):
     family: ClassVar[Family] = "conflict"
     hint = "look at `changes`, plan it again, and agree to that"
     offer = ("contract.plan", "shows the contract that it would have now", {})
+
+
+class NotReplayable(Unfit):
+    """What a call began from is not to be had any more, or was never recorded. Nothing was run."""
+
+    code = "NOT_REPLAYABLE"
+    status = 409
+    retry: ClassVar[Retry] = "after_change"
+    family: ClassVar[Family] = "state"
+    hint = "take a snapshot before a command that is to be replayed, or have a rule with `snapshot: true` do so"
+    offer = ("receipt.get", "shows what it began from", {})
 
 
 class SnapshotCorrupt(Unfit):

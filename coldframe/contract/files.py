@@ -407,3 +407,16 @@ class RuntimesAnswer(Model):
 
 class ListRuntimes(Request[RuntimesAnswer]):
     verb: str = "list_runtimes"
+
+
+class TreeAnswer(Model):
+    sha256: str | None
+    """Over path, kind, mode and digest of everything, as receipts have it."""
+    reason: str | None
+    """Why there is none: too much, or something could not be read."""
+
+
+class DigestTree(Request[TreeAnswer]):
+    """The digest of all that a workspace holds, by which a receipt names what was there before and after."""
+
+    verb: str = "digest_tree"

@@ -41,6 +41,7 @@ PERMISSIONS: Mapping[str, frozenset[Role]] = MappingProxyType(
         "policy.load": _ADMINS,
         "policy.read": _PEOPLE,
         "receipt.read": _ALL,
+        "receipt.replay": _WORKERS,
         "sandbox.create": _WORKERS,
         "sandbox.extend": _WORKERS,
         "sandbox.pause": _WORKERS,

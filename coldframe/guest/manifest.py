@@ -19,6 +19,7 @@ from coldframe.guest.facts import text_of
 from coldframe.guest.files import temporary_names
 from coldframe.guest.paths import open_unlinked
 from coldframe.guest.trees import HISTORY, READ_DIRECTORY
+from coldframe.guest.verbs import Answer, verb
 from coldframe.guest.watch import TreeWatch, is_memory
 
 MOST_ENTRIES = 20_000
@@ -105,6 +106,13 @@ def scan(
         digests=scanning.digests,
         unreadable=tuple(scanning.unreadable),
     )
+
+
+@verb("digest_tree", slow=True)
+def digest_tree(root: int, request: dict[str, Any], content: bytes) -> Answer:
+    """Answer a DigestTree."""
+    found = scan(root)
+    return {"sha256": found.tree_sha256, "reason": found.reason}, b""
 
 
 def _unrecorded(reason: str) -> Manifest:

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from coldframe.contract.errors import InvalidArgument
-from coldframe.contract.files import FindUnsaved, ListDirectory, ReadFile, Request, SearchFiles
+from coldframe.contract.files import DigestTree, FindUnsaved, ListDirectory, ReadFile, Request, SearchFiles
 from coldframe.contract.packages import ListPackages
 from coldframe.contract.snapshot import Point, SnapshotContents, SnapshotWish, WorkspacePoint
 from coldframe.guest.frames import PREFIX, BadFrame, decode_head, encode, lengths
@@ -22,6 +22,7 @@ REQUESTS: dict[str, type[Request[Any]]] = {
     "search_files": SearchFiles,
     "find_unsaved": FindUnsaved,
     "list_packages": ListPackages,
+    "digest_tree": DigestTree,
 }
 
 Answer = dict[str, Any]

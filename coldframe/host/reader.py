@@ -14,6 +14,7 @@ import signal
 import socket
 from typing import Any
 
+import coldframe.guest.manifest
 import coldframe.guest.packages
 import coldframe.guest.search
 import coldframe.guest.unsaved  # noqa: F401  registers its verb
@@ -21,7 +22,7 @@ from coldframe.guest import files
 from coldframe.guest.frames import MALFORMED, encode
 from coldframe.guest.verbs import VERBS, Failure
 
-ANSWERED = frozenset({"list_directory", "read_file", "search_files", "find_unsaved", "list_packages"})
+ANSWERED = frozenset({"list_directory", "read_file", "search_files", "find_unsaved", "list_packages", "digest_tree"})
 MOST_QUESTION_BYTES = 1024 * 1024
 MOST_MEMORY_BYTES = 2 << 30
 GRACE_S = 2

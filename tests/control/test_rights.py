@@ -29,6 +29,7 @@ MATRIX = {
     "policy.load": "oa",
     "policy.read": "oamv",
     "receipt.read": "oamvg",
+    "receipt.replay": "oam",
     "sandbox.create": "oam",
     "sandbox.extend": "oam",
     "sandbox.pause": "oam",

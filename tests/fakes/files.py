@@ -27,6 +27,7 @@ from coldframe.contract.errors import (
 from coldframe.contract.files import (
     READ_CAP_BYTES,
     Done,
+    DigestTree,
     EditAnswer,
     EditFile,
     FileInfo,
@@ -43,12 +44,14 @@ from coldframe.contract.files import (
     SearchFiles,
     SearchMatch,
     UnsavedAnswer,
+    TreeAnswer,
     WriteAnswer,
     WriteFile,
 )
 from coldframe.contract.outputs import FoundOutput, OutputsAnswer
 from coldframe.contract.packages import ListPackages, PackagesFound
 from coldframe.guest.packages import list_packages
+from coldframe.guest.manifest import digest_tree
 from coldframe.guest.unsaved import find_unsaved
 
 
@@ -246,6 +249,14 @@ def _find_unsaved(files: FakeFiles, request: FindUnsaved) -> UnsavedAnswer:
 FILE_VERBS: dict[type[Any], Callable[[FakeFiles, Any], Any]] = {
     ReadFile: FakeFiles.read,
     WriteFile: FakeFiles.write_plain,
+def _digest_tree(files: FakeFiles, request: DigestTree) -> TreeAnswer:
+    root = os.open(files.workspace, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        return TreeAnswer.model_validate(digest_tree(root, request.model_dump(), b"")[0])
+    finally:
+        os.close(root)
+
+
     EditFile: FakeFiles.edit,
     ListDirectory: FakeFiles.list,
     SearchFiles: FakeFiles.search,
@@ -256,6 +267,7 @@ FILE_VERBS: dict[type[Any], Callable[[FakeFiles, Any], Any]] = {
     ListPackages: _list_packages,
 }
 
+    DigestTree: _digest_tree,
 
 def _version(path: str) -> str:
     status = os.stat(path)

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 from coldframe.contract.errors import InvalidArgument, LimitReached, NotFound, SnapshotCorrupt, WrongState
-from coldframe.contract.files import FindUnsaved, ListDirectory, ReadFile, Request, SearchFiles
+from coldframe.contract.files import DigestTree, FindUnsaved, ListDirectory, ReadFile, Request, SearchFiles
 from coldframe.contract.model import Model
 from coldframe.contract.packages import ListPackages
 from coldframe.contract.policy import Label
@@ -144,7 +144,7 @@ class FakeSnapshots:
         return ChangesPage(changes=page, next_after=page[-1].path if len(found) > limit else None)
 
     async def ask(self, point: Point, request: Request[A]) -> A:
-        if not isinstance(request, ListDirectory | ReadFile | SearchFiles | FindUnsaved | ListPackages):
+        if not isinstance(request, ListDirectory | ReadFile | SearchFiles | FindUnsaved | ListPackages | DigestTree):
             raise InvalidArgument("files at rest are only read")
         answer: A = FILE_VERBS[type(request)](FakeFiles(self.path(point)), request)
         return answer

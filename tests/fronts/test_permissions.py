@@ -110,6 +110,7 @@ MATRIX: dict[tuple[str, str], tuple[object, set[Role]]] = {
     ("POST", "/v1/sandboxes/{sandbox_id}/result"): (None, WORKERS),
     ("POST", "/v1/sandboxes/{sandbox_id}/result/confirm"): ({"sha256": "0" * 64}, WORKERS),
     ("GET", "/v1/receipts/{receipt_id}"): (None, ALL),
+    ("POST", "/v1/receipts/{receipt_id}/replay"): ({}, WORKERS),
     ("GET", "/v1/sessions/{session_id}"): (None, ALL),
     ("GET", "/v1/agents"): (None, ALL),
     ("GET", "/v1/agents/{agent_id}"): (None, ALL),

@@ -163,6 +163,7 @@ OPERATIONS: dict[str, tuple[str, str, object]] = {
     "policy.load": ("PUT", "/v1/policy", b"RULES"),
     "policy.read": ("GET", "/v1/policy", None),
     "receipt.read": ("GET", "/v1/receipts/RECEIPT", None),
+    "receipt.replay": ("POST", "/v1/receipts/RECEIPT/replay", {}),
     "sandbox.create": ("POST", "/v1/sandboxes", {"agent_id": "AGENT"}),
     "sandbox.extend": ("POST", "/v1/sandboxes/sbx_none/extend", {"for_s": 1}),
     "sandbox.pause": ("POST", "/v1/sandboxes/sbx_none/pause", {}),

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 from starlette.requests import Request
@@ -19,6 +19,7 @@ from coldframe.contract.model import Model
 from coldframe.contract.policy import Decision, PolicyChange, Role
 from coldframe.contract.pool import PoolStatus
 from coldframe.contract.receipt import Receipt
+from coldframe.contract.replay import Replay, ReplayRequest
 from coldframe.contract.sandbox import AgentId
 from coldframe.control.codes import codes
 from coldframe.control.rights import require
@@ -94,6 +95,15 @@ async def list_codes(request: Request) -> list[CodeInfo]:
 async def get_receipt(request: Request) -> Receipt:
     """What one call really did."""
     return control_of(request).receipts.get(caller_of(request), request.path_params["receipt_id"])
+
+
+async def replay_receipt(request: Request, asked: ReplayRequest) -> Replay:
+    """Carry a command out again in a fresh sandbox that begins from what it began from, and tell what came out otherwise.
+    Nothing is written to where it was done first."""
+    on_missing: Literal["refuse"] | None = "refuse" if request.app.on_missing == "refuse" else None  # as with creation
+    return await control_of(request).replays.replay(
+        caller_of(request), request.path_params["receipt_id"], asked, on_missing=on_missing
+    )
 
 
 async def list_entries(request: Request, which: WhichEntries) -> list[LedgerEntry]:
@@ -210,6 +220,7 @@ ROUTES = (
     JsonRoute("GET", "/v1/doctor", doctor, IsolationReport),
     JsonRoute("GET", "/v1/pool", pool, PoolStatus),
     JsonRoute("GET", "/v1/receipts/{receipt_id}", get_receipt, Receipt),
+    JsonRoute("POST", "/v1/receipts/{receipt_id}/replay", replay_receipt, Replay, body=ReplayRequest),
     JsonRoute("GET", "/v1/ledger/entries", list_entries, list[LedgerEntry], query=WhichEntries),
     JsonRoute("GET", "/v1/ledger/verify", verify_ledger, LedgerVerdict),
     RawRoute(
