@@ -202,12 +202,12 @@ class Templates(Protocol):
         """
         ...
 
-    async def all(self) -> list[TemplateFacts]:
-        """Those that are there and whole, newest first."""
+    async def digests(self) -> set[str]:
+        """Of those that are there, with all that they stand on. Nothing in them is looked at."""
         ...
 
     async def get(self, digest: str) -> TemplateFacts:
-        """Raises NotFound."""
+        """Raises NotFound; TemplateChanged: what is on record of it is not what was written."""
         ...
 
     async def begun(self, workspace: WorkspacePoint) -> str | None:

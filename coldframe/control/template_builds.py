@@ -342,8 +342,9 @@ class TemplateBuilds:
         self._row(build_id)
         task = self._running.get(build_id)
         if task is not None:
-            self._cancelled.setdefault(build_id, caller.name)
-            task.cancel()
+            if build_id not in self._cancelled:  # once: it has a box to end
+                self._cancelled[build_id] = caller.name
+                task.cancel()
             await asyncio.wait({task})
         return self._row(build_id).info
 

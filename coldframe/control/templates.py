@@ -6,6 +6,7 @@ is said of its digest, under whichever name.
 """
 
 import builtins
+import contextlib
 import json
 from collections.abc import Callable, Collection
 from datetime import datetime
@@ -266,19 +267,23 @@ class Templates:
     def add(self, facts: TemplateFacts, order: BuildOrder, by: str, connection: sa.Connection) -> Row:
         """The name of one that was built. What is said of the same content under another name holds of it too."""
         recipe = order.recipe
-        marks = self._rows("digest = ? ORDER BY rowid DESC LIMIT 1", facts.digest)
         values = _values(facts, recipe.name, recipe.version or "", by, format_time(self._clock()))
         values |= {"tags": json.dumps(recipe.tags), "build_id": order.build_id}
-        if marks:
-            values |= {"known_good": marks[0].known_good, "withdrawn": marks[0].withdrawn}
+        values |= self._marks_of(facts.digest)
         connection.execute(templates.insert().values(values))
         return self._rows("name = ? AND version = ?", recipe.name, recipe.version or "")[0]
 
     async def _refresh(self) -> set[str]:
         """Take in what was built beside this server; digests of all that are on the machine."""
-        there = await self._host.templates.all()
-        known = {row[0] for row in self._store.read("SELECT digest FROM templates WHERE state = 'ready'", ())}
-        for facts in [one for one in there if one.digest not in known]:
+        there = await self._host.templates.digests()
+        found = []
+        for digest in there - self._known():
+            with contextlib.suppress(NotFound, TemplateChanged):  # removed meanwhile, or no use any more
+                found.append(await self._host.templates.get(digest))
+        known = self._known()  # others have looked as well
+        for facts in sorted(found, key=lambda one: one.created_at):
+            if facts.digest in known:
+                continue
             state, by = self._built_by(facts.build_id)
             if state == "building":  # it is named by whoever builds it, in a moment
                 continue
@@ -287,13 +292,23 @@ class Templates:
                 version = facts.digest[:SETUP_VERSION_CHARACTERS]
             values = _values(facts, facts.name, version, by, format_time(facts.created_at))
             values["build_id"] = facts.build_id
+            values |= self._marks_of(facts.digest)
             with self._store.transaction() as connection:
                 gone = templates.c.name == facts.name, templates.c.version == version
                 connection.execute(templates.delete().where(*gone, templates.c.digest == facts.digest))
                 connection.execute(templates.insert().values(values))
                 body = {**_told(self._rows("digest = ? AND state = 'ready'", facts.digest)[0]), "caller": "setup"}
                 self._ledger.append("template.found", facts.digest, body, connection=connection)
-        return {one.digest for one in there}
+        return there
+
+    def _known(self) -> set[str]:
+        return {row[0] for row in self._store.read("SELECT digest FROM templates WHERE state = 'ready'", ())}
+
+    def _marks_of(self, digest: str) -> dict[str, str | None]:
+        """What is said of the same content, under whichever name, also of one that was removed."""
+        for row in self._rows("digest = ? ORDER BY rowid DESC LIMIT 1", digest):
+            return {"known_good": row.known_good, "withdrawn": row.withdrawn}
+        return {}
 
     def _built_by(self, build_id: str | None) -> tuple[str | None, str]:
         """State of its build, if that was begun here, and who began it."""

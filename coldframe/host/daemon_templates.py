@@ -25,7 +25,7 @@ class DaemonTemplates:
     def verbs(self) -> dict[str, Callable[[dict[str, Any], bytes], Awaitable[Answer]]]:
         return {
             "missing_inputs": self._missing,
-            "templates": self._all,
+            "templates": self._digests,
             "template": self._get,
             "begun_template": self._begun,
             "verify_template": self._verify,
@@ -35,8 +35,8 @@ class DaemonTemplates:
     async def _missing(self, head: dict[str, Any], _: bytes) -> Answer:
         return {"missing": list(await self._templates.missing_inputs([str(one) for one in head["sha256"]]))}
 
-    async def _all(self, _: dict[str, Any], __: bytes) -> Answer:
-        return {"templates": [one.model_dump(mode="json") for one in await self._templates.all()]}
+    async def _digests(self, _: dict[str, Any], __: bytes) -> Answer:
+        return {"digests": sorted(await self._templates.digests())}
 
     async def _get(self, head: dict[str, Any], _: bytes) -> Answer:
         return (await self._templates.get(str(head["digest"]))).model_dump(mode="json")

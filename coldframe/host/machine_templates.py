@@ -53,8 +53,8 @@ class MachineTemplates:
         await self._collect_if_due()
         return await self._inputs.put(sha256, content, most_bytes=most_bytes)
 
-    async def all(self) -> list[TemplateFacts]:
-        return await asyncio.to_thread(lambda: [self.store.facts(one) for one in self.store.list()])
+    async def digests(self) -> set[str]:
+        return await asyncio.to_thread(self.store.digests)
 
     async def get(self, digest: str) -> TemplateFacts:
         return await asyncio.to_thread(lambda: self.store.facts(self.store.get(digest)))

@@ -43,8 +43,8 @@ class RemoteTemplates:
                     break
         yield TemplateFacts.model_validate(head["answer"])
 
-    async def all(self) -> list[TemplateFacts]:
-        return [TemplateFacts.model_validate(one) for one in (await self._ask("templates"))["templates"]]
+    async def digests(self) -> set[str]:
+        return {str(one) for one in (await self._ask("templates"))["digests"]}
 
     async def get(self, digest: str) -> TemplateFacts:
         return TemplateFacts.model_validate(await self._ask("template", digest=digest))

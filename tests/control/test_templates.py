@@ -191,6 +191,14 @@ def test_a_build_is_cancelled_and_one_that_a_crash_broke_off_has_failed(tmp_path
             assert (await builds.log(OWNER, begun.build_id, wait_s=30)).entries
             with pytest.raises(GrantMissing):
                 await builds.cancel(VIEWER, begun.build_id)
+            bench.host.templates.may_end.clear()
+            cancels = []
+            for _ in range(3):  # whoever cancels it again waits as well, until nothing of it is left
+                cancels.append(asyncio.ensure_future(builds.cancel(OWNER, begun.build_id)))
+                await asyncio.wait(cancels, timeout=0.1)
+            assert bench.host.templates.left == 0 and not any(cancel.done() for cancel in cancels)
+            bench.host.templates.may_end.set()
+            assert {(await cancel).state for cancel in cancels} == {"cancelled"}
             ended = await builds.cancel(OWNER, begun.build_id)
             assert ended.state == (await builds.cancel(OWNER, begun.build_id)).state == "cancelled"
             assert bench.host.templates.left == 1
@@ -432,6 +440,34 @@ def test_one_that_is_withdrawn_starts_nothing_new_and_those_that_run_are_told(tm
 
 
 @pytest.mark.req("T4.68")
+def test_what_is_said_of_one_holds_of_it_when_it_is_found_again(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            facts = bench.host.templates.add_setup()
+            await bench.control.templates.withdraw(OWNER, "debian", "it is old")
+            await bench.control.templates.remove(OWNER, "debian")
+            bench.host.templates.known[facts.digest] = facts  # built again, and of the same content
+            with pytest.raises(TemplateWithdrawn):
+                await bench.sandbox(template="debian")
+
+    asyncio.run(scenario())
+
+
+def test_a_start_looks_into_no_template_that_is_known(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            bench.host.templates.add_setup()
+            for number in range(3):
+                await build(bench, recipe(run(f"step {number}")))
+            await bench.sandbox(template="app:1")
+            bench.host.templates.looked.clear()
+            await bench.sandbox("other", template="app:2")
+            await bench.control.templates.list(OWNER)
+            assert bench.host.templates.looked == []
+
+    asyncio.run(scenario())
+
+
 def test_known_good_is_a_person_a_check_that_passed_and_a_date(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with opened(tmp_path) as bench:

@@ -44,6 +44,11 @@ class FakeTemplates:
         self.made, self.may_tell = asyncio.Event(), asyncio.Event()
         """A template is there; and whoever has it built may be told of it."""
         self.may_tell.set()
+        self.may_end = asyncio.Event()
+        """A build whose box has to be ended takes as long."""
+        self.may_end.set()
+        self.looked: list[str] = []
+        """Digests of which the facts were asked."""
         self.orders: list[BuildOrder] = []
         self.left = 0
         """Builds that were left before their end."""
@@ -106,6 +111,7 @@ class FakeTemplates:
             ended = True
             raise
         finally:
+            await self.may_end.wait()
             self.left += not ended
 
     def _facts(self, order: BuildOrder) -> TemplateFacts:
@@ -129,11 +135,12 @@ class FakeTemplates:
             build_id=order.build_id,
         )
 
-    async def all(self) -> list[TemplateFacts]:
+    async def digests(self) -> set[str]:
         self._check_reachable()
-        return [*self.known.values()][::-1]
+        return set(self.known)
 
     async def get(self, digest: str) -> TemplateFacts:
+        self.looked.append(digest)
         if digest not in self.known:
             raise NotFound(f"no template `{digest}` on this machine")
         return self.known[digest]

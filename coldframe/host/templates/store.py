@@ -98,6 +98,8 @@ class Templates:
         os.makedirs(self._folder, mode=0o711, exist_ok=True)
         os.chmod(self._folder, 0o711)
         self._watched = WatchedTrees()
+        self._bases: dict[str, str | None] = {}
+        """By digest, which never comes to stand on another."""
         self.layers = SealedLayers(os.path.join(self._folder, "layers"), self._watched)
 
     def build_debian(
@@ -163,6 +165,21 @@ class Templates:
         place = os.path.join(self._folder, digest)
         if not os.path.isdir(place):
             os.rename(draft, place)
+
+    def digests(self) -> set[str]:
+        """Of those that are there, with all that they stand on; without a look at what was read of one before."""
+        there = {name for name in os.listdir(self._folder) if _DIGEST.fullmatch(name)}
+        for name in there - self._bases.keys():
+            with suppress(NotFound):  # removed meanwhile
+                self._bases[name] = self._told(name).get("made", {}).get("base")
+        return {name for name in there if self._stands(name, there)}
+
+    def _stands(self, name: str | None, there: set[str]) -> bool:
+        while name is not None:
+            if name not in there or name not in self._bases:
+                return False
+            name = self._bases[name]
+        return True
 
     def list(self) -> list[Template]:
         """Newest first."""

@@ -316,7 +316,7 @@ def test_what_a_workspace_stands_on_stays_and_what_nobody_needs_goes(
                 await machine.templates.remove(made.digest)
             assert refused.value.facts["used_by"] == ["workspace/holder"]
             await machine.templates.remove(other.digest)
-            assert {"in-use", "unused"} & {one.name for one in await machine.templates.all()} == {"in-use"}
+            assert {"in-use", "unused"} & {one.name for one in machine.templates.store.list()} == {"in-use"}
             monkeypatch.setattr(step_cache, "KEPT_S", -1.0)
             kept = machine.templates.store.get(made.digest).layers
             await machine.templates.collect()
