@@ -78,7 +78,6 @@ class Coldframe:
         """What one call really did, with digests to check it by."""
         return await ask_json(self._transport, "GET", f"/v1/receipts/{encode_path(receipt_id)}")
 
-    async def errors(self) -> list[models.CodeInfo]:
     async def replay(
         self, receipt_id: str, *, environment: Mapping[str, str] | None = None, stdin: bytes = b""
     ) -> models.Replay:
@@ -100,6 +99,7 @@ class Coldframe:
         reply = await ask(self._transport, "POST", path, payload=payload)
         return read_answer(models.Replay, reply.body)
 
+    async def errors(self) -> list[models.CodeInfo]:
         """The catalogue of codes. `coldframe.client.codes.Code` has those that this version knows."""
         return read_answers(models.CodeInfo, (await ask(self._transport, "GET", "/v1/errors")).body)
 
