@@ -131,7 +131,7 @@ def test_the_contract_is_there_before_the_first_command_and_the_same_everywhere(
     receipt = client.receipt(str(sandbox.run_command("true").result.receipt_id))
     assert (receipt["contract_version"], receipt["contract_sha256"]) == (1, answer["sha256"])
     for undefined in (
-        {"template": "none"},
+        {"template": "../none"},
         {"isolation": "none"},
         {"network": "bridge"},
         {"limits": {"pids": None}},
@@ -139,6 +139,8 @@ def test_the_contract_is_there_before_the_first_command_and_the_same_everywhere(
     ):
         refused = rest(installation, "POST", "/v1/sandboxes", {"agent_id": "undefined", **undefined})
         assert (refused.status, refused.code) == (400, "INVALID_ARGUMENT"), undefined
+    refused = rest(installation, "POST", "/v1/sandboxes", {"agent_id": "undefined", "template": "nobody-built-it"})
+    assert (refused.status, refused.code) == (404, "NOT_FOUND")
 
 
 ALWAYS_OWN = {
