@@ -13,8 +13,8 @@ from typing import Any, NoReturn
 from pydantic import StrictBool, StrictInt
 
 from coldframe.contract.caller import Caller
-from coldframe.contract.errors import ColdframeError, HostUnreachable, NotFound, UnsavedWork, from_wire
-from coldframe.contract.files import FindUnsaved, ListAnswer, ListDirectory, UnsavedAnswer
+from coldframe.contract.errors import ColdframeError, HostUnreachable, NotFound, UnsavedWork, WrongState, from_wire
+from coldframe.contract.files import FindUnsaved, ListAnswer, ListDirectory, TemporaryPaths, UnsavedAnswer
 from coldframe.contract.persistence import HOME, Event, fate, is_there, item_of, items_of
 from coldframe.contract.policy import Label
 from coldframe.contract.ports import Host
@@ -222,6 +222,12 @@ class Endings:
                 break  # else what has raised it may have been seen
         return LookAnswer.model_validate(result.value), result.label
 
+    async def _temporary(self, info: SandboxInfo, most: int) -> TemporaryPaths:
+        try:
+            return await (await self._host.life(info.sandbox_id)).temporary(most)
+        except WrongState:  # kept by an earlier version, which cannot tell: it can be ended all the same
+            return TemporaryPaths(paths=(), complete=False)
+
     def _spec(self, info: SandboxInfo) -> ToolSpec:
         async def run(call: ToolCall[LookArguments]) -> Ran:
             asked, box, told = call.arguments, call.box, LookAnswer()
@@ -229,7 +235,7 @@ class Endings:
                 listed = await box.ask(ListDirectory(recursive=True, max_entries=asked.most))
                 told = told.model_copy(update={"files": _files_of(listed), "complete": _is_whole(listed)})
             if asked.temporary:
-                inside = await (await self._host.life(info.sandbox_id)).temporary(asked.most)
+                inside = await self._temporary(info, asked.most)
                 told = told.model_copy(
                     update={
                         "temporary": tuple(shown_path(path) for path in inside.paths),

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from coldframe.contract.errors import GrantMissing, HostUnreachable, PermissionDenied, UnsavedWork
+from coldframe.contract.errors import GrantMissing, HostUnreachable, PermissionDenied, UnsavedWork, WrongState
 from coldframe.contract.sandbox import EndMany, SandboxInfo, SandboxSpec
 from tests.control.bench import OWNER, VIEWER, Bench, opened
+from tests.fakes.box import FakeBox
 
 BEGUN = (
     "git init -q repo && cd repo && git config user.name a && git config user.email a@b && "
@@ -136,5 +137,24 @@ def test_a_dry_run_tells_every_path_that_goes_or_stays_and_changes_nothing(tmp_p
             await bench.call(durable, "write_file", path="a", content="x")
             kept = await bench.control.endings.terminate(OWNER, durable.sandbox_id, dry_run=True)
             assert kept.paths is not None and "/home/user/a" in kept.paths.kept and kept.paths.lost == ()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.req("T4.58")
+def test_a_dry_run_of_a_box_that_an_earlier_version_keeps_says_that_it_does_not_know_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unknown(*_: object) -> None:
+        raise WrongState("it is kept by an earlier version, which does not know this")
+
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            info = await temporary(bench)
+            monkeypatch.setattr(FakeBox, "temporary", unknown)
+            end = await bench.control.endings.terminate(OWNER, info.sandbox_id, dry_run=True)
+            assert end.paths is not None and not end.paths.complete
+            assert "/home/user/repo/kept" in end.paths.lost
+            assert not (await bench.control.endings.plan_snapshot(OWNER, info.sandbox_id)).complete
 
     asyncio.run(scenario())
