@@ -9,7 +9,6 @@ with SyncColdframe() as coldframe:
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 import math
 import os
@@ -1654,6 +1653,27 @@ class SyncColdframe:
         """What one call really did, with digests to check it by."""
         return ask_json(self._transport, "GET", f"/v1/receipts/{encode_path(receipt_id)}")
 
+    def replay(
+        self, receipt_id: str, *, environment: Mapping[str, str] | None = None, stdin: bytes = b""
+    ) -> models.Replay:
+        """Carry the command of a receipt out again, in a fresh sandbox without a network that begins from what it began from,
+        and hold both against each other. Nothing is written to where it was done first.
+
+        A receipt has *environment* and *stdin* by digest alone: bring what the command was given of them.
+
+        Raises:
+            NotReplayable: what it began from is not to be had; `missing` says what, the hint how to have it next time.
+            InvalidArgument: the variables or the input are not those of then.
+            Refused: a rule is against it.
+        """
+        payload = {
+            "environment": dict(environment or {}),
+            "stdin_base64": base64.b64encode(stdin).decode() if stdin else None,
+        }
+        path = f"/v1/receipts/{encode_path(receipt_id)}/replay"
+        reply = ask(self._transport, "POST", path, payload=payload)
+        return read_answer(models.Replay, reply.body)
+
     def errors(self) -> list[models.CodeInfo]:
         """The catalogue of codes. `coldframe.client.codes.Code` has those that this version knows."""
         return read_answers(models.CodeInfo, (ask(self._transport, "GET", "/v1/errors")).body)
@@ -2050,27 +2070,6 @@ class LineageView:
         return read_answer(models.LineagePage, (ask(self._transport, "GET", "/v1/lineage", query=query)).body)
 
     def get(self, item_id: str) -> models.LineageItem:
-    def replay(
-        self, receipt_id: str, *, environment: Mapping[str, str] | None = None, stdin: bytes = b""
-    ) -> models.Replay:
-        """Carry the command of a receipt out again, in a fresh sandbox without a network that begins from what it began from,
-        and hold both against each other. Nothing is written to where it was done first.
-
-        A receipt has *environment* and *stdin* by digest alone: bring what the command was given of them.
-
-        Raises:
-            NotReplayable: what it began from is not to be had; `missing` says what, the hint how to have it next time.
-            InvalidArgument: the variables or the input are not those of then.
-            Refused: a rule is against it.
-        """
-        payload = {
-            "environment": dict(environment or {}),
-            "stdin_base64": base64.b64encode(stdin).decode() if stdin else None,
-        }
-        path = f"/v1/receipts/{encode_path(receipt_id)}/replay"
-        reply = ask(self._transport, "POST", path, payload=payload)
-        return read_answer(models.Replay, reply.body)
-
         reply = ask(self._transport, "GET", f"/v1/lineage/{encode_path(item_id)}")
         return read_answer(models.LineageItem, reply.body)
 
