@@ -465,11 +465,17 @@ class Workspaces:
         with self._alone(name):
             self._require_there(path)
             self._require_layers(name)
-            if snapshot_id is not None:
-                self.stacks.store.snapshot(snapshot_id)
+            part = None if snapshot_id is None else self.stacks.store.snapshot(snapshot_id).system
             stack = self.stacks.find(name)
             owner = self.owner_of(path) if stack is None else stack.owner
             uid = owner[0]
+            becomes_stack = stack is None and self.stacks.can_have(name)
+            if stack is None and not becomes_stack and (part is not None or self.systems.stack_of(name) is not None):
+                raise _has_system(
+                    name,
+                    "workspaces and layers are on two file systems, so that it could not go back together with its system",
+                    "have `workspace/`, `background/` and `layers/` of the data directory on one file system",
+                )
             system = self.systems.ready_for(name, snapshot_id, owner)
             if system is None and self.systems.user_of(name) is not None:
                 raise _has_system(
@@ -477,14 +483,8 @@ class Workspaces:
                     "its system has no part in snapshots (it is one of subordinate ids), and could not go back together with it",
                     "run the daemon as root, or fork a snapshot to another agent, whose system begins as the template",
                 )
-            if stack is None and self.stacks.can_have(name):
+            if becomes_stack:
                 stack = self.stacks.adopt(name, owner)
-            elif stack is None and system is not None:
-                raise _has_system(
-                    name,
-                    "workspaces and layers are on two file systems, so that it could not go back together with its system",
-                    "have `workspace/`, `background/` and `layers/` of the data directory on one file system",
-                )
             with suppress(FileNotFoundError):
                 os.unlink(self._digests_of(name))  # of files that are others from now on
             if stack is not None:

@@ -12,6 +12,7 @@ import pytest
 
 from coldframe.contract.errors import Internal, InvalidArgument, IsolationUnavailable
 from coldframe.guest.digests import MOST_BYTES
+from coldframe.host.stacks import Stacks
 from coldframe.host.workspaces import HISTORY, PARTS, Workspaces
 from tests.host import boxes
 from tests.host.forked import in_child
@@ -178,3 +179,34 @@ def test_an_ordinary_user_who_asks_for_disks_is_told_so_and_gets_no_directory_in
     assert facts["reason"] == "only root can mount one"
     assert facts["remedy"] == "start the installation as root"
     assert sorted(made) == ["background", "workspace"]
+
+
+def test_a_reset_that_is_refused_begins_no_system(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Stacks, "can_have", lambda self, name: False)
+    workspaces = Workspaces(str(data))
+    path = workspaces.of_agent("a")
+    workspaces.make(path)
+    begun = []
+
+    class Beginning:
+        def stack_of(self, workspace: str) -> str | None:
+            return None
+
+        def user_of(self, workspace: str) -> tuple[int, int] | None:
+            return None
+
+        def ready_for(self, workspace: str, snapshot_id: str | None, user: tuple[int, int]) -> str | None:
+            begun.append(workspace)
+            return "begun"
+
+        def fork(self, workspace: str, snapshot_id: str, user: tuple[int, int]) -> None: ...
+        def remove(self, workspace: str) -> None: ...
+
+    workspaces.systems = Beginning()
+    store = workspaces.stacks.store
+    home, system = store.create(), store.create("system", template="digest")
+    taken = store.take_snapshot(home.id, system=system.id)
+    with pytest.raises(IsolationUnavailable, match="two file systems"):
+        workspaces.reset(path, taken.id, parts=PARTS, discard=False)
+    assert begun == [] and store.snapshots() == [taken]
+    workspaces.stacks.close()
