@@ -331,10 +331,16 @@ class Construction:
         place = os.path.join(directory, "system")
         with contextlib.suppress(FileExistsError):
             os.mkdir(place, 0o700)
-        if prepare is not None:
-            return await asyncio.to_thread(prepare, owner, place)
-        name = os.path.relpath(workspace, self._data)
-        return await asyncio.to_thread(self._site.systems.prepare, name, spec.template, owner, place)
+        if prepare is None:
+            prepare = partial(self._site.systems.prepare, os.path.relpath(workspace, self._data), spec.template)
+        preparing = asyncio.ensure_future(asyncio.to_thread(prepare, owner, place))
+        try:
+            return await asyncio.shield(preparing)
+        except asyncio.CancelledError:
+            await asyncio.wait({preparing})
+            if preparing.exception() is None:  # else it would be held as long as this process lives
+                os.close(preparing.result().held)
+            raise
 
     def _settle(
         self,

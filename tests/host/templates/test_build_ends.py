@@ -15,6 +15,7 @@ from typing import Any, cast
 
 import pytest
 
+from coldframe.contract.sandbox import SandboxSpec
 from coldframe.contract.template import BuildEvent, FilesStep, RecipeFile, TemplateFacts
 from coldframe.host import machine_templates, recipe_build
 from coldframe.host.machine import Machine
@@ -113,5 +114,26 @@ def test_what_nobody_needs_goes_while_others_build_and_upload(place: Path, monke
         assert not (place / "templates" / "inputs" / old).exists()
         archive = await put(machine, archive_of(*small_system()))
         assert (await built(machine, None, archive=archive)).template.digest
+
+    on_machine(place, steps)
+
+
+def test_a_start_that_is_left_while_its_system_is_made_ready_lets_go_of_it(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def steps(machine: Machine) -> None:
+        await built(machine, None, archive=await put(machine, archive_of(*small_system())))
+        preparing = Waiting(machine.systems.prepare)
+        monkeypatch.setattr(machine.systems, "prepare", preparing)
+        spec = SandboxSpec(agent_id="ann", template="made", profile="computer")
+        task = asyncio.ensure_future(machine.create("first", spec, session_id="first"))
+        await reached(preparing.began)
+        task.cancel()
+        await asyncio.wait({task}, timeout=0.3)
+        preparing.go.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await machine.create("second", spec, session_id="second")
+        await machine.end_box("second")
 
     on_machine(place, steps)
