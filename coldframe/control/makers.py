@@ -10,9 +10,8 @@ from coldframe.contract.errors import LimitReached, next_action
 from coldframe.contract.sandbox import SandboxInfo
 from coldframe.control.ledger import Ledger
 from coldframe.control.sandboxes import Sandboxes
-from coldframe.control.usage import Usage
+from coldframe.control.usage import MIB, Usage
 
-MIB = 1 << 20
 MOST_KNOWN = 100_000
 """Of whom the maker is kept in memory, those of the latest. The ledger knows the others."""
 _LATEST = 1 << 62
@@ -64,10 +63,12 @@ class Makers:
             return
         counted: dict[str, int] = {}
         for info in self._mine(caller):
-            if (stored := await self._usage.stored_bytes(info)) is not None:
-                place = info.agent_id or info.sandbox_id
-                counted[place] = max(counted.get(place, 0), stored)
-        used = sum(counted.values()) // MIB
+            place = info.agent_id or info.sandbox_id
+            if place not in counted:  # the sandboxes of an agent have one workspace
+                counted[place] = await self._usage.workspace_bytes(info)
+        taken = self._usage.snapshot_bytes().items()
+        kept = sum(size for sandbox_id, size in taken if _token_of(self.find(sandbox_id)) == caller.token_id)
+        used = (sum(counted.values()) + kept) // MIB
         if used >= most:
             self._refuse(caller, "owner_stored_mib", most, used)
 

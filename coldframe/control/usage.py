@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Any
 
-from coldframe.contract.errors import ColdframeError
+from coldframe.contract.errors import ColdframeError, NotFound
 from coldframe.contract.files import ListDirectory
 from coldframe.contract.ports import Host
 from coldframe.contract.sandbox import ENDED, SandboxInfo
@@ -18,6 +18,9 @@ _CALLS = """SELECT count(*), coalesce(sum(json_extract(body, '$.duration_us')), 
 coalesce(sum(json_extract(body, '$.cpu_us')), 0),
 coalesce(sum(coalesce(json_extract(body, '$.stdout.bytes'), 0) + coalesce(json_extract(body, '$.stderr.bytes'), 0)), 0)
 FROM ledger WHERE sandbox_id = ? AND kind = 'call.ended'"""
+_SNAPSHOTS = """SELECT sandbox_id, coalesce(sum(json_extract(measured, '$.own_bytes')), 0) FROM snapshots
+WHERE state = 'ready' AND sandbox_id IS NOT NULL GROUP BY sandbox_id"""
+MIB = 1 << 20
 
 
 class Usage:
@@ -45,15 +48,35 @@ class Usage:
     async def stored_bytes(self, info: SandboxInfo) -> int | None:
         """What its workspace has now, and snapshots that were taken through it have alone; None if that cannot be asked. The
         workspace of an agent counts for each of its sandboxes."""
-        taken = self._in_snapshots(info.sandbox_id)
-        if info.state.state in (*ENDED, "queued"):
-            return taken
-        point: WorkspacePoint = self._snapshots.workspace_of(info)
         try:
-            listed = await self._host.snapshots.ask(point, ListDirectory(recursive=True, max_entries=MOST_FILES))
+            files, _ = await self._in_workspace(info)
         except ColdframeError:
             return None
-        return taken + sum(one.size for one in listed.entries if one.kind == "file")
+        return self._in_snapshots(info.sandbox_id) + files
+
+    async def workspace_bytes(self, info: SandboxInfo) -> int:
+        """What its workspace has now, at most: as much as it may have, where it cannot be added up or has too many files."""
+        most = info.spec.limits.disk_mib * MIB
+        try:
+            files, complete = await self._in_workspace(info)
+        except NotFound:
+            return 0
+        except ColdframeError:
+            return most
+        return files if complete else max(files, most)
+
+    def snapshot_bytes(self) -> dict[str, int]:
+        """What all snapshots have alone, by the sandbox that they were taken through, be it there or not."""
+        self._ledger.settle()
+        return {str(sandbox_id): int(size) for sandbox_id, size in self._store.read(_SNAPSHOTS)}
+
+    async def _in_workspace(self, info: SandboxInfo) -> tuple[int, bool]:
+        if info.state.state in (*ENDED, "queued"):
+            return 0, True
+        point: WorkspacePoint = self._snapshots.workspace_of(info)
+        listed = await self._host.snapshots.ask(point, ListDirectory(recursive=True, max_entries=MOST_FILES))
+        complete = listed.complete and not listed.errors
+        return sum(one.size for one in listed.entries if one.kind == "file"), complete
 
     def _in_snapshots(self, sandbox_id: str) -> int:
         rows = self._snapshots.rows("sandbox_id = ? AND state = 'ready'", sandbox_id)

@@ -11,7 +11,8 @@ from pydantic import ValidationError
 from coldframe.contract.caller import Caller
 from coldframe.contract.errors import GrantMissing, HostUnreachable, LimitReached
 from coldframe.contract.policy import Role
-from coldframe.contract.sandbox import EndMany, SandboxInfo, SandboxSpec
+from coldframe.contract.sandbox import EndMany, Limits, SandboxInfo, SandboxSpec
+from coldframe.contract.snapshot import SnapshotRequest
 from coldframe.control import makers, sandbox_rows
 from coldframe.control.makers import Maxima
 from coldframe.control.retention import Retention
@@ -189,6 +190,40 @@ def test_an_owner_has_no_more_than_the_operator_lets_and_that_is_on_record(tmp_p
             assert full.value.facts["kind"] == "owner_stored_mib"
             await bench.call(sandboxes[1], "write_file", OWNER, path="a", content="x")
             await create(OWNER, SandboxSpec(background=True))
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.req("T4.64")
+def test_neither_many_files_nor_an_end_makes_what_an_owner_has_stored_look_less(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            bench.maxima = Maxima(stored_mib=100)
+            await bench.restart()
+            create = bench.control.creation.create
+            info = await create(OWNER, SandboxSpec(background=True, limits=Limits(disk_mib=200)))
+            await create(OWNER, SandboxSpec(background=True))
+            place = bench.root / "background" / info.session_id
+            for number in range(20):
+                (place / f"file{number}").write_text("x")
+            with monkeypatch.context() as patch:
+                patch.setattr("coldframe.control.usage.MOST_FILES", 10)
+                with pytest.raises(LimitReached) as full:
+                    await create(OWNER, SandboxSpec(background=True))
+                assert full.value.facts["used"] == 200
+            snapshot = await bench.control.snapshots.take(OWNER, info.sandbox_id, SnapshotRequest())
+            await bench.control.endings.terminate(OWNER, info.sandbox_id, discard=True)
+            await create(OWNER, SandboxSpec(background=True))
+            measured = f'{{"own_bytes": {100 << 20}}}'
+            with bench.control.store.transaction():
+                bench.control.store.raw.execute(
+                    "UPDATE snapshots SET measured = ? WHERE snapshot_id = ?", (measured, snapshot.snapshot_id)
+                )
+            with pytest.raises(LimitReached):
+                await create(OWNER, SandboxSpec(background=True))
+            await create(ADMIN, SandboxSpec(background=True))
 
     asyncio.run(scenario())
 
