@@ -58,24 +58,49 @@ def cat(sandbox: SandboxId, path: Path, *, snapshot: Snapshot = None) -> None:
 @app.command()
 def put(
     sandbox: SandboxId,
-    local: Annotated[str, typer.Argument(metavar="FILE", help="Local file, or - for standard input.")],
+    local: Annotated[str, typer.Argument(metavar="FILE", help="Local file or folder, or - for standard input.")],
     path: Annotated[str | None, typer.Argument(metavar="[PATH]", help="By default the name of the local file.")] = None,
 ) -> None:
-    """Copy a local file, of any size, into the workspace."""
+    """Copy a local file, of any size, into the workspace, or a folder, which then must not be there. A copy of a file that
+    breaks off goes on from there when it is repeated within a day; a folder is there whole or not at all."""
     from coldframe.cli.connection import connect
     from coldframe.contract.errors import InvalidArgument
 
     if local == "-" and path is None:
         raise InvalidArgument("standard input has no name", hint="give the PATH to write to")
-    target = path or os.path.basename(local)
-    with connect() as client:
+    target = path or os.path.basename(local.rstrip("/"))
+    with connect() as client, Moved("up") as moved:
         found = client.sandboxes.get(sandbox)
         if local == "-":
             written = found.upload(target, chunks_of(sys.stdin.buffer))
+        elif os.path.isdir(local):
+            size = found.upload_folder(local, target, progress=moved).bytes_written
+            show({"folder": local, "path": target, "archive_bytes": size}, f"{local} to {target}")
+            return
         else:
-            with open(local, "rb") as file:
-                written = found.upload(target, chunks_of(file))
+            written = found.upload_file(local, target, progress=moved)
     show(written, f"{written.bytes_written} bytes to {written.path}")
+
+
+class Moved:
+    """How far a copy is, on one line of a terminal that is written again; nothing where no person looks."""
+
+    def __init__(self, way: str) -> None:
+        self._way = way
+        self._told = False
+
+    def __enter__(self) -> "Moved":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._told:
+            sys.stderr.write("\r\x1b[K")
+
+    def __call__(self, there: int, whole: int) -> None:
+        if sys.stderr.isatty():
+            self._told = True
+            sys.stderr.write(f"\r{self._way}: {there * 100 // max(whole, 1)} % of {whole} bytes")
+            sys.stderr.flush()
 
 
 def chunks_of(file: BinaryIO) -> Iterator[bytes]:
@@ -91,17 +116,34 @@ def get(
         str | None, typer.Argument(metavar="[FILE]", help="By default the name of the file, here.")
     ] = None,
     *,
+    folder: Annotated[bool, typer.Option("--folder", "-r", help="PATH is a folder; FILE must not be there.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Keep what has come of a copy that breaks off, and go on from there.")
+    ] = False,
+    skip_foreign_links: Annotated[
+        bool, typer.Option("--skip-foreign-links", help="Leave out links that point out of the folder.")
+    ] = False,
     snapshot: Snapshot = None,
 ) -> None:
-    """Copy a file, of any size, out of the workspace. A broken copy leaves nothing behind."""
+    """Copy a file, of any size, out of the workspace, or a folder. A broken copy leaves nothing behind, unless it is to be
+    resumed."""
     from coldframe.cli.connection import connect
     from coldframe.contract.errors import InvalidArgument
 
     target = local or os.path.basename(path.rstrip("/"))
     if target in ("", ".", ".."):
         raise InvalidArgument(f"`{path}` has no file name", hint="give the FILE to write to")
-    with connect() as client:
-        size = copied(client.sandboxes.get(sandbox).download(path, snapshot=snapshot), target)
+    if folder and (resume or snapshot):
+        raise InvalidArgument("a folder is copied at once, and as it is now", hint="leave out --resume and --snapshot")
+    with connect() as client, Moved("down") as moved:
+        found = client.sandboxes.get(sandbox)
+        if folder:
+            skipped = found.download_folder(path, target, skip_foreign_links=skip_foreign_links, progress=moved)
+            show({"path": path, "folder": target, "skipped": skipped}, f"{path} to {target}")
+            for name in skipped:
+                note(f"left out: the link {name}")
+            return
+        size = found.download_file(path, target, resume=resume, snapshot=snapshot, progress=moved)
     show({"path": path, "file": target, "bytes": size}, f"{size} bytes to {target}")
 
 

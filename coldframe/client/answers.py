@@ -94,6 +94,7 @@ class Listing(Answer):
     entries: tuple[DirectoryEntry, ...]
     complete: bool
     truncated_because: str | None = None
+    next_after: str | None = None
     errors: tuple[Unreadable, ...] = ()
 
 

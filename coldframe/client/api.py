@@ -20,8 +20,9 @@ from typing import Any, Literal, TypeAlias
 from coldframe.client import models
 from coldframe.client.location import find_location
 from coldframe.client.replies import JsonObject, read_answer, read_answers, read_part
-from coldframe.client.sandbox import Content, Sandbox, make_key
+from coldframe.client.sandbox import Sandbox, make_key
 from coldframe.client.templates import Templates
+from coldframe.client.transfers import Content
 from coldframe.client.transport import Transport, ask, ask_json, ask_stream, encode_path, raise_for
 from coldframe.client.volumes import Volumes
 

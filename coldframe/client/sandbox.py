@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import base64
 import os
-from collections.abc import AsyncGenerator, AsyncIterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from typing import Any, Literal
-from urllib.parse import quote
 
 from coldframe.client import models
 from coldframe.client.commands import Commands, Job, command_events
@@ -20,17 +19,17 @@ from coldframe.client.replies import (
     read_object,
     read_part,
 )
+from coldframe.client.transfers import Transfers
 from coldframe.client.transport import Reply, Transport, ask, ask_json, ask_stream, encode_path, error_of
 from coldframe.contract.errors import Unavailable, from_wire
 
-Content = str | bytes | AsyncIterable[bytes]
 LONGEST_LOOK_S = 30
 """A request that waits is asked again after so long."""
 READING = frozenset({"list_directory", "read_file", "search_files"})
 """Tools that change nothing: a call repeated over a broken connection needs no key."""
 
 
-class Sandbox(Commands, Pipelines):
+class Sandbox(Commands, Pipelines, Transfers):
     """One sandbox. As a context manager it is terminated at the end of the block; the agent's workspace stays, and a temporary
     one goes with all that is in it, work that no commit has included."""
 
@@ -140,10 +139,20 @@ class Sandbox(Commands, Pipelines):
         recursive: bool = False,
         max_depth: int | None = None,
         max_entries: int | None = None,
+        after: str | None = None,
         snapshot: str | None = None,
     ) -> models.Listing:
+        """At most *max_entries* (10,000, and no more than 100,000) of what lies there. A directory is read on by `next_after`
+        of the answer, given as *after*.
+        """
         result = await self._value(
-            "list_directory", snapshot, path=path, recursive=recursive, max_depth=max_depth, max_entries=max_entries
+            "list_directory",
+            snapshot,
+            path=path,
+            recursive=recursive,
+            max_depth=max_depth,
+            max_entries=max_entries,
+            after=after,
         )
         return answer_from(result, models.Listing)
 
@@ -302,40 +311,6 @@ class Sandbox(Commands, Pipelines):
         ) as events:
             async for event in events:
                 yield event
-
-    # Files as bytes of any size.
-
-    async def upload(
-        self, path: str, content: Content, *, if_version: str | None = None, source: str | None = None
-    ) -> models.Written:
-        """Replace a file by *content*, streamed. A broken upload changes nothing. *source* says where it is from."""
-        headers = {"If-Match": f'"{if_version}"'} if if_version else {}
-        if source is not None:
-            headers["Coldframe-Source"] = quote(source)
-        reply = await self._transport.request(
-            "PUT",
-            f"{self._path}/files/{encode_path(path)}",
-            body=content.encode() if isinstance(content, str) else content,
-            headers=headers,
-        )
-        result = _result_of(reply)
-        if result.error is not None:
-            raise from_wire(result.error)
-        return answer_from(result, models.Written)
-
-    async def download(
-        self, path: str, *, offset: int = 0, length: int | None = None, snapshot: str | None = None
-    ) -> AsyncGenerator[bytes, None]:
-        """Yield the bytes of a file, or of a range; with *snapshot* as they are in that.
-
-        Raises:
-            HostUnreachable: the file changed meanwhile or the connection broke; what came so far is not the whole.
-        """
-        query = {"offset": offset or None, "length": length, "snapshot": snapshot}
-        stream = await ask_stream(self._transport, "GET", f"{self._path}/files/{encode_path(path)}", query=query)
-        async with aclosing(stream.parts()) as parts:
-            async for part in parts:
-                yield part
 
     async def remove_file(self, path: str, *, recursive: bool = False) -> None:
         """Remove a file or link, or a directory with all that is in it.

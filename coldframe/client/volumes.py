@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 
 from coldframe.client import models
 from coldframe.client.replies import JsonObject, read_answer, read_answers, read_object
-from coldframe.client.sandbox import Content
+from coldframe.client.transfers import Content
 from coldframe.client.transport import Transport, ask, ask_stream, encode_path, raise_for
 
 VolumeItems: TypeAlias = "list[models.VolumeInfo]"

@@ -86,6 +86,8 @@ class WriteFile(Request[WriteAnswer]):
     if_version: str | None = None
     create_only: bool = False
     mode: int | None = None
+    sha256: str | None = None
+    """Digest that the content must have when it has arrived; with another, nothing is changed."""
 
 
 class Edit(Model):
@@ -119,6 +121,8 @@ class ListAnswer(Model):
     complete: bool
     truncated_because: str | None = None
     """`max_entries` or `max_depth`."""
+    next_after: str | None = None
+    """Where the next page begins, if `max_entries` ended this one and it is of one directory."""
     errors: tuple[tuple[str, str], ...] = ()
     """(path, reason) of directories that could not be read."""
 
@@ -129,6 +133,8 @@ class ListDirectory(Request[ListAnswer]):
     recursive: bool = False
     max_depth: int | None = Field(default=None, ge=1)
     max_entries: int = Field(default=10_000, ge=1, le=100_000)
+    after: str | None = None
+    """Names behind this one alone, for the next page; not with `recursive`."""
 
 
 class SearchMatch(Model):

@@ -203,9 +203,13 @@ class Gate:
         session_id: str | None = None,
         if_version: str | None = None,
         source: str | None = None,
+        sha256: str | None = None,
     ) -> ToolResult:
-        """Write a file of any size from a stream; *source* says where it is from. A stream that breaks off, or a caller that leaves, changes nothing."""
+        """Write a file of any size from a stream; *source* says where it is from. A stream that breaks off or has another
+        digest than *sha256*, or a caller that leaves, changes nothing."""
         arguments: dict[str, Any] = {"path": path, "content": ""}
+        if sha256 is not None:
+            arguments["sha256"] = sha256
         if if_version is not None:
             arguments["if_version"] = if_version
         if source is not None:

@@ -31,6 +31,8 @@ MOST_IN_ALL = 64
 KEPT_S = 24 * 3600
 SPARE_BYTES = 256 * 1024 * 1024
 """What has to stay free on the disk of the installation, whoever sends how much."""
+TURN_S = 10.0
+"""How long a request waits for one before it that brings the same."""
 PIECE_BYTES = 1024 * 1024
 
 
@@ -53,7 +55,8 @@ class PartialUploads:
         self._sandboxes = sandboxes
         self._rulebook = rulebook
         self._gate = gate
-        self._at_work: set[str] = set()
+        self._at_work: dict[str, asyncio.Event] = {}
+        """Those that a request brings right now, and their ends."""
 
     async def receive(
         self,
@@ -76,7 +79,10 @@ class PartialUploads:
             Refused and others that `Gate.upload` raises: nothing of it is kept.
         """
         arguments: dict[str, Any] = {"path": sent.path, "content": "", "sha256": sent.sha256}
+        name = _name_of(caller, sandbox_id, sent)
         if not self._is_allowed(caller, sandbox_id, arguments):
+            if name not in self._at_work:
+                _drop(os.path.join(self._directory, name))
             return await self._gate.upload(
                 caller, sandbox_id, sent.path, _refused(), session_id=session_id, sha256=sent.sha256
             )
@@ -87,18 +93,27 @@ class PartialUploads:
                 hint="have an admin raise its limit on disk",
                 limit=disk_bytes,
             )
-        name = _name_of(caller, sandbox_id, sent)
-        if name in self._at_work:
-            raise Conflict(
-                f"another request brings `{sent.path}` right now", hint="wait until it has ended, and ask again"
-            )
-        self._at_work.add(name)
+        await self._await_turn(name, sent.path)
+        self._at_work[name] = asyncio.Event()
         try:
             path = await asyncio.to_thread(self._make_room, name)
             await self._append(path, sent, content)
             return await self._write(caller, sandbox_id, sent, path, session_id, if_version, source)
         finally:
-            self._at_work.discard(name)
+            self._at_work.pop(name).set()
+
+    async def _await_turn(self, name: str, path: str) -> None:
+        """A request whose connection broke is over soon; one that is alive is not disturbed."""
+        waits_until = time.monotonic() + TURN_S
+        while (other := self._at_work.get(name)) is not None:
+            try:
+                await asyncio.wait_for(other.wait(), waits_until - time.monotonic())
+            except TimeoutError:
+                raise Conflict(
+                    f"another request brings `{path}` right now",
+                    hint="wait until it has ended, and ask again",
+                    retry="later",
+                ) from None
 
     def _is_allowed(self, caller: Caller, sandbox_id: str, arguments: dict[str, Any]) -> bool:
         """Whether the write would be let through now. What is not goes to the gate, which says why and records it."""
@@ -232,5 +247,6 @@ async def _pieces(path: str) -> AsyncIterator[bytes]:
 
 async def _refused() -> AsyncIterator[bytes]:
     """In place of a content, for a write that is not to happen."""
-    raise Conflict("the rules have changed since: send it again")
+    for _ in range(1):
+        raise Conflict("the rules have changed since: send it again")
     yield b""

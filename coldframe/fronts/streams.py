@@ -151,6 +151,11 @@ def encode_line(event: Event | ColdframeError) -> bytes:
     return encode_json(event) + b"\n"
 
 
+def pack_frame(head: bytes, body: bytes = b"") -> bytes:
+    """One frame."""
+    return b"".join((_LENGTHS.pack(len(head), len(body)), head, body))
+
+
 def encode_frame(event: Event | ColdframeError) -> bytes:
     """One frame."""
     if isinstance(event, OutputChunk):

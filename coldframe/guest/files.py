@@ -135,6 +135,7 @@ class FileWriter:
         self._asked: str = request["path"]
         self._if_version: str | None = request.get("if_version")
         self._create_only: bool = request.get("create_only", False)
+        self._sha256: str | None = request.get("sha256")
         self._name = read_name(root, self._asked)
         self._made: list[bytes] = []
         self._parent = self._file = -1
@@ -236,6 +237,14 @@ class FileWriter:
             self.abort()
 
     def _put_in_place(self) -> dict[str, Any]:
+        if self._sha256 not in (None, self._digest.hexdigest()):
+            raise Failure(
+                "INVALID_ARGUMENT",
+                f"what arrived for `{text_of(self._name)}` has another digest than it should: nothing was changed",
+                argument="sha256",
+                sha256=self._digest.hexdigest(),
+                bytes=self._size,
+            )
         present = self._present()
         digest_before = None if present is None else self._digest_present(present)
         written = os.fstat(self._file)

@@ -48,7 +48,10 @@ def list_directory(root: int, request: dict[str, Any], content: bytes) -> Answer
     name = read_name(root, request.get("path", ""))
     recursive = request.get("recursive", False)
     depth = (request.get("max_depth") or None) if recursive else 1
-    listing = _Listing(name, request.get("max_entries", 10_000))
+    after = request.get("after")
+    if after is not None and recursive:
+        raise Failure("INVALID_ARGUMENT", "pages are of one directory: leave out `recursive` or `after`")
+    listing = _Listing(name, request.get("max_entries", 10_000), b"" if after is None else os.fsencode(after))
     with Named(name):
         top = open_beneath(root, name, READ_DIRECTORY & ~os.O_NOFOLLOW)
     try:
@@ -66,14 +69,18 @@ def list_directory(root: int, request: dict[str, Any], content: bytes) -> Answer
         "entries": sorted(listing.entries, key=lambda entry: str(entry["path"])),
         "complete": listing.cut is None,
         "truncated_because": listing.cut,
+        "next_after": None if recursive or listing.cut != "max_entries" else text_of(listing.last),
         "errors": listing.errors,
     }
     return answer, b""
 
 
 class _Listing:
-    def __init__(self, name: bytes, most_entries: int) -> None:
+    def __init__(self, name: bytes, most_entries: int, after: bytes = b"") -> None:
         self._name = name
+        self._after = after
+        self.last = b""
+        """Name of the last entry taken in."""
         self._most_entries = most_entries
         self._bytes = 0
         self.entries: list[dict[str, Any]] = []
@@ -92,6 +99,8 @@ class _Listing:
         below = []
         try:
             for name in entry_names(held):
+                if name <= self._after:
+                    continue
                 child = path + b"/" + name if path else name
                 try:
                     status = os.stat(name, dir_fd=held, follow_symlinks=False)
@@ -104,6 +113,7 @@ class _Listing:
                     self.cut = "max_entries"
                     break
                 self.entries.append(_describe(self._full(child), name, status, target))
+                self.last = name
                 if stat.S_ISDIR(status.st_mode):
                     below.append(child)
         finally:

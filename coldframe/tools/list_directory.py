@@ -2,6 +2,7 @@
 
 from datetime import datetime
 from typing import Annotated
+from urllib.parse import quote, unquote_to_bytes
 
 from pydantic import Field, StrictBool, StrictInt
 
@@ -13,6 +14,7 @@ from coldframe.tools.registry import (
     CallFacts,
     PathArgument,
     Ran,
+    Text,
     ToolCall,
     relative_path,
     shown_path,
@@ -27,6 +29,9 @@ class ListDirectoryArguments(Arguments):
         default=None, description="Levels to go down, with `recursive`."
     )
     max_entries: Annotated[StrictInt, Field(ge=1, le=100_000)] = 10_000
+    after: Text | None = Field(
+        default=None, description="Only names behind this one: `next_after` of the page before. Not with `recursive`."
+    )
 
     def facts(self) -> CallFacts:
         return CallFacts(path=relative_path(self.path))
@@ -56,6 +61,9 @@ class ListDirectoryAnswer(Answer):
     complete: bool
     truncated_because: str | None
     """`max_entries` or `max_depth`."""
+    next_after: str | None = None
+    """Given as `after` it asks for the next page of a directory that `max_entries` has cut. Percent-encoded, since a name may be
+    any bytes."""
     errors: tuple[Unreadable, ...]
 
 
@@ -70,6 +78,9 @@ async def list_directory(call: ToolCall[ListDirectoryArguments]) -> Ran:
             recursive=arguments.recursive,
             max_depth=arguments.max_depth,
             max_entries=arguments.max_entries,
+            after=None
+            if arguments.after is None
+            else unquote_to_bytes(arguments.after).decode("utf-8", "surrogateescape"),
         )
     )
     entries = tuple(
@@ -89,6 +100,7 @@ async def list_directory(call: ToolCall[ListDirectoryArguments]) -> Ran:
         entries=entries,
         complete=found.complete,
         truncated_because=found.truncated_because,
+        next_after=None if found.next_after is None else quote(found.next_after.encode("utf-8", "surrogateescape")),
         errors=tuple(Unreadable(path=shown_path(path), reason=shown_path(reason)) for path, reason in found.errors),
     )
     output = "".join(f"{entry.path} -> {entry.target or ''}\n" for entry in entries).encode()

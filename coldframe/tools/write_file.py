@@ -34,6 +34,9 @@ class WriteFileArguments(Arguments):
         default=None, description="Permission bits; by default those of the file replaced, or 420 (0644)."
     )
 
+    sha256: Annotated[StrictStr, Field(pattern=r"^[0-9a-f]{64}$")] | None = Field(
+        default=None, description="Digest of the content: if another arrives, nothing is changed."
+    )
     source: Annotated[Text, Field(min_length=1, max_length=1000)] | None = Field(
         default=None, description="Where it is from, in your words, as `https://…` or a commit; kept on record with it."
     )
@@ -91,6 +94,7 @@ async def write_file(call: ToolCall[WriteFileArguments]) -> Ran:
         if_version=arguments.if_version,
         create_only=arguments.create_only,
         mode=arguments.mode,
+        sha256=arguments.sha256,
     )
     done = await (call.box.ask(request) if call.content is None else call.box.write(request, call.content))
     answer = WriteFileAnswer.of(done)

@@ -16,6 +16,7 @@ from coldframe.contract.errors import (
     EditNotFound,
     EditNotUnique,
     FileMissing,
+    InvalidArgument,
     InvalidPattern,
     IsDirectory,
     NotDirectory,
@@ -26,8 +27,8 @@ from coldframe.contract.errors import (
 )
 from coldframe.contract.files import (
     READ_CAP_BYTES,
-    Done,
     DigestTree,
+    Done,
     EditAnswer,
     EditFile,
     FileInfo,
@@ -43,15 +44,15 @@ from coldframe.contract.files import (
     SearchAnswer,
     SearchFiles,
     SearchMatch,
-    UnsavedAnswer,
     TreeAnswer,
+    UnsavedAnswer,
     WriteAnswer,
     WriteFile,
 )
 from coldframe.contract.outputs import FoundOutput, OutputsAnswer
 from coldframe.contract.packages import ListPackages, PackagesFound
-from coldframe.guest.packages import list_packages
 from coldframe.guest.manifest import digest_tree
+from coldframe.guest.packages import list_packages
 from coldframe.guest.unsaved import find_unsaved
 
 
@@ -117,6 +118,8 @@ class FakeFiles:
             if request.create_only:
                 raise Conflict(f"`{request.path}` exists", path=request.path)
         _check_version(request.path, request.if_version, _version(found) if before is not None else None)
+        if request.sha256 not in (None, hashlib.sha256(data).hexdigest()):
+            raise InvalidArgument("what arrived has another digest", argument="sha256")
         try:
             os.makedirs(os.path.dirname(found), exist_ok=True)
         except (FileExistsError, NotADirectoryError):
@@ -246,9 +249,6 @@ def _find_unsaved(files: FakeFiles, request: FindUnsaved) -> UnsavedAnswer:
         os.close(root)
 
 
-FILE_VERBS: dict[type[Any], Callable[[FakeFiles, Any], Any]] = {
-    ReadFile: FakeFiles.read,
-    WriteFile: FakeFiles.write_plain,
 def _digest_tree(files: FakeFiles, request: DigestTree) -> TreeAnswer:
     root = os.open(files.workspace, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -257,6 +257,9 @@ def _digest_tree(files: FakeFiles, request: DigestTree) -> TreeAnswer:
         os.close(root)
 
 
+FILE_VERBS: dict[type[Any], Callable[[FakeFiles, Any], Any]] = {
+    ReadFile: FakeFiles.read,
+    WriteFile: FakeFiles.write_plain,
     EditFile: FakeFiles.edit,
     ListDirectory: FakeFiles.list,
     SearchFiles: FakeFiles.search,
@@ -264,10 +267,10 @@ def _digest_tree(files: FakeFiles, request: DigestTree) -> TreeAnswer:
     MakeDirectory: FakeFiles.make_directory,
     FindOutputs: FakeFiles.find_outputs,
     FindUnsaved: _find_unsaved,
+    DigestTree: _digest_tree,
     ListPackages: _list_packages,
 }
 
-    DigestTree: _digest_tree,
 
 def _version(path: str) -> str:
     status = os.stat(path)

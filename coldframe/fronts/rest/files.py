@@ -5,14 +5,18 @@ if the file changes meanwhile, the connection breaks instead of ending as if all
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+import hashlib
+import re
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from urllib.parse import unquote
 
 from starlette.convertors import Convertor, register_url_convertor
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 
 from coldframe.contract.errors import (
+    ColdframeError,
     Conflict,
     FileMissing,
     Internal,
@@ -22,10 +26,12 @@ from coldframe.contract.errors import (
     from_wire,
 )
 from coldframe.contract.tool import ToolResult
-from coldframe.fronts.answers import NO_SNIFF, json_response, result_response
+from coldframe.control.partial_uploads import Sent
+from coldframe.fronts.answers import NO_SNIFF, encode_json, json_response, result_response
 from coldframe.fronts.rest.calls import SNAPSHOT
 from coldframe.fronts.rest.request import caller_of, control_of, number_of, path_after, session_of
 from coldframe.fronts.rest.schema import BYTES, JSON_RESULT, PLAIN_JSON, RawRoute
+from coldframe.fronts.streams import FRAMES, pack_frame
 from coldframe.tools.registry import relative_path
 
 
@@ -61,14 +67,18 @@ async def download_file(request: Request) -> Response:
     if not version.isascii() or not version.isprintable():
         raise Internal("the version of the file cannot stand in a header")
     wanted = max(0, total - offset) if length is None else min(length, max(0, total - offset))
+    framed = FRAMES in request.headers.get("accept", "")
     headers = CONTENT | {
-        "Content-Length": str(wanted),
         "ETag": f'"{version}"',
         "Coldframe-Total-Bytes": str(total),
         "Coldframe-Version": version,
         "Coldframe-Label": first.label.value,
         "Coldframe-Call": first.call_id,
     }
+    if framed:
+        source = _windows(request, path, data, version, offset, wanted)
+        return StreamingResponse(_frames(source, offset), headers=headers, media_type=FRAMES)
+    headers["Content-Length"] = str(wanted)
     return StreamingResponse(
         _windows(request, path, data, version, offset, wanted), headers=headers, media_type="application/octet-stream"
     )
@@ -76,7 +86,7 @@ async def download_file(request: Request) -> Response:
 
 async def _windows(
     request: Request, path: str, data: bytes, version: str, offset: int, wanted: int
-) -> AsyncIterator[bytes]:
+) -> AsyncGenerator[bytes, None]:
     """One window after the other; the next is read while the one before goes out."""
     ahead: asyncio.Task[tuple[ToolResult, bytes]] | None = None
     try:
@@ -100,6 +110,22 @@ async def _windows(
             await asyncio.gather(ahead, return_exceptions=True)
 
 
+async def _frames(windows: AsyncGenerator[bytes, None], offset: int) -> AsyncIterator[bytes]:
+    """The same with the digest of all bytes so far beside each window, and at the end an event that says so, or why not."""
+    digest, sent = hashlib.sha256(), 0
+    try:
+        async with aclosing(windows):
+            async for data in windows:
+                await asyncio.to_thread(digest.update, data)
+                head = {"event": "bytes", "offset": offset + sent, "sha256": digest.hexdigest()}
+                sent += len(data)
+                yield pack_frame(encode_json(head), data)
+    except ColdframeError as error:
+        yield pack_frame(encode_json({"event": "error", "error": error.to_wire()}))
+        return
+    yield pack_frame(encode_json({"event": "end", "bytes": sent, "sha256": digest.hexdigest()}))
+
+
 async def _read(request: Request, path: str, offset: int, length: int, version: str | None) -> tuple[ToolResult, bytes]:
     """The result of one recorded read, and the bytes that it let out."""
     arguments: dict[str, object] = {"path": path, "offset": offset, "length": length, "encoding": "base64"}
@@ -119,20 +145,54 @@ async def _read(request: Request, path: str, offset: int, length: int, version: 
 
 
 async def upload_file(request: Request) -> Response:
-    """Replace a file by the body, atomically: a broken upload changes nothing."""
+    """Replace a file by the body, atomically: a broken upload changes nothing. With the length of the whole among the
+    headers the body is a part of it, and what has come is kept until the rest comes."""
     _refuse_snapshot(request)
     version, source = request.headers.get("if-match"), request.headers.get("coldframe-source")
-    return result_response(
-        await control_of(request).gate.upload(
-            caller_of(request),
-            request.path_params["sandbox_id"],
-            path_after(request, "/files/"),
-            request.stream(),
-            session_id=session_of(request),
-            if_version=None if version is None else version.strip('"'),
-            source=None if source is None else unquote(source),
+    session_id, if_version = session_of(request), None if version is None else version.strip('"')
+    source = None if source is None else unquote(source)
+    sha256, length = request.headers.get("coldframe-sha256"), _header_number(request, "coldframe-upload-length")
+    caller, sandbox_id, path = caller_of(request), request.path_params["sandbox_id"], path_after(request, "/files/")
+    if sha256 is not None and not _SHA256.fullmatch(sha256):
+        raise InvalidArgument("a digest is 64 hexadecimal digits in lower case", argument="Coldframe-Sha256")
+    if length is None:
+        upload = control_of(request).gate.upload
+        return result_response(
+            await upload(
+                *(caller, sandbox_id, path, request.stream()),
+                session_id=session_id,
+                if_version=if_version,
+                source=source,
+                sha256=sha256,
+            )
         )
-    )
+    if sha256 is None:
+        raise InvalidArgument("an upload in parts needs the digest of the whole", argument="Coldframe-Sha256")
+    sent = Sent(path, _header_number(request, "coldframe-upload-offset") or 0, length, sha256)
+    try:
+        return result_response(
+            await control_of(request).partial_uploads.receive(
+                *(caller, sandbox_id, sent, request.stream()),
+                session_id=session_id,
+                if_version=if_version,
+                source=source,
+            )
+        )
+    except ClientDisconnect:
+        return Response(status_code=400)  # nobody reads it; what came is kept
+
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_NUMBER = re.compile(r"[0-9]{1,17}")
+
+
+def _header_number(request: Request, name: str) -> int | None:
+    text = request.headers.get(name)
+    if text is None:
+        return None
+    if not _NUMBER.fullmatch(text):
+        raise InvalidArgument(f"`{name}` is no number of bytes", argument=name)
+    return int(text)
 
 
 async def remove_file(request: Request) -> Response:
@@ -178,6 +238,12 @@ async def _exit_code(request: Request, command: list[str]) -> int | None:
 _PATH = "/v1/sandboxes/{sandbox_id}/files/{path:anything}"
 _SESSION = ("Coldframe-Session", "Session whose label counts; the sandbox's own by default.")
 _IF_MATCH = ("If-Match", "Version that the file must still have; CONFLICT otherwise.")
+_SHA256_HEADER = ("Coldframe-Sha256", "Digest of the whole content: where another arrives, nothing is changed.")
+_LENGTH = (
+    "Coldframe-Upload-Length",
+    "Bytes of the whole, with its digest: the body is a part, kept for a day. CONFLICT says by `taken` where to go on.",
+)
+_OFFSET = ("Coldframe-Upload-Offset", "Place of the first byte of a part; 0 by default.")
 _SOURCE = ("Coldframe-Source", "Where the content is from, in your words, percent-encoded; kept on record with it.")
 ROUTES = (
     RawRoute(
@@ -190,7 +256,13 @@ ROUTES = (
         headers=(_SESSION, _IF_MATCH),
     ),
     RawRoute(
-        "PUT", _PATH, upload_file, "Upload a file", JSON_RESULT, body=BYTES, headers=(_SESSION, _IF_MATCH, _SOURCE)
+        "PUT",
+        _PATH,
+        upload_file,
+        "Upload a file, whole or in parts",
+        JSON_RESULT,
+        body=BYTES,
+        headers=(_SESSION, _IF_MATCH, _SOURCE, _SHA256_HEADER, _LENGTH, _OFFSET),
     ),
     RawRoute(
         "DELETE",
