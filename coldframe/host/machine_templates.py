@@ -67,12 +67,15 @@ class MachineTemplates:
             raise TemplateChanged(f"the template `{digest[:12]}…` is not what was built", digest=digest)
 
     async def remove(self, digest: str) -> None:
-        if any(digest in needed for needed in self._builds):
-            raise WrongState("a build stands on it", hint="wait for the build, or cancel it", used_by=["a build"])
-
         def remove() -> None:
-            with self._systems.none_begun(digest), contextlib.suppress(NotFound):
-                self.store.remove(digest)
+            with contextlib.suppress(NotFound):
+                with self._systems.none_begun(digest):
+                    if any(digest in needed for needed in self._builds):
+                        raise WrongState(
+                            "a build stands on it", hint="wait for the build, or cancel it", used_by=["a build"]
+                        )
+                    clear = self.store.bury(digest)
+                clear()  # others begin theirs meanwhile
 
         await asyncio.to_thread(remove)
         await self.collect()

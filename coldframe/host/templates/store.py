@@ -322,10 +322,11 @@ class Templates:
                 with suppress(NotFound):  # removed meanwhile
                     yield self._told(name)
 
-    def remove(self, digest: str) -> None:
-        """No box may use it. It has no name from the first moment on; layers that nobody has any more are for `collect`.
+    def bury(self, digest: str) -> Callable[[], None]:
+        """Take its name away; what is returned removes the rest, which takes long for one that `coldframe setup` has built. No
+        box may use it. Layers that nobody has any more are for `collect`.
 
-        Raises WrongState: another one stands on it.
+        Raises NotFound; WrongState: another one stands on it.
         """
         if others := self.standing_on(digest):
             raise WrongState(
@@ -336,7 +337,7 @@ class Templates:
         grave = os.path.join(self._folder, _DRAFT + secrets.token_hex(8))
         ids = IdRange(*self._told(digest)["ids"])
         os.rename(os.path.join(self._folder, digest), grave)
-        _clear(grave, ids)
+        return partial(_clear, grave, ids)
 
     def collect(self, keep: Callable[[], set[str]]) -> Sequence[str]:
         """Remove the layers that no template has, but for these; what was removed."""

@@ -16,10 +16,11 @@ from typing import Any, cast
 import pytest
 
 from coldframe.contract.sandbox import SandboxSpec
-from coldframe.contract.template import BuildEvent, FilesStep, RecipeFile, TemplateFacts
+from coldframe.contract.template import BuildEvent, EnvStep, FilesStep, RecipeFile, TemplateFacts
 from coldframe.host import machine_templates, recipe_build
 from coldframe.host.machine import Machine
 from coldframe.host.removal import remove_tree
+from coldframe.host.templates import store
 from coldframe.host.templates.inputs import KEPT_S
 from coldframe.host.templates.inventory import installed_in
 from coldframe.host.templates.placed_files import place_files
@@ -135,5 +136,27 @@ def test_a_start_that_is_left_while_its_system_is_made_ready_lets_go_of_it(
             await task
         await machine.create("second", spec, session_id="second")
         await machine.end_box("second")
+
+    on_machine(place, steps)
+
+
+def test_nobody_waits_with_a_start_while_a_large_template_is_removed(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def steps(machine: Machine) -> None:
+        archive = await put(machine, archive_of(*small_system()))
+        kept = (await built(machine, None, archive=archive)).template
+        other = (await built(machine, None, EnvStep(variables={"A": "b"}), archive=archive, name="other")).template
+        clearing = Waiting(store._clear)
+        monkeypatch.setattr(store, "_clear", clearing)
+        removal = asyncio.ensure_future(machine.templates.remove(other.digest))
+        await reached(clearing.began)
+        spec = SandboxSpec(agent_id="ann", template=f"sha256:{kept.digest}", profile="computer")
+        await asyncio.wait_for(machine.create("box", spec, session_id="box"), 20)
+        await machine.end_box("box")
+        assert not removal.done()
+        clearing.go.set()
+        await removal
+        assert await machine.templates.digests() == {kept.digest}
 
     on_machine(place, steps)
