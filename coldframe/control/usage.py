@@ -14,10 +14,12 @@ from coldframe.control.store import Store
 
 MOST_FILES = 100_000
 """Of a workspace that are added up."""
-_CALLS = """SELECT count(*), coalesce(sum(json_extract(body, '$.duration_us')), 0),
+_CALLS = """SELECT max(seq), count(*), coalesce(sum(json_extract(body, '$.duration_us')), 0),
 coalesce(sum(json_extract(body, '$.cpu_us')), 0),
 coalesce(sum(coalesce(json_extract(body, '$.stdout.bytes'), 0) + coalesce(json_extract(body, '$.stderr.bytes'), 0)), 0)
-FROM ledger WHERE sandbox_id = ? AND kind = 'call.ended'"""
+FROM ledger WHERE sandbox_id = ? AND seq > ? AND kind = 'call.ended'"""
+MOST_KNOWN = 1000
+"""Sandboxes whose sums are kept."""
 _SNAPSHOTS = """SELECT sandbox_id, coalesce(sum(json_extract(measured, '$.own_bytes')), 0) FROM snapshots
 WHERE state = 'ready' AND sandbox_id IS NOT NULL GROUP BY sandbox_id"""
 MIB = 1 << 20
@@ -31,11 +33,12 @@ class Usage:
         self._ledger = ledger
         self._snapshots = snapshots
         self._host = host
+        self._known: dict[str, tuple[int, ...]] = {}
+        """Up to which entry calls were added up, and what they came to."""
 
     def so_far(self, info: SandboxInfo, now: datetime) -> dict[str, Any]:
         """For the entries that tell its owner. Calls count once they have ended."""
-        self._ledger.settle()
-        ((calls, wall_us, cpu_us, output),) = self._store.read(_CALLS, (info.sandbox_id,))
+        calls, wall_us, cpu_us, output = self._calls(info.sandbox_id)
         return {
             "age_s": round((now - info.created_at).total_seconds()),
             "calls": calls,
@@ -44,6 +47,16 @@ class Usage:
             "output_bytes": output,
             "snapshot_bytes": self._in_snapshots(info.sandbox_id),
         }
+
+    def _calls(self, sandbox_id: str) -> tuple[int, ...]:
+        self._ledger.settle()
+        before = self._known.pop(sandbox_id, (0, 0, 0, 0, 0))
+        ((last, *more),) = self._store.read(_CALLS, (sandbox_id, before[0]))
+        now = (last or before[0], *(old + new for old, new in zip(before[1:], more, strict=True)))
+        self._known[sandbox_id] = now
+        while len(self._known) > MOST_KNOWN:
+            del self._known[next(iter(self._known))]
+        return now[1:]
 
     async def stored_bytes(self, info: SandboxInfo) -> int | None:
         """What its workspace has now, and snapshots that were taken through it have alone; None if that cannot be asked. The

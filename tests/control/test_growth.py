@@ -67,3 +67,22 @@ def test_lists_and_what_looks_for_the_living_cost_the_same_however_many_have_end
             assert min(few.values()) > 0
 
     asyncio.run(scenario())
+
+
+@pytest.mark.req("T4.64")
+def test_what_a_sandbox_has_used_is_added_up_from_where_it_was_last(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            info, used_by = await bench.sandbox("ada"), bench.control.timers.used
+            for size in (BEFORE, AFTER):
+                for _ in range(size):
+                    await bench.call(info, "write_file", path="a", content="x")
+                whole = steps(bench, lambda: used_by(info))
+            used = used_by(info)
+            assert used["calls"] == BEFORE + AFTER and used["call_ms"] >= 0
+            again = steps(bench, lambda: used_by(info))
+            assert 0 < again < whole / 5
+            await bench.call(info, "write_file", path="a", content="x")
+            assert used_by(info)["calls"] == used["calls"] + 1
+
+    asyncio.run(scenario())
