@@ -205,6 +205,11 @@ def _inside(folder: str, name: str) -> str:
     path = os.path.normpath(os.path.join(folder, name))
     if os.path.commonpath((folder, path)) != os.path.normpath(folder):
         raise RecipeInvalid(f"`{name[:200]}` is outside the folder of the recipe")
+    above = folder
+    for part in os.path.relpath(path, folder).split(os.sep):
+        above = os.path.join(above, part)
+        if os.path.islink(above):
+            raise RecipeInvalid(f"`{name[:200]}` is a link, or below one, and links are not followed")
     return path
 
 
