@@ -19,6 +19,7 @@ from coldframe.contract.errors import (
     ColdframeError,
     GuestLost,
     InvalidArgument,
+    LimitReached,
     TemplateChanged,
     WrongState,
 )
@@ -57,6 +58,8 @@ from coldframe.host.templates.store import Made, Template, Templates
 from coldframe.host.workshop import LIMITS, Workshop
 
 T = TypeVar("T")
+MOST_LAYERS = 200
+"""That a step stands on, its base among them: some more are mounted with those of a workspace, and one mount takes 220."""
 KEPT_LINES = 40
 """Of what a step has said, in the error."""
 _ANSWER_CHARACTERS = 4 * 1024 * 1024
@@ -187,6 +190,15 @@ class RecipeBuild:
         await self._tell(describe_step(step))
         self._said.clear()
         directories = self._directories(base, layers)
+        if len(directories) > MOST_LAYERS:
+            raise LimitReached(
+                f"step {self._step} would stand on {len(directories)} layers, and {MOST_LAYERS} are the most",
+                hint="put several steps into one, here or in the templates below",
+                kind="template_layers",
+                limit=MOST_LAYERS,
+                used=len(directories),
+                step=self._step,
+            )
         if isinstance(step, FilesStep):
             layer = await self._seal(partial(self._place, step, directories))
         else:

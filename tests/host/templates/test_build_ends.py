@@ -15,6 +15,7 @@ from typing import Any, cast
 
 import pytest
 
+from coldframe.contract.errors import LimitReached
 from coldframe.contract.sandbox import SandboxSpec
 from coldframe.contract.template import BuildEvent, EnvStep, FilesStep, RecipeFile, TemplateFacts
 from coldframe.host import machine_templates, recipe_build
@@ -158,5 +159,21 @@ def test_nobody_waits_with_a_start_while_a_large_template_is_removed(
         clearing.go.set()
         await removal
         assert await machine.templates.digests() == {kept.digest}
+
+    on_machine(place, steps)
+
+
+def test_more_layers_than_can_be_mounted_are_refused_with_the_step_that_would_need_them(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recipe_build, "MOST_LAYERS", 2)
+
+    async def steps(machine: Machine) -> None:
+        archive, content = await put(machine, archive_of(*small_system())), await put(machine, b"x")
+        places = [FilesStep(files=(RecipeFile(to=f"/srv/{number}", sha256=content, bytes=1),)) for number in range(3)]
+        assert (await built(machine, None, *places[:2], archive=archive)).ends == [False, False]
+        with pytest.raises(LimitReached, match="layers") as refused:
+            await built(machine, None, *places, archive=archive)
+        assert refused.value.facts["step"] == 3
 
     on_machine(place, steps)
