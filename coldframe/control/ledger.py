@@ -265,6 +265,11 @@ class Ledger:
         found = self._read(query, [sandbox_id, *kinds, before])
         return found[0] if found else None
 
+    def newest(self, sandbox_id: str, kind: str, *, limit: int) -> list[LedgerEntry]:
+        """The newest entries of a kind about a sandbox, at most *limit*, the oldest of them first."""
+        query = f"{_SELECT} WHERE sandbox_id = ? AND kind = ? ORDER BY seq DESC LIMIT ?"
+        return self._read(query, [sandbox_id, kind, limit])[::-1]
+
     def course(self, call_id: str) -> dict[str, LedgerEntry]:
         """How a call began and ended, by kind; without what was sent to its input meanwhile, which may be much."""
         kinds = ("call.started", "call.refused", "call.ended", "call.interrupted")

@@ -230,7 +230,7 @@ class Packages:
         records, and in no name of npm's: those are found under an empty one."""
         found: dict[tuple[PackageManager, str, str], str | None] = {}
         self._ledger.settle()
-        for entry in self._ledger.entries(sandbox_id=sandbox_id, kinds=("call.ended",), limit=MOST_CALLS):
+        for entry in self._ledger.newest(sandbox_id, "call.ended", limit=MOST_CALLS):
             files, command_id = entry.body.get("files"), entry.body.get("command_id")
             if not isinstance(files, dict) or command_id is None:
                 continue

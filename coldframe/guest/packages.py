@@ -104,7 +104,7 @@ class _Search:
         size = 0
         try:
             for row in csv.reader(record.decode("utf-8", "replace").splitlines()):
-                size += int(row[2]) if len(row) > 2 and row[2].isdigit() and len(row[2]) < 16 else 0
+                size += int(row[2]) if len(row) > 2 and row[2].isdecimal() and len(row[2]) < 16 else 0
         except csv.Error:
             return None
         return size
@@ -204,4 +204,4 @@ def _plain(text: str) -> str:
 
 
 def _kib(text: str) -> int | None:
-    return int(text) * 1024 if text.isdigit() and len(text) < 12 else None
+    return int(text) * 1024 if text.isdecimal() and len(text) < 12 else None

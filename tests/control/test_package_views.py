@@ -123,5 +123,24 @@ def test_an_upgrade_is_exactly_one_line_of_drift_and_the_command_that_made_it(tm
     asyncio.run(scenario())
 
 
+def test_a_package_is_told_with_the_command_that_wrote_it_last_however_many_there_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("coldframe.control.packages.MOST_CALLS", 3)
+
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            info = await bench.sandbox("ada")
+            install(bench.root / "workspace" / "ada", "npm", "leftbox", "1.0")
+            for number in range(6):
+                changes = [{"path": "node_modules/leftbox/package.json", "change": "changed"}]
+                body = {"sandbox_id": info.sandbox_id, "command_id": f"cmd_{number}", "files": {"changes": changes}}
+                bench.control.ledger.append("call.ended", f"call_{number}", {**body, "call_id": f"call_{number}"})
+            view = await bench.control.packages.view(OWNER, info.sandbox_id)
+            assert [one.command_id for one in view.packages] == ["cmd_5"]
+
+    asyncio.run(scenario())
+
+
 async def drift(bench: Bench, info: SandboxInfo) -> tuple[PackageChange, ...]:
     return (await bench.control.packages.view(OWNER, info.sandbox_id)).since_snapshot

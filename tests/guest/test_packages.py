@@ -64,3 +64,13 @@ def test_hostile_records_are_left_out_or_shown_as_plain_text(workspace: Workspac
     cut = workspace.ask(ListPackages(most=1))
     assert (len(cut.packages), cut.complete) == (1, False)
     assert not workspace.ask(ListPackages(budget_s=1e-9)).complete
+
+
+def test_a_digit_that_is_no_number_hides_nothing(workspace: Workspace) -> None:
+    folder = install(workspace.path, "pip", "sly", "1.0")
+    (folder / "RECORD").write_text("sly.py,,\u00b2\nmore.py,,30\n", encoding="utf-8")
+    (workspace.path / "var/lib/dpkg").mkdir(parents=True)
+    status = STATUS.replace("Installed-Size: 10", "Installed-Size: \u00b2")
+    (workspace.path / "var/lib/dpkg/status").write_text(status, encoding="utf-8")
+    found = {(one.manager, one.name): one.bytes for one in workspace.ask(ListPackages()).packages}
+    assert found == {("pip", "sly"): 30, ("apt", "libc6"): None, ("apt", "sly"): None}
