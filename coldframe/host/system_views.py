@@ -1,11 +1,10 @@
 """What the systems of workspaces look like, now and in snapshots, on the template that each stands on. Nothing is started."""
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
-from coldframe.contract.errors import NotFound, WrongState
+from coldframe.contract.errors import NotFound
 from coldframe.contract.snapshot import SnapshotPoint, SystemPoint, WorkspacePoint
 from coldframe.host.layers.mapping import Users
 from coldframe.host.layers.merged import MergedView
@@ -58,18 +57,10 @@ class SystemViews:
             raise NotFound("it has no system of its own")
         with ExitStack() as held:
             if standing.part == "home":
-                held.callback(os.close, self._held(standing.point))
+                held.enter_context(self._systems.at_rest(standing.point))
             below = self._systems.below(standing.template)
             reading = self._stacks.reading_system(standing.point, standing.part, below, standing.users)
             yield held.enter_context(reading), standing.users.own
-
-    def _held(self, stack_id: str) -> int:
-        try:
-            return self._stacks.store.hold(stack_id)
-        except WrongState:
-            raise WrongState(
-                "a sandbox uses the system", hint="stop it first, take a snapshot and read that, or run a command in it"
-            ) from None
 
     def _standing(self, point: SystemPoint) -> _Standing | None:
         of = point.of

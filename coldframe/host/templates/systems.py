@@ -29,6 +29,8 @@ from coldframe.host.templates.store import Template, Templates
 
 SETUP = "coldframe setup"
 _BY_DIGEST = "sha256:"
+READ_S = 40.0
+"""So long a sandbox waits for who reads the system that it is to have; no question to one at rest takes longer."""
 
 
 class Prepared(NamedTuple):
@@ -66,6 +68,10 @@ class Systems:
         self._layers = layers
         self._lock = threading.Lock()
         self._users: dict[IdRange, int] = {}
+        self._reading = threading.Condition()
+        """Of what follows."""
+        self._readers: dict[str, tuple[int, int]] = {}
+        """Stacks that are read, each with a descriptor that holds it, and how many read it."""
 
     def prepare(self, workspace: str, template: str, user: tuple[int, int], place: str) -> Prepared:
         """The system of a workspace, which is begun from a template if it has none: the newest of a name, the newest of
@@ -96,13 +102,7 @@ class Systems:
             first = (range_of(user[0]), range_of(user[1])) if users is None else (0, 0)
             if known is None:
                 known = self._begin(workspace, begun, user, first if users is None else None)
-            try:
-                held = layers.hold(known.stack)
-            except WrongState:
-                raise WrongState(
-                    "another sandbox of the agent uses its system",
-                    hint="stop or end that one first, or give this one an agent of its own",
-                ) from None
+        held = self._hold(known.stack)
         try:
             stacking = layers.stacking(known.stack, place)
             lower = tuple(one for one in stacking.lower if os.path.basename(one) != "empty")
@@ -115,6 +115,43 @@ class Systems:
             os.close(held)
             raise
         return Prepared(system, begun.digest, held, users, partial(self.templates.check, begun))
+
+    def _hold(self, stack_id: str) -> int:
+        """Whoever only reads it is waited for."""
+        with self._reading:
+            self._reading.wait_for(lambda: stack_id not in self._readers, READ_S)
+            try:
+                return self._layers().hold(stack_id)
+            except WrongState:
+                raise WrongState(
+                    "another sandbox of the agent uses its system",
+                    hint="stop or end that one first, or give this one an agent of its own",
+                ) from None
+
+    @contextlib.contextmanager
+    def at_rest(self, stack_id: str) -> Iterator[None]:
+        """Within, one stays as it is that no sandbox uses, for any number of readers. Raises WrongState: one does."""
+        with self._reading:
+            if stack_id not in self._readers:
+                try:
+                    self._readers[stack_id] = (self._layers().hold(stack_id), 0)
+                except WrongState:
+                    raise WrongState(
+                        "a sandbox uses the system",
+                        hint="stop it first, take a snapshot and read that, or run a command in it",
+                    ) from None
+            held, number = self._readers[stack_id]
+            self._readers[stack_id] = (held, number + 1)
+        try:
+            yield
+        finally:
+            with self._reading:
+                held, number = self._readers.pop(stack_id)
+                if number > 1:
+                    self._readers[stack_id] = (held, number - 1)
+                else:
+                    os.close(held)
+                    self._reading.notify_all()
 
     def _begin(
         self, workspace: str, template: Template, user: tuple[int, int], owner: tuple[int, int] | None

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from coldframe.contract.errors import Internal
+from coldframe.contract.errors import Internal, WrongState
 from coldframe.host import confine
 from coldframe.host.isolation.own_system import System, mount_system
 from coldframe.host.layers.store import LayerStore
@@ -86,6 +86,38 @@ def test_nobody_waits_with_a_system_while_that_of_another_is_removed(
     monkeypatch.setattr(store, "collect", collect)
     of_an_ordinary_user.remove("workspace/one")
     assert waited == [False] and of_an_ordinary_user.names() == ["workspace/two"]
+
+
+def test_a_sandbox_waits_for_who_reads_the_system_that_it_is_to_have(
+    of_an_ordinary_user: Systems, store: LayerStore
+) -> None:
+    known = of_an_ordinary_user
+    prepare(known, "workspace/agent")
+    (stack,) = store.stacks()
+    failed: list[BaseException] = []
+
+    def use() -> None:
+        try:
+            prepare(known, "workspace/agent")
+        except BaseException as error:
+            failed.append(error)
+
+    user = threading.Thread(target=use, daemon=True)
+    with known.at_rest(stack.id):
+        with known.at_rest(stack.id):  # others may read it as well
+            user.start()
+        user.join(0.2)
+        assert user.is_alive() and not failed
+    user.join(20)
+    assert not user.is_alive() and not failed
+    used = known.prepare("workspace/agent", "debian", USER, "")
+    with pytest.raises(WrongState, match="a sandbox uses the system"), known.at_rest(stack.id):
+        pass
+    with pytest.raises(WrongState, match="another sandbox"):
+        prepare(known, "workspace/agent")
+    os.close(used.held)
+    with known.at_rest(stack.id):
+        pass
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: it mounts")
