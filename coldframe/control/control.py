@@ -34,11 +34,13 @@ from coldframe.control.makers import NO_MAXIMA, Makers, Maxima
 from coldframe.control.network import Network
 from coldframe.control.outputs import Outputs
 from coldframe.control.packages import Packages
+from coldframe.control.partial_uploads import PartialUploads
 from coldframe.control.persistence import Persistence
 from coldframe.control.pipelines import Pipelines
 from coldframe.control.probe import Probe
 from coldframe.control.receipts import Receipts
 from coldframe.control.reconciliation import Reconciliation
+from coldframe.control.replays import Replays
 from coldframe.control.resets import Resets
 from coldframe.control.results import Results
 from coldframe.control.retention import FOR_EVER, ResultRetention, Retention
@@ -90,11 +92,13 @@ class Control:
     persistence: Persistence
     gate: Gate
     receipts: Receipts
+    replays: Replays
     outputs: Outputs
     kept_results: ResultRetention
     roster: Roster
     runtimes: Runtimes
     packages: Packages
+    partial_uploads: PartialUploads
     pipelines: Pipelines
     snapshots: Snapshots
     snapshot_upkeep: SnapshotUpkeep
@@ -130,6 +134,7 @@ class Control:
         await self.network.start()
         await self.gate.recover()
         await self.history.catch_up()
+        self.partial_uploads.sweep()
         self.timers.start()
         self.kept_results.start()
         self.results.take_up()
@@ -141,6 +146,7 @@ class Control:
         """Let go of calls under way, which run on, and close the records. The host is its owner's to close."""
         await self.probe.close()
         await self.pipelines.close()
+        await self.replays.close()
         await self.template_builds.close()
         await self.kept_results.close()
         await self.timers.close()
@@ -255,6 +261,7 @@ def build_control(
         *(store, ledger, sandboxes, sessions, keyed, snapshots, lifecycle, judged, gate, comparisons, templates), host
     )
     declared = DeclaredFiles(store, ledger, sandboxes)
+    receipts = Receipts(ledger, sandboxes)
     endings = Endings(ledger, sandboxes, snapshots, lifecycle, gate, host)
     return Control(
         store=store,
@@ -285,11 +292,15 @@ def build_control(
         template_checks=TemplateChecks(templates, creation, lifecycle, gate, clock),
         comparisons=comparisons,
         gate=gate,
-        receipts=Receipts(ledger, sandboxes),
+        receipts=receipts,
+        replays=Replays(
+            *(ledger, receipts, sandboxes, snapshots, creation, lifecycle, gate, outputs, judged, host, longest)
+        ),
         outputs=outputs,
         kept_results=kept_results,
         runtimes=Runtimes(sandboxes, gate),
         packages=Packages(ledger, sandboxes, snapshots, templates, gate, host, network, contacts),
+        partial_uploads=PartialUploads(os.path.join(directory, "uploads"), sandboxes, rulebook, gate),
         roster=Roster(sandboxes, timers, lifecycle, endings, makers, usage, clock),
         pipelines=Pipelines(ledger, sandboxes, gate, outputs, tokens, clock),
         history=history,
