@@ -38,7 +38,7 @@ MOUNT_RDONLY, MOUNT_NOSUID, MOUNT_NODEV = 1, 2, 4
 _SYS_OPEN_TREE, _SYS_MOVE_MOUNT, _SYS_MOUNT_SETATTR = 428, 429, 442
 """On every architecture."""
 _AT_FDCWD, _AT_EMPTY_PATH, _AT_RECURSIVE = -100, 0x1000, 0x8000
-_OPEN_TREE_CLONE, _MOVE_MOUNT_FROM_NOTHING = 1, 4
+_OPEN_TREE_CLONE, _MOVE_MOUNT_FROM_NOTHING, _MOVE_MOUNT_TO_OPEN = 1, 4, 0x40
 
 MASKED_PROC_FILES = (
     "kcore",
@@ -165,10 +165,13 @@ def seal_tree(tree: int, flags: int) -> None:
         _fail("set the flags of a mount")
 
 
-def mount_tree(tree: int, target: str) -> None:
-    """Mount a copy, here, in whatever namespace it was made. A link at the end of `target` is not followed."""
-    path = os.fsencode(target)
-    if _libc.syscall(_SYS_MOVE_MOUNT, tree, b"", _AT_FDCWD, path, _MOVE_MOUNT_FROM_NOTHING) != 0:
+def mount_tree(tree: int, target: str, *, place: int | None = None) -> None:
+    """Mount a copy, here, in whatever namespace it was made: at `place`, if that is open, which is told as `target`. Else a
+    link at the end of `target` is not followed."""
+    at, path, flags = _AT_FDCWD, os.fsencode(target), _MOVE_MOUNT_FROM_NOTHING
+    if place is not None:
+        at, path, flags = place, b"", flags | _MOVE_MOUNT_TO_OPEN
+    if _libc.syscall(_SYS_MOVE_MOUNT, tree, b"", at, path, flags) != 0:
         _fail(f"mount `{target}`")
 
 

@@ -8,25 +8,16 @@ box; without root bubblewrap binds the directory to a staging place in the box's
 Standard library only: it runs in the keeper, while that is privileged in the namespaces of the box.
 """
 
-import ctypes
 import errno
 import os
-import struct
 from typing import Any, NamedTuple
 
 from coldframe.host import confine
-from coldframe.host.layers.mapping import ATTR_NODEV, ATTR_NOSUID, ATTR_RDONLY, SYS_MOUNT_SETATTR, SYS_OPEN_TREE
 
 STAGE = "/opt/coldframe/volumes"
 REFUSED = "attach the volume"
 """How a failure begins that has its cause in what stands at the place of a volume."""
-_SYS_MOVE_MOUNT = 429
-"""On every architecture."""
-_AT_FDCWD, _AT_EMPTY_PATH, _CLONE = -100, 0x1000, 1
-_FROM_DESCRIPTOR, _TO_DESCRIPTOR = 0x4, 0x40
 _HELD = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class VolumeOrder(NamedTuple):
@@ -63,7 +54,7 @@ def place(volumes: list[VolumeOrder], files: dict[str, int]) -> None:
             tree = _taken_from(f"{STAGE}/{number}", writable=one.mode == "rw")
         target = _open_place(one)
         try:
-            _move(tree, target, one)
+            confine.mount_tree(tree, one.at, place=target)
         finally:
             os.close(target)
             os.close(tree)
@@ -72,19 +63,12 @@ def place(volumes: list[VolumeOrder], files: dict[str, int]) -> None:
 
 
 def _taken_from(stage: str, *, writable: bool) -> int:
-    flags = _CLONE | os.O_CLOEXEC
-    tree = _checked(
-        _libc.syscall(ctypes.c_long(SYS_OPEN_TREE), _AT_FDCWD, os.fsencode(stage), ctypes.c_uint(flags)),
-        "take a volume from where it was staged",
-    )
-    wanted = ATTR_NOSUID | ATTR_NODEV | (0 if writable else ATTR_RDONLY)
-    attributes = struct.pack("=QQQQ", wanted, 0, 0, 0)
-    _checked(
-        _libc.syscall(
-            ctypes.c_long(SYS_MOUNT_SETATTR), tree, b"", _AT_EMPTY_PATH, attributes, ctypes.c_size_t(len(attributes))
-        ),
-        "close the mount of a volume",
-    )
+    staged = os.open(stage, _HELD)
+    try:
+        tree = confine.open_tree(staged)
+    finally:
+        os.close(staged)
+    confine.seal_tree(tree, confine.MOUNT_NOSUID | confine.MOUNT_NODEV | (0 if writable else confine.MOUNT_RDONLY))
     return tree
 
 
@@ -116,16 +100,3 @@ def _open_place(volume: VolumeOrder) -> int:
         os.close(here)
         raise
     return here
-
-
-def _move(tree: int, target: int, volume: VolumeOrder) -> None:
-    done = _libc.syscall(
-        ctypes.c_long(_SYS_MOVE_MOUNT), tree, b"", target, b"", ctypes.c_uint(_FROM_DESCRIPTOR | _TO_DESCRIPTOR)
-    )
-    _checked(done, f"mount the volume `{volume.name}` at `{volume.at}`")
-
-
-def _checked(result: int, step: str) -> int:
-    if result < 0:
-        raise confine.ConfineError(step, os.strerror(ctypes.get_errno()))
-    return result
