@@ -29,6 +29,8 @@ copy of the machine's table of mounts anywhere, as tests of other parts make."""
 BOXLESS = ("architecture", "client", "contract", "control", "docs", "fronts", "policy", "tools")
 LARGE = ("promises", "host", "security")
 """Each is a part; the longest first, since what is left over at the end runs beside nothing."""
+OPTIONS = {"promises": ("--ready-boxes", "2")}
+"""As users have it; for an ordinary user each box is built when a test asks for it."""
 ORDINARY = (("security", "cases"), ("promises",))
 """Again as an ordinary user, if root runs this: the walls have to stand for users without any privilege as well. In another
 order than root's, so that what uses up the machine does not do so twice at a time."""
@@ -128,7 +130,10 @@ def own_parts() -> list[Part]:
     """As the current user: together every test that there is, but `ALONE`."""
     apart = (*LARGE, *BOXLESS, *ALONE)
     rest = part_of("the rest", (), *(f"--ignore=tests/{directory}" for directory in apart))
-    large = [part_of(one, (one,), *(f"--ignore=tests/{two}" for two in ALONE if two.startswith(one))) for one in LARGE]
+    large = []
+    for one in LARGE:
+        apart_from = (f"--ignore=tests/{two}" for two in ALONE if two.startswith(one))
+        large.append(part_of(one, (one,), *OPTIONS.get(one, ()), *apart_from))
     return [*large, rest, part_of("without boxes", BOXLESS)]
 
 
