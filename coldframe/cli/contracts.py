@@ -96,7 +96,10 @@ def outputs(sandbox: SandboxId) -> None:
 
     with connect() as client:
         found = client.sandboxes.get(sandbox).outputs()
-    rows: list[tuple[object, ...]] = [(one.path, one.bytes, one.type, one.sha256) for one in found.found]
+    rows: list[tuple[object, ...]] = [
+        (one.path, one.bytes, one.type if one.width is None else f"{one.type} {one.width}x{one.height}", one.sha256)
+        for one in found.found
+    ]
     rows += [(one, "", "missing", "") for one in found.missing]
     rows += [(one.path, "", f"refused: {one.reason}", "") for one in found.refused]
     rows += [(one, "", "not declared", "") for one in found.undeclared]

@@ -35,6 +35,9 @@ class FoundOutput(Model):
     sha256: str
     type: str
     """By its first bytes, and where these are text by its name, as `image/png`; never by what a program says."""
+    width: int | None = Field(default=None, exclude_if=lambda width: width is None)
+    """Pixels of a picture that is a PNG and whole by its check sums. None for whatever else it is."""
+    height: int | None = Field(default=None, exclude_if=lambda height: height is None)
 
 
 class RefusedOutput(Model):

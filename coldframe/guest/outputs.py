@@ -13,6 +13,7 @@ from typing import Any
 
 from coldframe.guest.facts import text_of
 from coldframe.guest.files import open_regular
+from coldframe.guest.images import PngFrame
 from coldframe.guest.paths import open_beneath
 from coldframe.guest.trees import entry_names
 from coldframe.guest.verbs import Answer, Failure, verb
@@ -189,16 +190,20 @@ class _Search:
 
 def _describe(path: bytes, held: int) -> dict[str, Any]:
     """Of the bytes that are read, however long the file grows meanwhile."""
-    digest, size, head = hashlib.sha256(), 0, b""
+    digest, size, head, picture = hashlib.sha256(), 0, b"", PngFrame()
     most = os.fstat(held).st_size
     while size < most:
         piece = os.read(held, min(CHUNK_BYTES, most - size))
         if not piece:
             break
-        head = head or piece[:HEAD_BYTES]
+        head += piece[: HEAD_BYTES - len(head)]
         digest.update(piece)
+        picture.feed(piece)  # of no other file than the one of this digest
         size += len(piece)
-    return {"path": text_of(path), "bytes": size, "sha256": digest.hexdigest(), "type": _type_of(path, head)}
+    told: dict[str, Any] = {"path": text_of(path), "bytes": size, "sha256": digest.hexdigest()}
+    if picture.size is not None:
+        told["width"], told["height"] = picture.size
+    return {**told, "type": _type_of(path, head)}
 
 
 def _type_of(path: bytes, head: bytes) -> str:

@@ -2,6 +2,9 @@
 
 import hashlib
 import os
+import struct
+import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -146,3 +149,54 @@ def test_a_pattern_that_leads_to_each_place_in_many_ways_comes_to_an_end(
 def test_a_pattern_that_leaves_the_workspace_is_none(pattern: str) -> None:
     with pytest.raises(ValidationError):
         TypeAdapter(Patterns).validate_python((pattern,))
+
+
+def part(name: bytes, content: bytes = b"") -> bytes:
+    return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+
+
+def png(width: int = 3, height: int = 2, *, depth: int = 8, pixels: bytes = b"") -> bytes:
+    header = struct.pack(">IIBBBBB", width, height, depth, 2, 0, 0, 0)
+    data = pixels or zlib.compress((b"\0" + b"abc" * width) * height)
+    return b"\x89PNG\r\n\x1a\n" + part(b"IHDR", header) + part(b"tEXt", b"a\0b") + part(b"IDAT", data) + part(b"IEND")
+
+
+@pytest.mark.req("T3.19")
+@pytest.mark.parametrize("piece_bytes", [1, 7, 1 << 20])
+def test_a_picture_is_told_with_its_size_in_whatever_pieces_it_is_read(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch, piece_bytes: int
+) -> None:
+    monkeypatch.setattr(outputs, "CHUNK_BYTES", piece_bytes)
+    (workspace.path / "chart.png").write_bytes(png(640, 480, pixels=b"never unpacked"))
+    (one,) = find(workspace, "*.png").found
+    assert (one.type, one.width, one.height) == ("image/png", 640, 480)
+    assert one.sha256 == hashlib.sha256(png(640, 480, pixels=b"never unpacked")).hexdigest()
+
+
+@pytest.mark.req("T3.19")
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda whole: whole[:-1],
+        lambda whole: whole[:30],
+        lambda whole: whole + b"behind the end",
+        lambda whole: whole.replace(b"IDAT", b"IDAX"),
+        lambda whole: whole[:50] + bytes([whole[50] ^ 1]) + whole[51:],
+        lambda whole: whole.replace(part(b"tEXt", b"a\0b"), whole[8:33]),
+        lambda whole: whole[:8] + part(b"tEXt", b"first") + whole[8:],
+        lambda whole: whole[:8] + b"\xff\xff\xff\xffIHDR" + whole[16:],
+        lambda whole: whole[:8] + part(b"IHDR", b"short") + whole[33:],
+        lambda whole: whole[:33] + part(b"IEND"),
+        lambda whole: png(0, 2, pixels=b"x"),
+        lambda whole: png(2**32 - 1, 2, pixels=b"x"),
+        lambda whole: png(depth=3),
+        lambda whole: b"GIF89a" + whole,
+        lambda whole: b"",
+    ],
+)
+def test_a_picture_that_is_not_whole_has_no_size(workspace: Workspace, damage: Callable[[bytes], bytes]) -> None:
+    damaged = damage(png())
+    assert damaged != png()
+    (workspace.path / "chart.png").write_bytes(damaged)
+    (one,) = find(workspace, "*.png").found
+    assert (one.width, one.height, one.bytes) == (None, None, len(damaged))

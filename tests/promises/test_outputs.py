@@ -106,3 +106,29 @@ def test_the_outputs_of_a_sandbox_are_those_that_its_files_are_now(client: SyncC
         assert named.outputs is not None
         assert [one.path for one in named.outputs.found if not one.path.isascii()] == ["report/\ufffd.html"]
         assert [one.path for one in sandbox.outputs().found][-1] == "report/\\udcff.html"
+
+
+CHART = """
+import struct, zlib
+part = lambda name, content: struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+rows = zlib.compress((b"\\0" + b"rgb" * 320) * 200)
+chart = b"\\x89PNG\\r\\n\\x1a\\n" + part(b"IHDR", struct.pack(">IIBBBBB", 320, 200, 8, 2, 0, 0, 0)) + part(b"IDAT", rows)
+open("chart.png", "wb").write(chart + part(b"IEND", b""))
+open("cut.png", "wb").write(chart)
+"""
+
+
+@pytest.mark.req("T3.19")
+@pytest.mark.without_way_out
+def test_a_chart_is_told_with_its_size_and_one_that_is_cut_off_without(
+    client: SyncColdframe, sandbox: SyncSandbox
+) -> None:
+    done = sandbox.run_command(["python3", "-c", CHART], outputs=["*.png"])
+    assert done.exit_code == 0 and done.outputs is not None
+    assert [(one.path, one.type, one.width, one.height) for one in done.outputs.found] == [
+        ("chart.png", "image/png", 320, 200),
+        ("cut.png", "image/png", None, None),
+    ]
+    receipt = client.receipt(str(done.result.receipt_id))
+    assert DeclaredOutputs.model_validate(receipt["declared_outputs"]) == done.outputs
+    assert "width" not in receipt["declared_outputs"]["found"][1]
