@@ -50,6 +50,7 @@ from coldframe.control.judgement import (
 )
 from coldframe.control.keyed_calls import KeyedCalls
 from coldframe.control.landing import show
+from coldframe.control.latest import keep_latest
 from coldframe.control.ledger import Ledger
 from coldframe.control.past_box import PastBox
 from coldframe.control.rights import require
@@ -69,6 +70,8 @@ class Known(NamedTuple):
     error: ColdframeError
 
 
+MOST_RUNTIMES = 256
+"""Sandboxes whose runtimes are kept in memory."""
 NO_FACTS = CallFacts()
 
 
@@ -294,7 +297,7 @@ class Admission:
         if since != info.state.since or info.spec.profile == "computer":
             answer = await box.ask(ListRuntimes())
             runtimes = {one.name: one for one in answer.runtimes if one.present}
-            self._runtimes[info.sandbox_id] = info.state.since, runtimes
+            keep_latest(self._runtimes, info.sandbox_id, (info.state.since, runtimes), MOST_RUNTIMES)
         found = runtimes.get(name)
         if found is not None:
             draft.facts = draft.facts._replace(runtime_path=found.path, runtime_version=found.version)

@@ -21,6 +21,7 @@ from coldframe.contract.errors import ColdframeError, HostUnreachable, LedgerUna
 from coldframe.contract.ledger import CallRefused, CallStarted, LedgerEntry
 from coldframe.contract.ports import Host
 from coldframe.control.checkpoints import canonical
+from coldframe.control.latest import keep_latest
 from coldframe.control.ledger import Ledger, format_time, parse_time
 from coldframe.control.lineage_items import given_by, ids_of_given
 from coldframe.control.store import Store, metadata
@@ -32,6 +33,8 @@ PUT_OFF_S = 0.1
 RETRY_S = 1.0
 KEEP_EVERY = 64
 """Entries between two records of the position: each costs a page of the log, and a restart reads these entries again."""
+MOST_HOMES = 1000
+"""Sandboxes whose place is kept in memory."""
 MOST_LINEAGE_IDS = 100
 """In one line. Lineage has all."""
 _KEEP = "INSERT OR REPLACE INTO history_position (id, seq) VALUES (1, ?)"
@@ -229,7 +232,8 @@ class History:
             made = self._ledger.entries(kinds=("sandbox.created",), subject=sandbox_id, limit=1)
             if not made:
                 return None
-            self._homes[sandbox_id] = _Home(made[0].seq, made[0].body["agent_id"], made[0].body["session_id"])
+            found = _Home(made[0].seq, made[0].body["agent_id"], made[0].body["session_id"])
+            keep_latest(self._homes, sandbox_id, found, MOST_HOMES)
         home = self._homes[sandbox_id]
         if home.agent_id != entry.body["agent_id"]:
             return None
@@ -245,6 +249,7 @@ class History:
     def _is_of_now(self, entry: LedgerEntry) -> bool:
         """Whether the workspace is still the one of that time: with the deletion of an agent it is gone, and the next
         one is there before it is recorded."""
+        self._home(entry)  # it may have been forgotten, for others that came since
         home = self._homes.get(str(entry.body["sandbox_id"]))
         if home is None or home.agent_id is None:
             return True

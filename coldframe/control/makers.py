@@ -8,6 +8,7 @@ from typing import NamedTuple, NoReturn
 from coldframe.contract.caller import Caller
 from coldframe.contract.errors import LimitReached, next_action
 from coldframe.contract.sandbox import SandboxInfo
+from coldframe.control.latest import keep_latest
 from coldframe.control.ledger import Ledger
 from coldframe.control.sandboxes import Sandboxes
 from coldframe.control.usage import MIB, Usage
@@ -51,10 +52,7 @@ class Makers:
         return None if made is None else self._keep(sandbox_id, str(made.body["caller"]))
 
     def _keep(self, sandbox_id: str, name: str) -> str:
-        self._known[sandbox_id] = name
-        while len(self._known) > MOST_KNOWN:
-            del self._known[next(iter(self._known))]
-        return name
+        return keep_latest(self._known, sandbox_id, name, MOST_KNOWN)
 
     async def check_stored(self, caller: Caller) -> None:
         """Raise LimitReached if the caller has as much stored as may be. What is stored is added up now."""

@@ -8,6 +8,7 @@ from coldframe.contract.files import ListDirectory
 from coldframe.contract.ports import Host
 from coldframe.contract.sandbox import ENDED, SandboxInfo
 from coldframe.contract.snapshot import WorkspacePoint
+from coldframe.control.latest import keep_latest
 from coldframe.control.ledger import Ledger
 from coldframe.control.snapshots import Snapshots
 from coldframe.control.store import Store
@@ -50,13 +51,10 @@ class Usage:
 
     def _calls(self, sandbox_id: str) -> tuple[int, ...]:
         self._ledger.settle()
-        before = self._known.pop(sandbox_id, (0, 0, 0, 0, 0))
+        before = self._known.get(sandbox_id, (0, 0, 0, 0, 0))
         ((last, *more),) = self._store.read(_CALLS, (sandbox_id, before[0]))
         now = (last or before[0], *(old + new for old, new in zip(before[1:], more, strict=True)))
-        self._known[sandbox_id] = now
-        while len(self._known) > MOST_KNOWN:
-            del self._known[next(iter(self._known))]
-        return now[1:]
+        return keep_latest(self._known, sandbox_id, now, MOST_KNOWN)[1:]
 
     async def stored_bytes(self, info: SandboxInfo) -> int | None:
         """What its workspace has now, and snapshots that were taken through it have alone; None if that cannot be asked. The

@@ -299,6 +299,19 @@ def test_what_ended_is_not_shown_to_the_next_agent_of_that_id_that_was_made_mean
     assert desk.lines("workspace", "beta") == []
 
 
+def test_places_are_kept_of_the_latest_sandboxes_and_found_again_of_others(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("coldframe.control.history.MOST_HOMES", 1)
+    for sandbox_id, agent_id in 2 * (("sbx_a", "alpha"), ("sbx_b", "beta")):
+        desk.end(desk.start(desk.record(sandbox_id, agent_id)))
+    desk.ledger.append("agent.created", "beta", {"agent_id": "beta", "generation": 2})
+    run(desk.history.catch_up())
+    assert len(desk.lines("workspace", "alpha")) == 2
+    assert desk.lines("workspace", "beta") == []
+    assert len(desk.history._homes) == 1
+
+
 def test_what_was_given_while_a_transaction_failed_is_not_given_again(desk: Desk) -> None:
     run(desk.history.catch_up())
     given: list[bytes] = []
