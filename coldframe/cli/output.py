@@ -95,7 +95,7 @@ def show_error(error: "ColdframeError") -> None:
         return
     sys.stderr.write(f"error: {printable(error.message)} [{error.wire_code or error.code}]\n")
     sys.stderr.write(f"hint: {printable(error.advice)}\n")
-    for line in next_lines(error.next_actions):
+    for line in next_lines(error.next_actions, **{k: v for k, v in error.facts.items() if isinstance(v, str)}):
         sys.stderr.write(line + "\n")
 
 
@@ -105,7 +105,9 @@ def next_lines(actions: Iterable[Mapping[str, Any]], **known: str) -> list[str]:
     for action in actions:
         command = COMMANDS.get(str(action.get("op")))
         if command is not None:
-            line = command.format_map(_Named({**known, **action.get("args", {})}))
+            given = action.get("args", {})
+            line = command.format_map(_Named({**known, **given}))
+            line += "".join(f" --{name.replace('_', '-')}" for name, value in given.items() if value is True)
             lines.append(f"next: {printable(line)}: {printable(str(action.get('effect')))}")
     return lines
 

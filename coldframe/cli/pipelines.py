@@ -9,7 +9,7 @@ from coldframe.cli.output import EXIT_NOT_NOW, Chosen, note, show, show_json, sh
 
 if TYPE_CHECKING:
     from coldframe.client.sync import Pipeline
-    from coldframe.contract.pipeline import PipelineInfo, PipelineSpec
+    from coldframe.contract.pipeline import PipelineInfo, PipelineSpec, StepInfo
 
 app = typer.Typer(help="Named steps, run one after the other.", no_args_is_help=True)
 SandboxId = Annotated[str, typer.Argument(metavar="SANDBOX", help="Id of the sandbox; it may have ended.")]
@@ -121,6 +121,10 @@ def cancel(sandbox: SandboxId, pipeline: PipelineId) -> None:
     _show(info)
 
 
+def _why(step: "StepInfo") -> str:
+    return ": ".join(part for part in (step.code, step.message) if part)
+
+
 def _followed(pipeline: "Pipeline", timeout_s: float | None = None) -> int:
     info = pipeline.wait(timeout_s)
     _show(info)
@@ -133,10 +137,7 @@ def _show(info: "PipelineInfo") -> None:
     if Chosen.as_json:
         show_json(info)
         return
-    rows = [
-        (one.name, one.state, one.attempt or "", one.exit_code, one.command_id, one.code or one.message)
-        for one in info.steps
-    ]
+    rows = [(one.name, one.state, one.attempt or "", one.exit_code, one.command_id, _why(one)) for one in info.steps]
     show_table(info.steps, ("step", "state", "attempt", "exit code", "job", "why"), rows, empty="no steps")
     named = f" {info.spec.name}" if info.spec.name else ""
     show(info, f"{info.pipeline_id}{named}: {info.state}, {_counted(info)} succeeded")

@@ -111,8 +111,9 @@ def make_spec(**content: object) -> "SandboxSpec":
         return SandboxSpec.model_validate(content)
     except ValidationError as error:
         fault = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in fault["loc"])
-        raise InvalidArgument(f"`{where}`: {fault['msg']}", argument=where) from None
+        where, what = ".".join(str(part) for part in fault["loc"]), fault["msg"].removeprefix("Value error, ")
+        hint = "correct the argument named; `coldframe sandbox create --help` tells how each is written"
+        raise InvalidArgument(f"`{where}`: {what[:1].lower()}{what[1:]}", hint=hint, argument=where) from None
 
 
 def read_spec(path: str, **more: object) -> "SandboxSpec":
@@ -552,11 +553,10 @@ def packages(
         ]
         columns = ("by", "name", "installed", "cached", "template", "snapshot", "bytes", "when", "command")
         show_table(found.packages, columns, rows, empty="no packages")
-    for since, lines in (
-        ("the template", found.since_template),
-        (f"snapshot {found.snapshot_id}", found.since_snapshot),
-    ):
-        for line in lines:
-            note(f"since {since}: {line.manager} {line.name} {line.before or '(none)'} -> {line.after or '(none)'}")
+    else:
+        drifted = [("the template", line) for line in found.since_template]
+        drifted += [(f"snapshot {found.snapshot_id}", line) for line in found.since_snapshot]
+        lines = [(since, line.manager, line.name, line.before or "", line.after or "") for since, line in drifted]
+        show_table(drifted, ("since", "by", "name", "before", "now"), lines, empty="nothing has drifted")
     if not found.complete:
         note("not all: there are more, or looking took too long")

@@ -45,10 +45,10 @@ def take(
     note(f"taking a snapshot of {sandbox}")
     with connect() as client:
         taken = client.sandboxes.get(sandbox).take_snapshot(name, expires_in_s=expires_in_s)
-    live = ", while its processes stood still" if taken.was_live else ""
+    live = " while its processes stood still" if taken.was_live else ""
     show(
         taken,
-        f"{taken.snapshot_id}: {_size(taken)}{live}\n"
+        f"{taken.snapshot_id}: taken{live}{_size(taken, ', ')}\n"
         f"next: coldframe sandbox reset {sandbox} --to {taken.snapshot_id}: goes back to it\n"
         f"next: coldframe sandbox fork {taken.snapshot_id} --agent AGENT: makes another sandbox of it",
     )
@@ -238,15 +238,17 @@ def import_(
         )
     show(
         made,
-        f"{made.snapshot_id}: {_size(made)}, labelled {made.label.value}\n"
+        f"{made.snapshot_id}: brought in{_size(made, ', ')}, labelled {made.label.value}\n"
         f"next: coldframe sandbox fork {made.snapshot_id} --agent AGENT: makes a sandbox of it",
     )
 
 
-def _size(info: "SnapshotInfo") -> str:
-    if info.bytes is None:
-        return "" if info.files is None else f"{info.files} files"
-    return f"{info.bytes} bytes" if info.files is None else f"{info.files} files, {info.bytes} bytes"
+def _size(info: "SnapshotInfo", before: str = "") -> str:
+    """Empty as long as it was not added up."""
+    said = [
+        f"{number} {what}" for number, what in ((info.files, "entries"), (info.bytes, "bytes")) if number is not None
+    ]
+    return before + ", ".join(said) if said else ""
 
 
 def _state(info: "SnapshotInfo") -> str:

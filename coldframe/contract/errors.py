@@ -400,7 +400,7 @@ class VolumeBusy(WrongState):
     status = 409
     retry: ClassVar[Retry] = "later"
     family: ClassVar[Family] = "conflict"
-    hint = "have it read-only, or end the sandbox that is told in `holders`"
+    hint = "end the sandbox that is told in `holders`; to read beside it, have the volume read-only"
     offer = ("volume.show", "tells who has it", {})
 
 

@@ -28,8 +28,13 @@ def fixed_sections(info: SandboxInfo, permissions: Lines) -> dict[str, Lines]:
         "permissions": permissions,
         "lifecycle": _lifecycle(info),
         "retention": [
-            line("retention.records", "Records and outputs are kept until the installation is removed.", "unlimited"),
-            line("retention.timer", "No retention timer exists in this version.", None),
+            line("retention.records", "Records are kept until the installation is removed.", "unlimited"),
+            line(
+                "retention.timer",
+                "Output of commands is kept as long as the operator says with `results_keep_s`, without it like records;"
+                " a sandbox that is stopped is terminated after `stopped_keep_s`.",
+                None,
+            ),
             line(
                 "retention.on_result",
                 "Everything but what is on record is deleted when its result was fetched, or nothing is.",
