@@ -195,6 +195,29 @@ def test_files_go_in_and_out(served: Served, sandbox: SyncSandbox, tmp_path: Pat
     assert coldframe(served, "files", "cat", sandbox.id, "piped").returncode == 4
 
 
+@pytest.mark.req("T4.17")
+def test_folders_go_in_and_out_and_a_copy_is_resumed(served: Served, sandbox: SyncSandbox, tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    (folder / "sub").mkdir(parents=True)
+    (folder / "sub" / "run").write_text("#!/bin/sh\n")
+    (folder / "sub" / "run").chmod(0o750)
+    (folder / "link").symlink_to("sub/run")
+    put = coldframe(served, "files", "put", sandbox.id, str(folder), "placed", "--json")
+    assert (put.returncode, json.loads(put.stdout)["path"]) == (0, "placed"), put.stderr
+    assert coldframe(served, "files", "put", sandbox.id, str(folder), "placed").returncode == 6
+    back = tmp_path / "back"
+    got = coldframe(served, "files", "get", sandbox.id, "placed", str(back), "--folder")
+    assert got.returncode == 0, got.stderr
+    assert ((back / "sub" / "run").stat().st_mode & 0o777, os.readlink(back / "link")) == (0o750, "sub/run")
+    assert coldframe(served, "files", "get", sandbox.id, "placed", str(back), "--folder").returncode == 6
+    assert (
+        coldframe(served, "files", "get", sandbox.id, "placed/sub/run", str(tmp_path / "run"), "--resume").returncode
+        == 0
+    )
+    assert (tmp_path / "run").read_text() == "#!/bin/sh\n"
+    assert sorted(os.listdir(tmp_path)) == ["back", "folder", "run"]
+
+
 def test_a_copy_that_fails_leaves_no_file(served: Served, sandbox: SyncSandbox, tmp_path: Path) -> None:
     assert coldframe(served, "files", "get", sandbox.id, "none", str(tmp_path / "x")).returncode == 4
     assert list(tmp_path.iterdir()) == []

@@ -28,7 +28,13 @@ def ls(
     from coldframe.cli.connection import connect
 
     with connect() as client:
-        listing = client.sandboxes.get(sandbox).list_directory(path, recursive=recursive, snapshot=snapshot)
+        found = client.sandboxes.get(sandbox)
+        listing = found.list_directory(path, recursive=recursive, snapshot=snapshot)
+        entries, errors = list(listing.entries), list(listing.errors)
+        while listing.next_after is not None:
+            listing = found.list_directory(path, after=listing.next_after, snapshot=snapshot)
+            entries += listing.entries
+            errors += listing.errors
     rows = [
         (
             f"{e.mode:04o}",
@@ -36,12 +42,12 @@ def ls(
             e.modified_at,
             e.path + (f" -> {e.target}" if e.target else "/" if e.type == "directory" else ""),
         )
-        for e in listing.entries
+        for e in entries
     ]
-    show_table(listing.entries, ("mode", "size", "changed", "path"), rows, empty="empty")
+    show_table(entries, ("mode", "size", "changed", "path"), rows, empty="empty")
     if not listing.complete:
         note(f"not all: stopped by {listing.truncated_because}")
-    for fault in listing.errors:
+    for fault in errors:
         note(f"not read: {fault.path}: {fault.reason}")
 
 

@@ -49,7 +49,7 @@ def closing_entry(client: SyncColdframe, call_id: str) -> LedgerEntry | None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.req("T1.87", "T3.73", "T4.63")
+@pytest.mark.req("T1.87", "T3.73", "T4.13", "T4.63")
 def test_a_storm_of_kills_loses_nothing_repeats_nothing_and_leaves_nothing() -> None:
     faults = Storm(SEED, seconds=12).run()
     assert not faults, f"seed {SEED}:\n" + "\n".join(faults)

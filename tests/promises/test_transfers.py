@@ -127,6 +127,8 @@ def memory_kib(data_dir: str) -> dict[int, int]:
     return found
 
 
+@pytest.mark.once
+@pytest.mark.timeout(1800)
 @pytest.mark.req("T4.17")
 def test_a_large_file_takes_no_memory(
     client: SyncColdframe, installation: Installation, agent_id: str, tmp_path: Path

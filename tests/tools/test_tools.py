@@ -54,6 +54,7 @@ def test_discovery_lists_exactly_the_six_tools_with_closed_schemas() -> None:
         "if_version",
         "mode",
         "path",
+        "sha256",
         "source",
     ]
 
