@@ -99,6 +99,8 @@ def test_every_route_with_a_real_token_of_every_role(
                 "{path}": "scratch/a.txt",
                 "{name}": "none",
                 "{seq}": "1",
+                "{sha256}": "0" * 64,
+                "{template}": "none",
             }
             path = template
             for mark, value in names.items():
@@ -118,7 +120,11 @@ def test_every_route_with_a_real_token_of_every_role(
                     made.append(answer.json["sandbox_id"])
             else:
                 assert (answer.status, answer.code) == (403, "GRANT_MISSING"), what
-                assert {one.kind for one in all_entries(owner, after=since)} <= {"call.refused", "policy.refused"}, what
+                assert {one.kind for one in all_entries(owner, after=since)} <= {
+                    "act.refused",
+                    "call.refused",
+                    "policy.refused",
+                }, what
     for sandbox_id in made:
         owner.sandboxes.get(sandbox_id).terminate()
     for route in MATRIX:
