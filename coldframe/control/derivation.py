@@ -63,7 +63,7 @@ class Derivation:
             "call.started": self._take_start,
             "call.ended": self._take_end,
             "call.interrupted": self._take_interruption,
-            "command.input": self._take_input,
+            "call.input": self._take_input,
             "network.contact": self._take_contact,
             "network.denied": self._take_contact,
             "sandbox.lost": self._take_sandbox_end,

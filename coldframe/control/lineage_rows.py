@@ -14,7 +14,7 @@ from coldframe.control.ledger import format_time, parse_time
 from coldframe.control.lineage_items import Given, by_inputs
 from coldframe.control.store import Store, metadata
 
-FORM = 1
+FORM = 2
 """Of the index. Another one than the database has makes it anew."""
 UNFINISHED = 0
 """The form of an index that has a part of an entry."""

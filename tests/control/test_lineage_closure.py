@@ -170,7 +170,7 @@ class Story:
         if mine:
             call = {**mine[number % len(mine)], **self.whose(where)}
             call.pop("where")
-            self.append("command.input", str(call["command_id"]), **call, bytes=1, sha256="ef", offset=0)
+            self.append("call.input", str(call["command_id"]), **call, bytes=1, sha256="ef", offset=0)
 
     def _reset(self, where: int) -> None:
         self.sessions[where] += "r"

@@ -398,6 +398,16 @@ def test_input_is_judged_as_a_call_of_the_command_and_recorded_whether_it_goes_o
     job.send_stdin("fine\n", end=True)
     assert ended(job) == 0
     assert box.read_file("heard").content == "ok\nfine\n"
+    (first, second) = [one for one in owner.lineage.list(sandbox_id=box.id).items if one.kind == "input"]
+    assert [one.sha256 for one in (first, second)] == [
+        hashlib.sha256(data).hexdigest() for data in (b"ok\n", b"fine\n")
+    ]
+    assert second.label is Label.CONFIDENTIAL
+    (heard,) = owner.lineage.list(sandbox_id=box.id, path="heard").items
+    assert {(one.item_id, one.certainty) for one in heard.inputs} >= {
+        (first.item_id, "known"),
+        (second.item_id, "known"),
+    }
     entries = owner.ledger.entries(sandbox_id=box.id, kinds=["call.input", "call.refused", "call.ended"])
     sent = [one.body for one in entries if one.kind == "call.input"]
     assert [(one["offset"], one["bytes"], one["end"]) for one in sent] == [(0, 3, False), (3, 5, True)]
