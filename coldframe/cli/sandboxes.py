@@ -559,4 +559,4 @@ def packages(
         lines = [(since, line.manager, line.name, line.before or "", line.after or "") for since, line in drifted]
         show_table(drifted, ("since", "by", "name", "before", "now"), lines, empty="nothing has drifted")
     if not found.complete:
-        note("not all: there are more, or looking took too long")
+        note("not all: there are more, looking took too long, or its system can only be read while it runs")

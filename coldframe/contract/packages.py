@@ -38,6 +38,12 @@ class ListPackages(Request[PackagesFound]):
     budget_s: float = Field(default=10.0, gt=0, le=25)
 
 
+class ListSystemPackages(ListPackages):
+    """The same from the root of a box on, whatever is mounted there left out: a system that is in use is seen from within alone."""
+
+    verb: str = "list_system_packages"
+
+
 class PackageRow(Model):
     """One package, and where it is. The same name at two places, or in two versions, is two rows."""
 

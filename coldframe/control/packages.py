@@ -14,7 +14,7 @@ from typing import NamedTuple
 from pydantic import StrictStr
 
 from coldframe.contract.caller import Caller
-from coldframe.contract.errors import ColdframeError, HostUnreachable, NotFound, WrongState, from_wire
+from coldframe.contract.errors import ColdframeError, HostUnreachable, NotFound, from_wire
 from coldframe.contract.network import NetworkPackage
 from coldframe.contract.packages import (
     FoundPackage,
@@ -105,7 +105,10 @@ class Packages:
         self._sandboxes.require_readable(info)
         kept = self._snapshot_of(caller, info, snapshot_id)
         found, label = await self._look(caller, info, kept)
-        template = await self._in_template(caller, info)
+        unseen = info.spec.profile == "computer" and found.system is None
+        if unseen:  # an ordinary user's is read from inside alone: nothing is told of what nobody looked at
+            found = found.model_copy(update={"kept_system": None})
+        template = {} if unseen else await self._in_template(caller, info)
         fetched = await self._handed_over(sandbox_id)
         commands = self._commands(sandbox_id)
         rows = _rows(found, template, {key: one.command_id for key, one in fetched.items()} | commands)
@@ -123,7 +126,7 @@ class Packages:
             snapshot_id=kept,
             since_template=() if found.system is None else _changes(template, _versions(found.system)),
             since_snapshot=_since(found) if kept is not None else (),
-            complete=all(one.complete for one in looked),
+            complete=not unseen and all(one.complete for one in looked),
             label=label,
         )
 
@@ -169,14 +172,20 @@ class Packages:
                 return None
             try:
                 return await ask(SystemPoint(of=of))
-            except (NotFound, WrongState):  # it has none
+            except NotFound:  # it has none
                 return None
+
+        async def ask_live() -> PackagesFound | None:
+            """One that is in use is seen by its own box alone."""
+            if info.spec.profile == "computer" and info.state.state in ("running", "paused"):
+                return await self._sandboxes.system_packages(info)
+            return await ask_system(workspace)
 
         async def run(call: ToolCall[LookArguments]) -> Ran:
             kept = None if call.arguments.snapshot_id is None else SnapshotPoint(snapshot_id=call.arguments.snapshot_id)
             told = LookAnswer(
                 now=await ask(workspace),
-                system=await ask_system(workspace),
+                system=await ask_live(),
                 kept=None if kept is None else await ask(kept),
                 kept_system=None if kept is None else await ask_system(kept),
             )

@@ -32,6 +32,7 @@ from coldframe.contract.errors import (
 )
 from coldframe.contract.files import ListProcesses, ListRuntimes, ProcessInfo, Runtime, TightenLimits
 from coldframe.contract.isolation import IsolationReport
+from coldframe.contract.packages import ListSystemPackages, PackagesFound
 from coldframe.contract.policy import Label, Outcome, Role
 from coldframe.contract.ports import Box, Host
 from coldframe.contract.sandbox import (
@@ -310,6 +311,10 @@ class Sandboxes:
             allowed = judge_call(context, rules).outcome is Outcome.ALLOW
             judged.append(runtime.model_copy(update={"allowed": allowed}))
         return judged
+
+    async def system_packages(self, info: SandboxInfo) -> PackagesFound:
+        """What is on record in the system of its box. Raises WrongState if there is no box."""
+        return await (await self.box(info, reads_only=True)).ask(ListSystemPackages())
 
     def measured(self, sandbox_id: str) -> IsolationReport:
         """Return the report made at creation. Raises WrongState while the sandbox is starting."""

@@ -1,6 +1,6 @@
 """Packages that are installed below a top, read from the records of their managers: nothing is started, and no link followed.
 
-pip leaves a folder `NAME-VERSION.dist-info` for each, npm a `package.json` below `node_modules`, dpkg one list. All of it is the
+pip leaves a folder `NAME-VERSION.dist-info` for each, older tools one or a file that ends with `.egg-info`, npm a `package.json` below `node_modules`, dpkg one list. All of it is the
 word of whoever wrote there.
 """
 
@@ -11,7 +11,6 @@ import re
 import stat
 import time
 from collections.abc import Iterator
-from email.parser import HeaderParser
 from typing import Any
 
 from coldframe.guest.facts import text_of, time_of
@@ -26,7 +25,8 @@ MOST_STATUS_BYTES = 64 * 1024 * 1024
 MOST_FILES = 20_000
 """Of one package of npm, that are added up."""
 STATUS = b"var/lib/dpkg/status"
-_METADATA = re.compile(rb"(.+)\.dist-info")
+_METADATA = re.compile(rb".+\.(dist|egg)-info")
+_METADATA_FILES = {b"dist": b"/METADATA", b"egg": b"/PKG-INFO"}
 _NAME = re.compile(r"[-_.]+")
 _Found = dict[str, Any]
 
@@ -38,21 +38,27 @@ class _Late(Exception):
 @verb("list_packages", slow=True)
 def list_packages(root: int, request: dict[str, Any], content: bytes) -> Answer:
     """Answer a ListPackages."""
-    search = _Search(root, int(request["most"]), time.monotonic() + float(request["budget_s"]))
+    return found_below(root, request), b""
+
+
+def found_below(root: int, request: dict[str, Any], *, device: int | None = None) -> dict[str, Any]:
+    """What a PackagesFound holds. With *device* only directories of that one are gone into."""
+    search = _Search(root, int(request["most"]), time.monotonic() + float(request["budget_s"]), device)
     try:
         search.run()
         complete = True
     except _Late:
         complete = False
     found = sorted(search.found, key=lambda one: (one["manager"], one["name"], one["place"]))
-    return {"packages": found, "complete": complete}, b""
+    return {"packages": found, "complete": complete}
 
 
 class _Search:
-    def __init__(self, root: int, most: int, deadline: float) -> None:
+    def __init__(self, root: int, most: int, deadline: float, device: int | None) -> None:
         self._root = root
         self._most = most
         self._deadline = deadline
+        self._device = device
         self.found: list[_Found] = []
 
     def run(self) -> None:
@@ -61,11 +67,16 @@ class _Search:
         while left:
             path = left.pop()
             for name, status in self._listed(path):
+                child = path + b"/" + name if path else name
+                metadata = _METADATA.fullmatch(name)
+                if metadata is not None and metadata[1] == b"egg" and stat.S_ISREG(status.st_mode):
+                    self._add_pip(child, child)
                 if not stat.S_ISDIR(status.st_mode) or (name in (b".git", b"proc", b"sys") and not path):
                     continue
-                child = path + b"/" + name if path else name
-                if _METADATA.fullmatch(name):
-                    self._add_pip(child)
+                if self._device is not None and status.st_dev != self._device:
+                    continue  # mounted there
+                if metadata is not None:
+                    self._add_pip(child, child + _METADATA_FILES[metadata[1]])
                 else:
                     if _is_of_npm(child):
                         self._add_npm(child)
@@ -77,25 +88,19 @@ class _Search:
         if text is None or status is None:
             return
         for paragraph in text.decode("utf-8", "replace").split("\n\n"):
-            fields: dict[str, str] = {}
-            for line in paragraph.split("\n"):
-                name, colon, value = line.partition(":")
-                if colon and not name.startswith((" ", "\t")):
-                    fields.setdefault(name, value.strip())
-            if fields.get("Status", "").endswith(" installed") and fields.get("Version"):
-                written = (
-                    self._status(b"var/lib/dpkg/info/" + os.fsencode(fields.get("Package", "")) + b".list") or status
-                )
-                size = fields.get("Installed-Size", "")
-                self._add("apt", fields.get("Package", ""), fields["Version"], STATUS, written, _kib(size))
+            fields = _fields(paragraph)
+            if fields.get("status", "").endswith(" installed") and fields.get("version"):
+                package = fields.get("package", "")
+                written = self._status(b"var/lib/dpkg/info/" + os.fsencode(package) + b".list") or status
+                self._add("apt", package, fields["version"], STATUS, written, _kib(fields.get("installed-size", "")))
 
-    def _add_pip(self, folder: bytes) -> None:
-        text, status = self._read(folder + b"/METADATA", MOST_RECORD_BYTES), self._status(folder + b"/METADATA")
+    def _add_pip(self, folder: bytes, file: bytes) -> None:
+        text, status = self._read(file, MOST_RECORD_BYTES), self._status(file)
         if text is None or status is None:
             return
-        told = HeaderParser().parsestr(text.decode("utf-8", "replace").partition("\n\n")[0])
-        name = _NAME.sub("-", str(told.get("Name", ""))).lower()
-        self._add("pip", name, str(told.get("Version", "")), folder, status, self._size_of_pip(folder))
+        told = _fields(text.decode("utf-8", "replace").replace("\r\n", "\n").partition("\n\n")[0])
+        name = _NAME.sub("-", told.get("name", "")).lower()
+        self._add("pip", name, told.get("version", ""), folder, status, self._size_of_pip(folder))
 
     def _size_of_pip(self, folder: bytes) -> int | None:
         record = self._read(folder + b"/RECORD", MOST_RECORD_BYTES)
@@ -187,6 +192,17 @@ class _Search:
         finally:
             os.close(held)
         yield from found
+
+
+def _fields(paragraph: str) -> dict[str, str]:
+    """By lower-case name, the first of each. Python's own parser loads modules when first asked, and this runs where files are a
+    box's."""
+    fields: dict[str, str] = {}
+    for line in paragraph.split("\n"):
+        name, colon, value = line.partition(":")
+        if colon and not name.startswith((" ", "\t")):
+            fields.setdefault(name.lower(), value.strip())
+    return fields
 
 
 def _is_of_npm(path: bytes) -> bool:

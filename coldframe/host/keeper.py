@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 from coldframe.guest import contacts, main, refusals
 from coldframe.guest import files as _files  # noqa: F401 - its verbs register themselves
 from coldframe.guest import runtimes as _runtimes  # noqa: F401
+from coldframe.guest import system_packages as _system_packages  # noqa: F401
 from coldframe.host import attachment, confine, seccomp
 from coldframe.host.birth import Births
 from coldframe.host.claims import Claims

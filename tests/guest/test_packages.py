@@ -29,10 +29,18 @@ def test_records_of_pip_npm_and_apt_are_read(workspace: Workspace) -> None:
     install(workspace.path, "npm", "@scope/name", "2.0")
     (workspace.path / "var/lib/dpkg").mkdir(parents=True)
     (workspace.path / "var/lib/dpkg/status").write_text(STATUS)
+    folder = workspace.path / "lib/dist-packages"
+    (folder / "setuptools-66.egg-info").mkdir(parents=True)
+    (folder / "setuptools-66.egg-info/PKG-INFO").write_text(
+        "Metadata-Version: 2.1\r\nName: setuptools\r\nVersion: 66.1\r\n\r\n"
+    )
+    (folder / "one_file.egg-info").write_text("name: one_file\nVersion: 4.0\n\nVersion: 5.0\n")
     found = workspace.ask(ListPackages())
     assert found.complete
     assert {(one.manager, one.name, one.version) for one in found.packages} == {
         ("pip", "left-box", "1.0"),
+        ("pip", "setuptools", "66.1"),
+        ("pip", "one-file", "4.0"),
         ("npm", "@scope/name", "2.0"),
         ("apt", "libc6", "2.36-9"),
         ("apt", "sly", "3.0"),

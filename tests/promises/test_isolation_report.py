@@ -495,6 +495,7 @@ def test_no_text_for_a_sandbox_that_shares_its_kernel_speaks_of_another(
     sandbox: SyncSandbox, client: SyncColdframe, installation: Installation
 ) -> None:
     import typer.main
+
     from coldframe.cli.app import app
 
     texts = [json.dumps([[repr(part) for part in vars(one).values()] for one in catalogue().values()])]
