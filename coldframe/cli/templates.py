@@ -10,7 +10,7 @@ from coldframe.cli.output import Chosen, note, plain, printable, show, show_json
 
 if TYPE_CHECKING:
     from coldframe.assembly import Running
-    from coldframe.client.recipes import Gathered
+    from coldframe.client.gathered import Gathered
     from coldframe.client.sync import SyncColdframe, TemplateBuild
     from coldframe.contract.template import BuildInfo, BuildLogEntry, ReadyCheck, TemplateRecord
 
@@ -361,7 +361,7 @@ def _archive_of(path: str, name: str) -> "Gathered":
 
 
 def _snapshot_of(snapshot: str, name: str) -> "Gathered":
-    from coldframe.client.recipes import Gathered
+    from coldframe.client.gathered import Gathered
     from coldframe.contract.recipes import Draft
 
     return Gathered(Draft({"name": name, "snapshot": snapshot}, ()).recipe(()), {})

@@ -11,6 +11,7 @@ import stat
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
+from coldframe.client.gathered import Gathered
 from coldframe.contract.dockerfile import parse_dockerfile
 from coldframe.contract.errors import RecipeInvalid
 from coldframe.contract.recipes import Draft, LocalFiles, parse_lock, parse_recipe
@@ -26,14 +27,6 @@ from coldframe.contract.template import (
 
 PART_BYTES = 1024 * 1024
 IGNORED = ".dockerignore"
-
-
-class Gathered(NamedTuple):
-    """A recipe, and where its bytes are."""
-
-    recipe: Recipe
-    sources: dict[str, str | bytes]
-    """Digest to a path on this disk, or to the bytes themselves."""
 
 
 def read_recipe(path: str) -> Gathered:

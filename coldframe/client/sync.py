@@ -23,6 +23,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from coldframe.client import models
 from coldframe.client.blocking_sockets import SyncSocket
+from coldframe.client.gathered import Gathered
 from coldframe.client.http1 import LAST_CHUNK, Answer, chunk_of, request_head
 from coldframe.client.location import find_location
 from coldframe.client.replies import (
@@ -1750,9 +1751,6 @@ def _command_arguments(
     return arguments
 
 
-if TYPE_CHECKING:
-    from coldframe.client.recipes import Gathered
-
 TemplateItems: TypeAlias = "list[models.TemplateRecord]"
 BuildItems: TypeAlias = "list[models.BuildInfo]"
 
@@ -1894,8 +1892,6 @@ def _template_path(template: str) -> str:
 
 
 def _gathered_of(recipe: Gathered | models.Recipe | Mapping[str, object]) -> Gathered:
-    from coldframe.client.recipes import Gathered
-
     if isinstance(recipe, Gathered):
         return recipe
     return Gathered(models.Recipe.model_validate(recipe) if isinstance(recipe, Mapping) else recipe, {})

@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import AsyncGenerator, Mapping
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from coldframe.client import models
 from coldframe.client.commands import WAIT_S
+from coldframe.client.gathered import Gathered
 from coldframe.client.replies import read_answer, read_answers
 from coldframe.client.transport import Transport, ask, encode_path, raise_for
-
-if TYPE_CHECKING:
-    from coldframe.client.recipes import Gathered
 
 TemplateItems: TypeAlias = "list[models.TemplateRecord]"
 BuildItems: TypeAlias = "list[models.BuildInfo]"
@@ -156,8 +154,6 @@ def _template_path(template: str) -> str:
 
 
 def _gathered_of(recipe: Gathered | models.Recipe | Mapping[str, object]) -> Gathered:
-    from coldframe.client.recipes import Gathered
-
     if isinstance(recipe, Gathered):
         return recipe
     return Gathered(models.Recipe.model_validate(recipe) if isinstance(recipe, Mapping) else recipe, {})

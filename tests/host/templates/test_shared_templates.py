@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from coldframe.client.recipes import Gathered, gather, of_archive, read_dockerfile
+from coldframe.client.gathered import Gathered
+from coldframe.client.recipes import gather, of_archive, read_dockerfile
 from coldframe.client.sync import SyncColdframe, SyncSandbox
 from coldframe.contract.errors import (
     BuildFailed,
