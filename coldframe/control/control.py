@@ -230,6 +230,7 @@ def build_control(
     def forget_agent(agent_id: str, caller: Caller, connection: Connection) -> None:
         credentials.forget_agent(agent_id, caller, connection)
         snapshots.forget_agent(agent_id, caller, connection)
+        attachments.forget_agent(agent_id, caller, connection)
 
     agents.deleting = forget_agent
     network = Network(

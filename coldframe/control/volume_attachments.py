@@ -172,6 +172,16 @@ class VolumeAttachments:
         """One that never came to be, and has no row that could say it has ended."""
         self._rows.forget_sandbox(sandbox_id, connection)
 
+    def forget_agent(self, agent_id: str, caller: Caller, connection: sa.Connection) -> None:
+        """Take back what was granted to an agent that is deleted: another one of its name has nothing of it."""
+        for row in self._rows.all("making", "ready"):
+            kept = tuple(one for one in row.granted if one.agent_id != agent_id)
+            if len(kept) == len(row.granted):
+                continue
+            self._rows.set_grants(row, kept, connection)
+            body = {"volume_id": row.volume_id, "name": row.name, "revoked_of": agent_id, "caller": caller.name}
+            self._ledger.append("volume.revoked", row.volume_id, body, connection=connection, durable=True)
+
     def _require_free(self, row: VolumeRow, wanted: VolumeMount, sandbox_id: str) -> None:
         if wanted.mode == "ro":
             return

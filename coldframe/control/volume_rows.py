@@ -5,6 +5,7 @@ that says somebody has one.
 """
 
 import json
+from collections.abc import Iterable
 from datetime import datetime
 from typing import NamedTuple
 
@@ -121,6 +122,10 @@ class VolumeRows:
 
     def change(self, volume_id: str, connection: sa.Connection, **values: object) -> None:
         connection.execute(volumes.update().where(volumes.c.volume_id == volume_id).values(values))
+
+    def set_grants(self, row: VolumeRow, grants: Iterable[VolumeGrant], connection: sa.Connection) -> None:
+        told = json.dumps([one.model_dump(mode="json") for one in sorted(grants, key=lambda one: one.agent_id)])
+        self.change(row.volume_id, connection, grants=told)
 
     def remove(self, volume_id: str, connection: sa.Connection) -> None:
         connection.execute(volumes.delete().where(volumes.c.volume_id == volume_id))

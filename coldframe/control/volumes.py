@@ -6,7 +6,6 @@ something to clean up by. Who has one is in `volume_attachments.py`.
 
 import builtins
 import contextlib
-import json
 import secrets
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator
 from datetime import datetime
@@ -206,7 +205,7 @@ class Volumes:
             kept = [one for one in row.granted if one.agent_id != wanted.agent_id]
             if len(kept) >= MOST_GRANTS:
                 raise InvalidArgument(f"a volume is granted to {MOST_GRANTS} agents at most", hint="grant it to `*`")
-            self._set_grants(row, (*kept, wanted), connection)
+            self._rows.set_grants(row, (*kept, wanted), connection)
             body = {**_told(row), "granted_to": wanted.agent_id, "mode": wanted.mode, "caller": caller.name}
             self._ledger.append("volume.granted", row.volume_id, body, connection=connection, durable=True)
         return self._info(caller, self._ready(name))
@@ -218,14 +217,10 @@ class Volumes:
             row = self._ready(name)
             kept = tuple(one for one in row.granted if one.agent_id != agent_id)
             if len(kept) != len(row.granted):
-                self._set_grants(row, kept, connection)
+                self._rows.set_grants(row, kept, connection)
                 body = {**_told(row), "revoked_of": agent_id, "caller": caller.name}
                 self._ledger.append("volume.revoked", row.volume_id, body, connection=connection, durable=True)
         return self._info(caller, self._ready(name))
-
-    def _set_grants(self, row: VolumeRow, grants: tuple[VolumeGrant, ...], connection: Any) -> None:
-        told = json.dumps([one.model_dump(mode="json") for one in sorted(grants, key=lambda one: one.agent_id)])
-        self._rows.change(row.volume_id, connection, grants=told)
 
     # -- files at rest -------------------------------------------------------------------------
 

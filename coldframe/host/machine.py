@@ -58,7 +58,7 @@ from coldframe.host.stored_commands import read_stored, remove_stored
 from coldframe.host.strays import kill_strays, mark_of
 from coldframe.host.templates.systems import Systems
 from coldframe.host.volumes import MachineVolumes
-from coldframe.host.ways_out import BROKER_UID, WaysOut
+from coldframe.host.ways_out import BROKER_UID, WaysOut, check_broker_uid
 from coldframe.host.workshop import BUILDS, Workshop
 from coldframe.host.workspaces import Workspaces
 
@@ -109,6 +109,8 @@ class Machine:
         broker_uid: int = BROKER_UID,
         pool_size: int = 0,
     ) -> None:
+        others = [] if server_uid is None else [server_uid]
+        check_broker_uid(broker_uid, others)  # before anything is made
         self._data = os.path.abspath(data_dir)
         self._embedded = embedded
         self._root = os.getuid() == 0
@@ -149,7 +151,7 @@ class Machine:
             os.path.join(self._data, "host", "lineage"),
             self._marks,
             broker_uid=broker_uid,
-            others=[] if server_uid is None else [server_uid],
+            others=others,
         )
         self.systems = Systems(self._data, lambda: self.layers)
         self.workspaces.spare_user = self._builder.pool.spare_user

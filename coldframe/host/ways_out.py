@@ -97,6 +97,16 @@ class Captured(NamedTuple):
     """Whether the broker was given it."""
 
 
+def check_broker_uid(uid: int, others: Sequence[int]) -> None:
+    """Raises InvalidArgument: as root, whom the broker is to become is root or one of *others* or of the sandbox users."""
+    if os.getuid() == 0 and (uid <= 0 or uid in others or 0 <= uid - FIRST_UID < UID_COUNT):
+        raise InvalidArgument(
+            f"the egress broker cannot run as uid {uid}, which is root or in use by coldframe itself",
+            hint="choose a uid that owns nothing with the setting `broker_uid`",
+            argument="broker_uid",
+        )
+
+
 class WaysOut:
     """Those of one machine. Everything here runs in its event loop."""
 
@@ -112,12 +122,7 @@ class WaysOut:
         """*others*: users that the broker must not be; *packages*: what clients of this machine are set to, unless it is
         to be read from their own settings whenever rules are told. Raises InvalidArgument for *broker_uid*."""
         self._root = os.getuid() == 0
-        if self._root and (broker_uid <= 0 or broker_uid in others or 0 <= broker_uid - FIRST_UID < UID_COUNT):
-            raise InvalidArgument(
-                f"the egress broker cannot run as uid {broker_uid}, which is root or in use by coldframe itself",
-                hint="choose a uid that owns nothing with the setting `broker_uid`",
-                argument="broker_uid",
-            )
+        check_broker_uid(broker_uid, others)
         self._broker_uid = broker_uid
         self._marks = marks
         self._directory = directory

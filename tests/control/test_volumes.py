@@ -327,6 +327,20 @@ def test_whoever_is_no_owner_needs_a_grant_and_rules_may_refuse(tmp_path: Path) 
     asyncio.run(steps())
 
 
+def test_a_new_agent_has_no_grant_of_a_deleted_one_of_its_name(tmp_path: Path) -> None:
+    async def steps() -> None:
+        async with opened(tmp_path) as bench:
+            await bench.control.agents.ensure("ada", caller=OWNER)
+            await volume(bench)
+            for agent_id in ("ada", "bob", "*"):
+                bench.control.volumes.grant(OWNER, "data", VolumeGrant(agent_id=agent_id))
+            await bench.control.agents.delete("ada", caller=OWNER)
+            assert [one.agent_id for one in bench.control.volumes.list(OWNER)[0].grants] == ["*", "bob"]
+            assert bench.kinds().count("volume.revoked") == 1
+
+    asyncio.run(steps())
+
+
 @pytest.mark.req("T3.44")
 def test_a_label_goes_into_a_volume_and_out_of_it_and_through_it(tmp_path: Path) -> None:
     async def steps() -> None:

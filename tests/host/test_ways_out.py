@@ -617,7 +617,8 @@ def test_the_server_is_given_no_socket_of_a_way_out() -> None:
 @pytest.mark.parametrize("uid", [0, 2_000_000, 2_059_999, 61_000])
 def test_the_broker_is_nobody_of_ours(uid: int, tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument):
-        Machine(f"/tmp/{os.path.basename(str(tmp_path))}-none", server_uid=61_000, broker_uid=uid)
+        Machine(str(tmp_path / "data"), server_uid=61_000, broker_uid=uid)
+    assert os.listdir(tmp_path) == []
 
 
 @as_root_and_ordinary
