@@ -36,8 +36,9 @@ from coldframe.host.history_tail import unseen
 from coldframe.host.layers.moves import Wish
 from coldframe.host.layers.records import Snapshot
 from coldframe.host.removal import remove_directory, remove_tree
-from coldframe.host.sandbox_users import FIRST_UID, UID_COUNT, users_of
+from coldframe.host.sandbox_users import FIRST_UID, UID_COUNT, is_nobodys, users_of
 from coldframe.host.stacks import HISTORY, Stacks
+from coldframe.host.templates.id_range import given_ids
 
 PARTS = ("scratch", "integrations", "skills")
 PARENTS = ("workspace", "background")
@@ -259,11 +260,13 @@ class Workspaces:
                     with suppress(FileNotFoundError):  # renamed meanwhile: its maker's user is taken above
                         taken.add(entry.stat(follow_symlinks=False).st_uid)
         taken |= self._images.users() | self.stacks.users() | self.taken_users()
+        given = given_ids()
         for uid in range(FIRST_UID, FIRST_UID + UID_COUNT):
-            if uid not in taken:
+            if uid not in taken and is_nobodys(uid, given):
                 return uid
         raise IsolationUnavailable(
-            "all sandbox users of this installation are taken", hint="delete agents that are not needed"
+            "all sandbox users of this installation are taken, or may be taken by users of the host",
+            hint="delete agents that are not needed; see which ids /etc/subuid and /etc/subgid give out",
         )
 
     def _is_empty_place(self, path: str) -> bool:

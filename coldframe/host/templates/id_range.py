@@ -20,7 +20,8 @@ from coldframe.host.isolation.own_system import COUNT, box_extents
 from coldframe.host.layers.mapping import Extents
 
 FIRST_UID = 2_097_152
-"""Of a root installation: above the users of workspaces (`workspaces.py`), far above people, services and subordinate ids."""
+"""Of a root installation: above the users of workspaces (`workspaces.py`), far above people, services and the
+subordinate ids of the first thirty users, as distributions give them out."""
 FIRST_SUBORDINATE = 100_000
 """Where distributions begin to give them out."""
 ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8", "HOME": "/"}
@@ -65,9 +66,15 @@ def own_range(*, subuid: str = "/etc/subuid", subgid: str = "/etc/subgid") -> Id
     """Of this process's user: as root the installation's, else the subordinate ids that the user has been given.
 
     Raises:
-        IsolationUnavailable: there are none, with the command that gives some.
+        IsolationUnavailable: there are none, with the command that gives some; or those of the installation are another's.
     """
     if os.getuid() == 0:
+        for one in given_ids(subuid=subuid, subgid=subgid):
+            if one.reaches(FIRST_UID, COUNT):
+                raise _missing(
+                    f"subordinate ids of `{one.user}` reach into {FIRST_UID}-{FIRST_UID + COUNT - 1}, those of templates",
+                    f"give `{one.user}` others in {subuid} and {subgid}",
+                )
         return IdRange(FIRST_UID, FIRST_UID)
     name = pwd.getpwuid(os.getuid()).pw_name if _is_known(os.getuid()) else str(os.getuid())
     first_uid, first_gid = (_subordinate(path, name) for path in (subuid, subgid))
@@ -144,6 +151,23 @@ def hold_users(ids: IdRange) -> int:
         return os.open(f"/proc/{process.pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
     finally:
         process.communicate()
+
+
+class Given(NamedTuple):
+    """Subordinate ids, of users or of groups, that a user of the host may become: whatever is theirs is that user's too."""
+
+    user: str
+    first: int
+    size: int
+
+    def reaches(self, first: int, size: int) -> bool:
+        return self.first < first + size and first < self.first + self.size
+
+
+def given_ids(*, subuid: str = "/etc/subuid", subgid: str = "/etc/subgid") -> list[Given]:
+    """What users of this host have been given, but for root, who may become anybody."""
+    lines = [*_lines(subuid), *_lines(subgid)]
+    return [Given(*line) for line in lines if line[0] not in ("root", "0")]
 
 
 def require_range(ids: IdRange) -> None:

@@ -6,14 +6,16 @@ import shutil
 import stat
 import subprocess
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from coldframe.contract.errors import IsolationUnavailable, NotFound, Unavailable
+from coldframe.host import sandbox_users, workspaces
 from coldframe.host.removal import remove_in_range
 from coldframe.host.templates import debian
-from coldframe.host.templates.id_range import FIRST_UID, IdRange, hand_over, own_range, start_in_range
+from coldframe.host.templates.id_range import FIRST_UID, IdRange, given_ids, hand_over, own_range, start_in_range
 from coldframe.host.templates.store import Template, Templates
 
 pytestmark = pytest.mark.timeout(900)  # whoever comes first waits for the build, and for a mirror
@@ -119,6 +121,21 @@ def test_all_that_it_starts_ends_with_it() -> None:
     process.wait()
     with open(reading, "rb") as held:
         assert held.read() == b""  # comes back once nobody holds the other end
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_ids_that_a_user_of_the_host_may_become_are_nobodys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file, none = tmp_path / "subuid", tmp_path / "none"
+    file.write_text(f"root:1000000:1000000000\nthirtieth:{FIRST_UID - 100_000}:100001\n")
+    with pytest.raises(IsolationUnavailable, match="thirtieth"):
+        own_range(subuid=str(none), subgid=str(file))
+    first = sandbox_users.FIRST_UID
+    file.write_text(f"root:1000000:1000000000\none:{first - 9}:10\nother:{sandbox_users.range_of(first + 1)}:1\n")
+    assert own_range(subuid=str(file), subgid=str(none)) == RANGE
+    monkeypatch.setattr(workspaces, "given_ids", partial(given_ids, subuid=str(file), subgid=str(none)))
+    for name in ("workspace", "background"):
+        (tmp_path / name).mkdir()
+    assert workspaces.Workspaces(str(tmp_path)).reserve_user() == first + 2
 
 
 def test_what_is_missing_is_said_with_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
