@@ -14,6 +14,8 @@ from coldframe.contract.errors import InvalidArgument, LimitReached, TooLarge
 
 KEPT_S = 3600.0
 """After somebody has asked for it last."""
+MOST_BYTES = 16 << 30
+"""Of all that lie there, whoever has put them: four of the largest archives."""
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -22,6 +24,8 @@ class Inputs:
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
+        self._come = self._coming = 0
+        """Bytes of those that were put by this process, and of those that are being put."""
 
     def missing(self, digests: Sequence[str]) -> tuple[str, ...]:
         """Which are not there. The others count as asked for. Raises InvalidArgument for what is no digest."""
@@ -33,12 +37,22 @@ class Inputs:
         os.makedirs(self._folder, mode=0o700, exist_ok=True)
         draft = os.path.join(self._folder, f".new-{secrets.token_hex(8)}")
         found, size = hashlib.sha256(), 0
+        come = self._come
+        held = await asyncio.to_thread(self._held_bytes)
         try:
             with open(draft, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as target:
                 async for piece in content:
                     size += len(piece)
+                    self._coming += len(piece)
                     if size > most_bytes:
                         raise TooLarge(f"an input of a recipe has {most_bytes} bytes at most", limit=most_bytes)
+                    if held + self._come - come + self._coming > MOST_BYTES:
+                        raise LimitReached(
+                            f"what was put for recipes has {MOST_BYTES} bytes at most, all together",
+                            hint="what no build needs is removed an hour after it was put; put it again then",
+                            kind="disk",
+                            limit=MOST_BYTES,
+                        )
                     found.update(piece)
                     target.write(piece)
                 target.flush()
@@ -50,12 +64,22 @@ class Inputs:
                     sha256=found.hexdigest(),
                 )
             os.rename(draft, path)
+            self._come += size
         except OSError as error:
             raise no_room(error) from error
         finally:
+            self._coming -= size
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(draft)
         return size
+
+    def _held_bytes(self) -> int:
+        held = 0
+        with os.scandir(self._folder) as entries:
+            for one in entries:
+                with contextlib.suppress(FileNotFoundError):  # it was not needed any more
+                    held += one.stat(follow_symlinks=False).st_size if _DIGEST.fullmatch(one.name) else 0
+        return held
 
     def open(self, sha256: str) -> int:
         """A descriptor to read it with. Raises InvalidArgument: it was not put here."""
