@@ -140,12 +140,15 @@ class PartialUploads:
                     waiting.append(part)
                     waiting_bytes += len(part)
                     if waiting_bytes >= PIECE_BYTES:
-                        part_of_file, waiting = waiting, []
-                        _add(file.fileno(), part_of_file)
+                        _add(file.fileno(), waiting)
+                        waiting.clear()
                         there += waiting_bytes
                         waiting_bytes = 0
             finally:
                 _add(file.fileno(), waiting)  # also of a request that breaks off: it is that much less to send again
+                # Each part but the last ends with an error, whose frames hold what is here until circles are looked for.
+                waiting.clear()
+                part = b""
         there = os.path.getsize(path)
         if there < sent.length:
             raise _more_to_come(sent, there)
