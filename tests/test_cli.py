@@ -138,7 +138,7 @@ def test_json_gives_the_whole_result_and_the_code_still_passes(served: Served, s
         (["files", "cat", "SANDBOX", "none"], 4, "FILE_NOT_FOUND"),
         (["files", "cat", "SANDBOX", "../../etc/passwd"], 3, "OUTSIDE_WORKSPACE"),
         (["files", "cat", "SANDBOX", "scratch"], 6, "IS_A_DIRECTORY"),
-        (["files", "put", "SANDBOX", "/no/such/file"], 5, "UNAVAILABLE"),
+        (["files", "put", "SANDBOX", "/no/such/file"], 2, "INVALID_ARGUMENT"),
         (["policy", "check", "SANDBOX", "run_command", "{"], 2, "INVALID_ARGUMENT"),
         (["agent", "delete", "builder", "--json"], 2, "INVALID_ARGUMENT"),
         (["token", "revoke", "none"], 4, "NOT_FOUND"),

@@ -1,5 +1,6 @@
 """The root command: options common to all, subcommands, and the one place where errors become exit codes."""
 
+import errno
 import itertools
 import sys
 from typing import Annotated
@@ -120,6 +121,12 @@ def _globals_first(arguments: list[str]) -> list[str]:
     return [*first, *rest, *arguments[len(own) :]]
 
 
+OF_A_NAME = frozenset(
+    {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EACCES, errno.EEXIST}
+)
+"""What is wrong with a path that was given, and not with this machine."""
+
+
 def _report(error: Exception) -> int:
     from coldframe.contract.errors import ColdframeError, Internal, InvalidArgument, next_action
 
@@ -140,6 +147,14 @@ def _report(error: Exception) -> int:
         from coldframe.contract.errors import Unavailable
 
         name = f"`{error.filename}`: " if error.filename else ""
+        if error.filename and error.errno in OF_A_NAME:
+            show_error(
+                InvalidArgument(
+                    f"{name}{(error.strerror or str(error)).lower()}",
+                    hint="name a path that is there and that you may use",
+                )
+            )
+            return 2
         show_error(Unavailable(f"{name}{(error.strerror or str(error)).lower()}", hint="correct this, then try again"))
         return 5
     import logging
