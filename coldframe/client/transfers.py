@@ -29,7 +29,7 @@ Content = str | bytes | AsyncIterable[bytes]
 Progress = Callable[[int, int], object]
 """Called with the bytes that are there and with all that there will be."""
 PIECE_BYTES = 1024 * 1024
-PART_BYTES = 32 * 1024 * 1024
+UPLOAD_PART_BYTES = 32 * 1024 * 1024
 """Of an upload in parts: what is sent at once, so that the other end can answer between two."""
 MOST_ATTEMPTS = 4
 """How often one transfer takes up again what broke, without anything more having come through."""
@@ -120,7 +120,7 @@ class Transfers:
             offset, furthest, attempts = length, -1, 0
             while True:  # first it is asked what is there already, by a part without content at the end
                 file.seek(offset)
-                part_bytes = min(PART_BYTES, length - offset)
+                part_bytes = min(UPLOAD_PART_BYTES, length - offset)
                 headers["Coldframe-Upload-Offset"] = str(offset)
                 try:
                     reply = await self._transport.request(
