@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from coldframe.client.sync import SyncColdframe, SyncSandbox
-from coldframe.contract.errors import ColdframeError
+from coldframe.contract.errors import ColdframeError, PauseKindUnsupported
 from tests.installation import Installation
 
 STEPS = 50
@@ -50,6 +50,17 @@ def facts(sandbox: SyncSandbox) -> str:
     return answer.stdout or ""
 
 
+def pause(sandbox: SyncSandbox) -> None:
+    """With its memory if this user has what that takes, else without, which is told."""
+    if "memory" in sandbox.report().pause_kinds:
+        sandbox.pause()
+        return
+    with pytest.raises(PauseKindUnsupported) as refused:
+        sandbox.pause()
+    print(f"paused without its memory, since {refused.value.message}")
+    sandbox.pause("files")
+
+
 @pytest.mark.req("T4.13")
 def test_seven_kinds_of_files_outlast_fifty_steps_and_a_killed_product(own_installation: Installation) -> None:
     with SyncColdframe(own_installation.url, own_installation.token) as client:
@@ -69,7 +80,7 @@ def test_seven_kinds_of_files_outlast_fifty_steps_and_a_killed_product(own_insta
         with SyncColdframe(own_installation.url, own_installation.token) as client:
             sandbox = client.sandboxes.get(sandbox.id)
             if step == 15:
-                sandbox.pause()
+                pause(sandbox)
                 sandbox.resume()
             if step == 25:
                 sandbox.stop()

@@ -176,6 +176,8 @@ def tried() -> Iterator[Callable[[str, bool], Cells]]:
                     known[event, background] = try_event(installation, event, background=background)
                 except NotHere as error:
                     known[event, background] = error
+                finally:
+                    installation.end_sandboxes()  # whatever became of it, the next event needs the volume
             found = known[event, background]
             if isinstance(found, NotHere):
                 pytest.skip(str(found))
