@@ -17,8 +17,8 @@ from coldframe.control.control import Control, build_control
 from coldframe.control.ledger import Ledger
 from coldframe.host.cgroups import BoxGroups
 from coldframe.host.confine import ConfineError
+from coldframe.host.construction import Construction
 from coldframe.host.life import KeeperLife
-from coldframe.host.machine import Machine
 from coldframe.host.marks import Marks
 from coldframe.host.remote import RemoteHost
 from coldframe.host.workspaces import Workspaces
@@ -49,7 +49,7 @@ def unrecorded(append: Callable[..., Any]) -> Callable[..., Any]:
 
 STEPS: dict[str, tuple[type[Any], str, Callable[..., Any], str]] = {
     "workspace": (Workspaces, "make", no_space, "INTERNAL"),
-    "socket": (Machine, "_listen", no_space, "INTERNAL"),
+    "socket": (Construction, "_listen", no_space, "INTERNAL"),
     "control groups": (BoxGroups, "create", confined, "ISOLATION_UNAVAILABLE"),
     "order": (BoxGroups, "descriptors", no_space, "ISOLATION_UNAVAILABLE"),
     "walls": (Workspaces, "history_of", lambda *_: f"/nonexistent/{BROKEN}", "ISOLATION_UNAVAILABLE"),

@@ -93,7 +93,9 @@ def test_one_that_is_removed_is_gone(tmp_path: Path) -> None:
     (place / "root" / "etc").mkdir(parents=True)
     told = {"name": "debian", "created_at": "2026-01-01T00:00:00+00:00", "release": "x", "packages": [], "ids": RANGE}
     (place / "manifest.json").write_text(json.dumps(told))
-    store.remove("a" * 64)
+    clear = store.bury("a" * 64)
+    assert store.list() == [] and store.digests() == set()  # its name is gone first
+    clear()
     assert os.listdir(tmp_path / "templates") == [] and store.list() == []
 
 
