@@ -10,7 +10,7 @@ import re
 import secrets
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import NamedTuple
 
@@ -157,7 +157,7 @@ class SealedLayers:
 def check_tree(directory: str, facts: str, verify: Callable[[], bool], was_touched: bool) -> None:
     """Compare a tree with its facts, or if it was touched, or these differ, with its digest; then they are written anew.
 
-    Raises TemplateChanged.
+    Raises TemplateChanged. That they cannot be written is no reason not to start from what is whole.
     """
     try:
         found = sealing.facts_of_tree(directory)
@@ -171,15 +171,21 @@ def check_tree(directory: str, facts: str, verify: Callable[[], bool], was_touch
         pass
     if not verify():
         raise TemplateChanged("the files of the template are not what was built", path=directory)
-    write_whole(facts, found)
+    with suppress(OSError):  # on a full disk, or one that is read-only: the next look reads it whole as well
+        write_whole(facts, found)
 
 
 def write_whole(path: str, text: str) -> None:
     """A small file, whole or not at all."""
     draft = f"{path}.{secrets.token_hex(4)}"
-    with open(draft, "x", encoding="ascii") as target:
-        target.write(text)
-    os.rename(draft, path)
+    try:
+        with open(draft, "x", encoding="ascii") as target:
+            target.write(text)
+        os.rename(draft, path)
+    except OSError:
+        with suppress(OSError):
+            os.unlink(draft)
+        raise
 
 
 def _is_held(path: str) -> bool:
