@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy
+from sqlalchemy.pool import StaticPool
 
 import coldframe.control.contacts as contacts_module
 from coldframe.contract.network import NetworkRequest
 from coldframe.contract.policy import Outcome
 from coldframe.control.contacts import Contacts, Wanted
+from coldframe.control.migrations import upgrade
 from coldframe.control.store import Store
 from tests.fakes.network import contact
 
@@ -160,18 +163,11 @@ def test_what_an_index_can_narrow_down_is_looked_up_there_step_by_step(store: St
 
 def test_contacts_of_a_version_of_before_are_found_as_they_were(tmp_path: Path) -> None:
     path = tmp_path / "coldframe.db"
-    Store(str(path)).close()
     whole = contact("c1", began_at=BEGAN, requests=(request("/a"), request("/b")))
     raw = sqlite3.connect(path)
-    raw.executescript(
-        "DROP INDEX network_contacts_agent_id; DROP INDEX network_contacts_host; "
-        "ALTER TABLE network_contacts DROP COLUMN requests; "
-        "ALTER TABLE network_contacts DROP COLUMN looked_up; "
-        "CREATE INDEX network_contacts_host ON network_contacts (host, began_at); "
-        "UPDATE alembic_version SET version_num = '0005'; "
-        "DROP TABLE snapshots; DROP TABLE contract_plans; "
-        + "; ".join(f"DROP TABLE lineage_{table}" for table in ("position", "heights", "steps", "items", "edges"))
-    )
+    engine = sqlalchemy.create_engine("sqlite://", creator=lambda: raw, poolclass=StaticPool)
+    with engine.begin() as connection:
+        upgrade(connection, "0005")
     values = (1, 1, "sbx", "ses", "c1", "api.example.com", "allow", BEGAN.isoformat(), 1, whole.model_dump_json())
     raw.execute(
         "INSERT INTO network_contacts (number, change, sandbox_id, session_id, contact_id, host, outcome, began_at, open, "

@@ -40,8 +40,8 @@ def tables_text(raw: sqlite3.Connection) -> str:
     return _BETWEEN.join("\n".join(line.rstrip() for line in one.splitlines()) for one in statements) + ";\n"
 
 
-def upgrade(connection: sqlalchemy.Connection) -> None:
-    """Run what is missing, inside the caller's transaction.
+def upgrade(connection: sqlalchemy.Connection, to: str = "head") -> None:
+    """Run what is missing, inside the caller's transaction; with *to* as far as a version of before knew.
 
     Raises:
         WrongState: the database knows a revision that this program does not.
@@ -53,7 +53,7 @@ def upgrade(connection: sqlalchemy.Connection) -> None:
     config.set_main_option("script_location", _HERE.replace("%", "%%"))
     config.attributes["connection"] = connection
     try:
-        command.upgrade(config, "head")
+        command.upgrade(config, to)
     except util.CommandError as error:
         raise WrongState(
             f"the database was made by another version of this program: {error}",
