@@ -85,6 +85,9 @@ class _Occupied:
     def alone_on(self, workspace: WorkspacePoint) -> contextlib.AbstractAsyncContextManager[None]:
         return self._machine.alone_on(workspace)
 
+    async def gone_from(self, workspace: WorkspacePoint) -> None:
+        await self._machine.gone_from(workspace)
+
 
 def _workspace_of(agent_id: str | None, session_id: str) -> WorkspacePoint:
     return WorkspacePoint(session_id=session_id) if agent_id is None else WorkspacePoint(agent_id=agent_id)
@@ -256,6 +259,9 @@ class Machine:
         finally:
             del self._steps[owner]
             over.set()
+
+    async def gone_from(self, workspace: WorkspacePoint) -> None:
+        await self._endings.finish(workspace.agent_id)
 
     def occupants(self, workspace: WorkspacePoint) -> list[Occupant]:
         """The boxes that live on a workspace."""

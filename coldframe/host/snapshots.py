@@ -91,6 +91,10 @@ class Boxes(Protocol):
         """Within, no box is built on it, none is just being ended, and nobody else is alone on it."""
         ...
 
+    async def gone_from(self, workspace: WorkspacePoint) -> None:
+        """Wait for those that have ended and are not gone yet: until then they hold what they used."""
+        ...
+
 
 class MachineSnapshots:
     """Those of one machine."""
@@ -250,6 +254,8 @@ class MachineSnapshots:
     async def ask(self, point: Point, request: Request[A]) -> A:
         if request.verb not in ANSWERED:
             raise InvalidArgument(f"files at rest do not answer `{request.verb[:40]}`")
+        if isinstance(point, SystemPoint) and isinstance(point.of, WorkspacePoint):
+            await self._boxes.gone_from(point.of)
         return await _thread(self._looks, partial(self._ask, point, request))
 
     def _ask(self, point: Point, request: Request[A]) -> A:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import subprocess
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -209,6 +210,25 @@ def test_a_system_is_compared_and_read_where_nothing_runs_and_long_ones_are_flat
             await machine.delete_workspace(agent_id)
         with pytest.raises(WrongState, match="snapshot "):  # what is left of them needs it
             await machine.templates.remove(template.digest)
+
+    with_the_template(template, steps)
+
+
+def test_a_system_is_waited_for_until_what_is_left_of_the_sandbox_that_ended_lets_go_of_it(template: Template) -> None:
+    async def steps(machine: Machine) -> None:
+        life = await computer(machine, "one", "agent")
+        await said(machine, "one", "echo kept > /var/state")
+        (occupant,) = machine.occupants(HOME)
+        keeper = occupant.box.mark.pid
+        os.kill(keeper, signal.SIGSTOP)  # it goes a little later than all that ran in the box
+        try:
+            await life.end()
+            reading = asyncio.ensure_future(machine.snapshots.ask(of(HOME), ReadFile(path="var/state")))
+            await asyncio.wait({reading}, timeout=0.3)
+            assert not reading.done()
+        finally:
+            os.kill(keeper, signal.SIGCONT)
+        assert (await reading).content == b"kept\n"
 
     with_the_template(template, steps)
 
