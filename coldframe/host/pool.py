@@ -139,6 +139,8 @@ class Pool:
         self._boxes: list[ReadyBox] = []
         self._asked: list[Wish] = []
         """What was asked for last, the latest at the end."""
+        self._given: set[int] = set()
+        """Users whose box waits for a workspace that is being made, until a sandbox was built: somebody's already, and not taken yet."""
         self._generation = 0
         self._failing: list[str] = []
         self.used = 0
@@ -168,14 +170,17 @@ class Pool:
     def ask(self, wish: Wish) -> None:
         """Note that this was asked for: somebody may ask for the same next."""
         with self._guard:
+            self._given.clear()
             if self.size and not self._closed and self.refused is None:
                 self._asked = [*self._asked, wish][-self.size :]
 
     def spare_user(self) -> int | None:
         """A reserved user of whom a box waits, for a new workspace; None if there is none."""
-        for box in self.boxes():
-            if box.wish.uid == OWN_USER and self._users.is_reserved(box.uid):
-                return box.uid
+        with self._guard:
+            for box in self._boxes:
+                if box.wish.uid == OWN_USER and self._users.is_reserved(box.uid):
+                    self._given.add(box.uid)
+                    return box.uid
         return None
 
     def take(self, key: str, uid: int, settings: Callable[[], str | None]) -> ReadyBox | None:
@@ -249,5 +254,5 @@ class Pool:
         if box.wish.key != wish.key:
             return False
         if wish.uid == OWN_USER:
-            return box.wish.uid == OWN_USER and self._users.is_reserved(box.uid)
+            return box.wish.uid == OWN_USER and (box.uid in self._given or self._users.is_reserved(box.uid))
         return box.uid == wish.uid

@@ -20,7 +20,7 @@ from coldframe.host.cgroups import BoxGroups
 from coldframe.host.confine import ConfineError
 from coldframe.host.isolation import namespaces
 from coldframe.host.machine import Machine
-from coldframe.host.pool import ReadyBox
+from coldframe.host.pool import OWN_USER, Pool, ReadyBox, Wish
 from coldframe.host.workspaces import HISTORY, Workspaces
 from tests.host.egress.world import SITE
 from tests.host.machines import as_root_and_ordinary, needs_bubblewrap, new_box, on_a_machine, run, until
@@ -219,6 +219,32 @@ def test_the_user_of_whom_a_box_waits_is_given_to_one_workspace_alone(tmp_path: 
     assert len(set(users)) == 6
     assert spare in users
     assert [workspaces.begin_use(paths[0]), workspaces.begin_use(paths[0])] == [True, False]
+
+
+def test_a_box_whose_user_was_given_to_a_workspace_that_is_being_made_waits_for_it(tmp_path: Path) -> None:
+    ended: list[ReadyBox] = []
+    for name in ("workspace", "background"):
+        (tmp_path / name).mkdir()
+    workspaces = Workspaces(str(tmp_path))
+    pool = Pool(SIZE, ended.append, workspaces)
+    wish = Wish("key", OWN_USER, {}, Limits())
+
+    class Standing(ReadyBox):
+        def stands(self) -> bool:
+            return True
+
+    box = Standing(wish, workspaces.reserve_user(), 0, {}, None, -1, -1, None, None)  # type: ignore[arg-type]
+    pool.ask(wish)
+    pool.add(box, 0)
+    assert pool.spare_user() == box.uid
+    workspaces.release_user(box.uid)  # as when it becomes the workspace's
+    assert pool.spare_user() is None
+    assert pool.lacking() is None
+    assert pool.take("key", box.uid, lambda: None) is box
+    pool.add(box, 0)
+    pool.ask(wish)  # a sandbox was built: whoever was given the user did not take the box
+    assert pool.lacking() is not None
+    assert ended == [box]
 
 
 @as_root_and_ordinary
