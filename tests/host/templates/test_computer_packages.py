@@ -2,9 +2,14 @@
 
 import os
 
+import pytest
+
 from coldframe.client.sync import SyncColdframe
 from tests.installation import Installation
 
+pytestmark = pytest.mark.timeout(
+    900
+)  # whoever comes first waits for the template to be built, the last for its removal
 STATUS = """
 Package: coldframe-demo
 Status: install ok installed

@@ -5,6 +5,10 @@ import pytest
 from coldframe.client.sync import SyncColdframe
 from tests.installation import Installation
 
+pytestmark = pytest.mark.timeout(
+    900
+)  # whoever comes first waits for the template to be built, the last for its removal
+
 
 @pytest.mark.req("T3.44")
 def test_root_and_user_of_a_computer_share_a_volume_with_a_sandbox_that_is_none(installed: Installation) -> None:
