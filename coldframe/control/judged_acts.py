@@ -66,17 +66,8 @@ class JudgedActs:
         asked = {"snapshot_id": snapshot.snapshot_id}
         if snapshot.sandbox_id is not None:
             return self.allow(caller, self._sandboxes.find(snapshot.sandbox_id), act, asked, label=snapshot.label)
-        context = CallContext(
-            tool=act,
-            agent_id=snapshot.agent_id or "background",
-            session_id="",
-            sandbox_id="",
-            role=caller.role,
-            caller=caller.name,
-            profile="",
-            taint=snapshot.label,
-            workspace_label=snapshot.label,
-            arguments_sha256=digest_of({"act": act, **asked}),
+        context = _without_sandbox(
+            caller, act, asked, agent_id=snapshot.agent_id, taint=snapshot.label, workspace_label=snapshot.label
         )
         return self._told(caller, act, context, snapshot.snapshot_id)
 
@@ -84,18 +75,7 @@ class JudgedActs:
         self, caller: Caller, act: str, asked: dict[str, Any], *, subject: str
     ) -> tuple[Decision, dict[str, Any]]:
         """The same for an act that concerns no sandbox, and data of nobody's. Raises Refused, PolicyUnavailable."""
-        context = CallContext(
-            tool=act,
-            agent_id=caller.agent_id or "background",
-            session_id="",
-            sandbox_id="",
-            role=caller.role,
-            caller=caller.name,
-            profile="",
-            taint=Label.PUBLIC,
-            workspace_label=Label.PUBLIC,
-            arguments_sha256=digest_of({"act": act, **asked}),
-        )
+        context = _without_sandbox(caller, act, asked, agent_id=caller.agent_id)
         return self._told(caller, act, context, subject)
 
     def allow_with_volume(
@@ -112,18 +92,14 @@ class JudgedActs:
         """The same for an act with a volume, whose label stands for that of a session. Rules see its name as the first part
         of `path`. *beside* is the label of the workspace of the agent that is to have it, if one is."""
         where = f"{name}/{path}" if path else name
-        context = CallContext(
-            tool=act,
-            agent_id=agent_id or "background",
-            session_id="",
-            sandbox_id="",
-            role=caller.role,
-            caller=caller.name,
-            profile="",
+        context = _without_sandbox(
+            caller,
+            act,
+            {"path": where},
+            agent_id=agent_id,
             taint=label,
             workspace_label=join(label, beside),
             path=where,
-            arguments_sha256=digest_of({"act": act, "path": where}),
         )
         return self._told(caller, act, context, name)
 
@@ -144,3 +120,29 @@ class JudgedActs:
             error.facts.update(rule=decision.rule_id, seq=entry.seq)
             raise error
         return decision, told
+
+
+def _without_sandbox(
+    caller: Caller,
+    act: str,
+    asked: dict[str, Any],
+    *,
+    agent_id: str | None,
+    taint: Label = Label.PUBLIC,
+    workspace_label: Label = Label.PUBLIC,
+    path: str | None = None,
+) -> CallContext:
+    """What rules see of an act for which there is no sandbox, whose session and workspace are then those of what it is about."""
+    return CallContext(
+        tool=act,
+        agent_id=agent_id or "background",
+        session_id="",
+        sandbox_id="",
+        role=caller.role,
+        caller=caller.name,
+        profile="",
+        taint=taint,
+        workspace_label=workspace_label,
+        path=path,
+        arguments_sha256=digest_of({"act": act, **asked}),
+    )
