@@ -9,7 +9,8 @@
     ├── Refused                    family permission: nothing was done, and will not be
     │   ├── GrantMissing           GRANT_MISSING        the role may not
     │   ├── DeniedByRule           DENIED_BY_RULE
-    │   ├── NotInProfile           NOT_IN_PROFILE       the tool is switched off here
+    │   ├── NotInProfile           NOT_IN_PROFILE       the tool is switched off here, or no part of the profile
+    │   │   └── InstallNotInProfile INSTALL_NOT_IN_PROFILE packages cannot be installed there
     │   ├── PendingApproval        PENDING_APPROVAL     a person must decide first
     │   ├── CredentialBudget       CREDENTIAL_BUDGET    it was used as often as it may be
     │   ├── CredentialExpired      CREDENTIAL_EXPIRED
@@ -34,6 +35,7 @@
     │   ├── NotRegular             NOT_A_REGULAR_FILE
     │   ├── EditNotFound           EDIT_NOT_FOUND
     │   ├── EditNotUnique          EDIT_NOT_UNIQUE
+    │   ├── DemotionRefused        DEMOTION_REFUSED     no way back to a smaller profile
     │   ├── ContractChanged        CONTRACT_CHANGED     what was agreed to is not what would be made
     │   ├── ContractDrift          CONTRACT_DRIFT       what was made is not what was agreed to
     │   ├── NotReplayable          NOT_REPLAYABLE       what a call began from is not to be had
@@ -55,6 +57,16 @@
         ├── CredentialUnreadable   CREDENTIAL_UNREADABLE the key that secrets are kept under is missing or wrong
         ├── HostUnreachable        HOST_UNREACHABLE     outcome not known yet; ask again
         ├── GuestLost              GUEST_LOST           the keeper of the sandbox ended
+        ├── PreviewUnavailable     PREVIEW_UNAVAILABLE  what a preview shows does not serve
+        │   ├── PreviewNotListening PREVIEW_NOT_LISTENING nothing listens on the port
+        │   ├── PreviewNotAnswering PREVIEW_NOT_ANSWERING it listens, and gives no answer
+        │   ├── PreviewStarting    PREVIEW_STARTING     it is not ready yet
+        │   ├── PreviewExited      PREVIEW_EXITED       its process ended
+        │   ├── PreviewOutOfMemory PREVIEW_OUT_OF_MEMORY its process was ended for memory
+        │   ├── PreviewPortMoved   PREVIEW_PORT_MOVED   its process listens on another port
+        │   ├── PreviewStopped     PREVIEW_STOPPED      somebody stopped it
+        │   ├── PreviewAsleep      PREVIEW_ASLEEP       the sandbox is paused or stopped
+        │   └── PreviewEnded       PREVIEW_ENDED        the sandbox has ended
         └── Internal               INTERNAL             a fault of ours
 
 A class has a stable ``code``, an HTTP ``status``, ``retry`` and JSON-ready ``facts``. Nobody
@@ -217,6 +229,17 @@ class NotInProfile(Refused):
     retry: ClassVar[Retry] = "never"
     family: ClassVar[Family] = "permission"
     hint = "choose a tool from `GET /v1/sandboxes/{id}/allowed`"
+
+
+class InstallNotInProfile(NotInProfile):
+    """Packages would be installed where there are only those of the managed environment."""
+
+    code = "INSTALL_NOT_IN_PROFILE"
+    status = 403
+    retry: ClassVar[Retry] = "never"
+    family: ClassVar[Family] = "permission"
+    hint = "use a package of the environment, or promote the sandbox to a profile that can install"
+    offer = ("sandbox.promote", "goes on as `workspace` under the same id, with the same files", {"to": "workspace"})
 
 
 class PendingApproval(Refused):
@@ -492,6 +515,17 @@ class TooLarge(Unfit):
     offer = ("read_file", "reads a range", {"offset": 0, "length": 1048576})
 
 
+class DemotionRefused(Unfit):
+    """A sandbox does not go back to a smaller profile: that could not hold what it has."""
+
+    code = "DEMOTION_REFUSED"
+    status = 409
+    retry: ClassVar[Retry] = "never"
+    family: ClassVar[Family] = "conflict"
+    hint = "create a smaller sandbox, and copy the files that it needs"
+    offer = ("sandbox.create", "makes one of the smaller profile", {})
+
+
 class ContractChanged(Unfit):
     """The contract that was agreed to is not the one that the sandbox would have now. Nothing was made."""
 
@@ -719,6 +753,115 @@ class GuestLost(Unavailable):
     family: ClassVar[Family] = "infrastructure"
     hint = "create a new sandbox; the files of the workspace are kept"
     offer = ("sandbox.create", "makes a new sandbox on the same workspace", {})
+
+
+class PreviewUnavailable(Unavailable):
+    """What a preview shows does not serve now. Its address stays."""
+
+    code = "PREVIEW_UNAVAILABLE"
+    status = 503
+    retry: ClassVar[Retry] = "later"
+    family: ClassVar[Family] = "state"
+    hint = "look at the state and the log of the preview"
+    offer = ("preview.show", "shows its state and the last lines of its log", {})
+
+
+class PreviewNotListening(PreviewUnavailable):
+    """Nothing listens on that port of the sandbox, on no address."""
+
+    code = "PREVIEW_NOT_LISTENING"
+    status = 503
+    retry: ClassVar[Retry] = "later"
+    family: ClassVar[Family] = "state"
+    hint = "start the server, or look at `sandbox.processes` for the port that it listens on"
+    offer = ("preview.restart", "starts the recorded command again", {})
+
+
+class PreviewNotAnswering(PreviewUnavailable):
+    """Something listens on the port, and gives no answer."""
+
+    code = "PREVIEW_NOT_ANSWERING"
+    status = 503
+    retry: ClassVar[Retry] = "later"
+    family: ClassVar[Family] = "state"
+    hint = "look at its log; restart it if it hangs"
+    offer = ("preview.restart", "ends it and starts it again", {})
+
+
+class PreviewStarting(PreviewUnavailable):
+    """What the preview shows was started and is not ready yet."""
+
+    code = "PREVIEW_STARTING"
+    status = 503
+    retry: ClassVar[Retry] = "later"
+    family: ClassVar[Family] = "state"
+    hint = "wait a moment and ask again"
+
+
+class PreviewExited(PreviewUnavailable):
+    """The process that the preview shows has ended by itself."""
+
+    code = "PREVIEW_EXITED"
+    status = 503
+    retry: ClassVar[Retry] = "after_change"
+    family: ClassVar[Family] = "state"
+    hint = "look at `log_lines` for the cause, and restart it"
+    offer = ("preview.restart", "starts the recorded command again", {})
+
+
+class PreviewOutOfMemory(PreviewUnavailable):
+    """The process that the preview shows was ended, since the memory of the sandbox was used up."""
+
+    code = "PREVIEW_OUT_OF_MEMORY"
+    status = 503
+    retry: ClassVar[Retry] = "after_change"
+    family: ClassVar[Family] = "limit"
+    hint = "have it use less memory, or give the sandbox more, and restart it"
+    offer = ("preview.restart", "starts the recorded command again", {})
+
+
+class PreviewPortMoved(PreviewUnavailable):
+    """The process that the preview shows listens on another port than the shared one."""
+
+    code = "PREVIEW_PORT_MOVED"
+    status = 503
+    retry: ClassVar[Retry] = "after_change"
+    family: ClassVar[Family] = "state"
+    hint = "share one of the ports in `ports`, or have it listen on the one that is shared"
+    offer = ("preview.create", "shares the other port", {})
+
+
+class PreviewStopped(PreviewUnavailable):
+    """Somebody stopped what the preview shows."""
+
+    code = "PREVIEW_STOPPED"
+    status = 503
+    retry: ClassVar[Retry] = "after_change"
+    family: ClassVar[Family] = "state"
+    hint = "start it again if you may"
+    offer = ("preview.restart", "starts the recorded command again", {})
+
+
+class PreviewAsleep(PreviewUnavailable):
+    """The sandbox of the preview is paused or stopped."""
+
+    code = "PREVIEW_ASLEEP"
+    status = 503
+    retry: ClassVar[Retry] = "after_change"
+    family: ClassVar[Family] = "state"
+    hint = "resume or start the sandbox"
+    offer = ("preview.restart", "wakes the sandbox, and starts the recorded command if it no longer runs", {})
+
+
+class PreviewEnded(PreviewUnavailable):
+    """The sandbox of the preview has ended, and with it what was shown."""
+
+    code = "PREVIEW_ENDED"
+    status = 503
+    retry: ClassVar[Retry] = "after_change"
+    family: ClassVar[Family] = "state"
+    hint = "rebuild it on another sandbox from what was recorded"
+    offer = ("preview.rebuild", "makes it again on another sandbox from what was recorded", {})
 
 
 class Internal(Unavailable):

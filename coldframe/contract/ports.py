@@ -5,6 +5,7 @@
 tests all stand in the same place.
 """
 
+import socket
 from collections.abc import AsyncIterable, AsyncIterator, Sequence
 from datetime import datetime
 from typing import Literal, Protocol, TypeVar
@@ -104,6 +105,17 @@ class BoxLife(Protocol):
 
     async def temporary(self, most: int) -> TemporaryPaths:
         """What lies in its memory file systems by name, which its end takes away as well."""
+        ...
+
+    async def connect(self, port: int) -> socket.socket:
+        """A connected stream socket, which does not block, to what listens on that port inside the box on loopback: of
+        127.0.0.1 and ::1 the first that takes it. It is the caller's to close, and outlives whoever carried the request.
+
+        A paused box takes connections as well, and answers when it goes on.
+
+        Raises:
+            PreviewNotListening: nobody does. PreviewNotAnswering: its queue is full. GuestLost.
+        """
         ...
 
     async def end(self, *, keep_workspace: bool = False) -> None:

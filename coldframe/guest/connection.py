@@ -14,6 +14,7 @@ import coldframe.guest.outputs
 import coldframe.guest.unsaved  # noqa: F401  registers its verb
 from coldframe.guest.command import Command
 from coldframe.guest.commands import Commands, Setting, checked_id
+from coldframe.guest.dial import Dial
 from coldframe.guest.files import FileWriter
 from coldframe.guest.frames import MALFORMED, BadFrame, Reader, encode, is_whole
 from coldframe.guest.input import Input, Sending, Taken
@@ -47,6 +48,7 @@ class Connection:
         self._helper: tuple[int, int, Timer] | None = None
         self._sending: tuple[Input, Sending] | None = None
         """To a command's input, which may wait for room."""
+        self._dial: Dial | None = None
         peer.setblocking(False)
         commands.loop.watch(peer.fileno(), IN, self._on_event)
 
@@ -118,6 +120,8 @@ class Connection:
                 answer = self._writer.commit()
                 self._writer = None
                 self._send(encode({"answer": answer}))
+        elif operation == "connect":
+            self._connect(head["port"])
         elif operation == "report":
             self._send(encode({"answer": commands.setting.evidence()}))
         elif operation == "contacts":
@@ -198,6 +202,26 @@ class Connection:
             self._fail(how)
         else:
             self._send(encode({"answer": {"taken": how.bytes, "waiting": how.waiting, "open": how.open}}))
+
+    def _connect(self, port: int) -> None:
+        if self._dial is not None:
+            raise Failure("INVALID_ARGUMENT", "one request at a time")
+        self._dial = Dial(self._commands.loop, port, self._on_connected)
+        self._dial.begin()
+
+    def _on_connected(self, how: socket.socket | Failure) -> None:
+        self._dial = None
+        if isinstance(how, Failure):
+            self._fail(how)
+            return
+        with how:
+            answer = encode({"answer": {"ok": True}})
+            try:  # a request that was answered has room for this
+                sent = 0 if self._out else socket.send_fds(self._peer, [answer], [how.fileno()])
+            except OSError:
+                sent = 0
+        if sent != len(answer):
+            self._commands.loop.soon(self._close)
 
     def _ask_helper(self, name: str, request: dict[str, Any], content: bytes) -> None:
         """Run a verb that may take long in a forked child, so that it delays nobody and can be killed."""
@@ -371,6 +395,9 @@ class Connection:
             command_input, sending = self._sending
             self._sending = None
             command_input.withdraw(sending)
+        if self._dial is not None:
+            self._dial.withdraw()
+            self._dial = None
         self._commands.loop.forget(self._peer.fileno())
         self._peer.close()
 

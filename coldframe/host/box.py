@@ -1,5 +1,6 @@
 """The live handle on one sandbox; implements Box and BoxLife over the link to its keeper."""
 
+import socket
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
 from contextlib import aclosing
 from typing import Any, TypeVar, get_args
@@ -10,6 +11,7 @@ from coldframe.contract.command import CommandEvent, CommandResult, CommandSpec,
 from coldframe.contract.errors import GuestLost, InvalidArgument, WrongState
 from coldframe.contract.files import ListShells, Request, WriteAnswer, WriteFile
 from coldframe.contract.model import Model
+from coldframe.host.dials import connect_inside
 from coldframe.host.link import Connection, Link
 
 A = TypeVar("A", bound=Model)
@@ -21,6 +23,7 @@ class KeeperBox:
 
     def __init__(self, sandbox_id: str, directory: str) -> None:
         self.sandbox_id = sandbox_id
+        self._directory = directory
         self._link = Link(directory)
 
     def run(self, spec: CommandSpec) -> AsyncIterator[CommandEvent]:
@@ -73,6 +76,10 @@ class KeeperBox:
             await connection.send({"op": "commit"})
             head, body = await connection.receive()
         return parse_answer(WriteAnswer, head.get("answer"), body)
+
+    async def connect_port(self, port: int) -> socket.socket:
+        """As `BoxLife.connect`. Straight from the keeper: neither server nor daemon could enter the box."""
+        return await connect_inside(self._directory, port)
 
     async def evidence(self) -> dict[str, Any]:
         """What the keeper reads inside, for the isolation report."""

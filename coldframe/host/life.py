@@ -1,6 +1,7 @@
 """Beginning and end of one box; implements BoxLife."""
 
 import asyncio
+import socket
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -92,6 +93,9 @@ class KeeperLife:
 
     async def temporary(self, most: int) -> TemporaryPaths:
         return await self.box.ask(ListTemporary(most=most))
+
+    async def connect(self, port: int) -> socket.socket:
+        return await self.box.connect_port(port)
 
     async def end(self, *, keep_workspace: bool = False) -> None:
         await self._end(self.box.sandbox_id, keep_workspace=keep_workspace)

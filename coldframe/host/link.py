@@ -67,6 +67,15 @@ def connect(directory: str, socket_name: str = SOCKET_NAME, *, timeout_s: float 
     return peer
 
 
+async def connect_soon(directory: str, socket_name: str = SOCKET_NAME) -> socket.socket:
+    """As `connect`, not blocking, for an event loop. Waits while too many others do. Raises LinkLost."""
+    while True:
+        try:
+            return connect(directory, socket_name, timeout_s=0)
+        except BlockingIOError:  # its keeper is busy: no reason for this process to stand still
+            await asyncio.sleep(BUSY_AGAIN_S)
+
+
 def _read_buffer() -> bytearray:
     """One for all connections of a thread: an event loop fills it and has it emptied before anything else happens."""
     buffer: bytearray | None = getattr(_of_thread, "buffer", None)
@@ -138,7 +147,7 @@ class Connection(asyncio.BufferedProtocol):
             raise LinkLost("the keeper of this sandbox ended") from error
         failure = head.get("error")
         if isinstance(failure, dict):
-            raise _told(failure)
+            raise told(failure)
         return head, body
 
     def close(self) -> None:
@@ -215,7 +224,7 @@ def _wake(waiter: "asyncio.Future[None] | None") -> None:
         waiter.set_result(None)
 
 
-def _told(failure: dict[str, Any]) -> ColdframeError:
+def told(failure: dict[str, Any]) -> ColdframeError:
     """The error that the far side sent. A GuestLost that it tells of is not that it is lost itself."""
     error = from_wire(failure)
     if not isinstance(error, LinkLost):
@@ -235,12 +244,7 @@ class Link:
         self._closed = False
 
     async def _open(self) -> Connection:
-        while True:
-            try:
-                peer = connect(self._directory, self._socket_name, timeout_s=0)
-                break
-            except BlockingIOError:  # its keeper is busy: no reason for this process to stand still
-                await asyncio.sleep(BUSY_AGAIN_S)
+        peer = await connect_soon(self._directory, self._socket_name)
         _, connection = await asyncio.get_running_loop().create_unix_connection(Connection, sock=peer)
         return connection
 

@@ -232,6 +232,9 @@ class _RemoteLife:
     async def temporary(self, most: int) -> TemporaryPaths:
         return await self._box.ask(ListTemporary(most=most))
 
+    async def connect(self, port: int) -> socket.socket:
+        return await self._box.connect_port(port)
+
     async def end(self, *, keep_workspace: bool = False) -> None:
         await self._host.end(self._sandbox_id, keep_workspace=keep_workspace)
 

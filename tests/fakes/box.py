@@ -3,12 +3,13 @@
 import os
 import shutil
 import signal
+import socket
 from collections.abc import AsyncIterable, AsyncIterator, Callable
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from coldframe.contract.command import CommandEvent, CommandSpec, Contact, EndedWith, InputState
-from coldframe.contract.errors import GuestLost, NotFound, WrongState
+from coldframe.contract.errors import GuestLost, NotFound, PreviewNotListening, WrongState
 from coldframe.contract.files import (
     AtStake,
     ChangeLimits,
@@ -140,6 +141,17 @@ class FakeBox:
 
     async def contacts(self) -> list[Contact]:
         return []
+
+    async def connect(self, port: int) -> socket.socket:
+        """On this machine, where the commands of the fake run."""
+        self._check_alive()
+        for family, address in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
+            one = socket.socket(family, socket.SOCK_STREAM)
+            if one.connect_ex((address, port)) == 0:
+                one.setblocking(False)
+                return one
+            one.close()
+        raise PreviewNotListening(f"nothing listens on port {port} of the sandbox", port=port)
 
     async def pause(self) -> None:
         self._check_alive()
