@@ -12,6 +12,7 @@ has loaded this file, what only the children need is imported where they do.
 
 import contextlib
 import fcntl
+import functools
 import gc
 import hashlib
 import importlib
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     import socket
 
     from coldframe.control.control import Control
+    from coldframe.fronts.edge.authority import EdgeAuthority
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 15.0
@@ -59,6 +61,8 @@ _SERVER_CODE = (
     "coldframe.fronts.rest",
     "coldframe.host.remote",
     "coldframe.fronts.corked",
+    "coldframe.fronts.edge.listener",
+    "coldframe.fronts.edge.protocol",
     "uvloop",
 )
 _OF_CLIENTS = re.compile(
@@ -437,16 +441,23 @@ async def _serve_http(settings: Settings, ready: int) -> None:
 
     import uvicorn
 
+    from coldframe.contract.edge import EdgeInfo
     from coldframe.control.control import build_control
     from coldframe.control.makers import Maxima
     from coldframe.control.retention import Retention
     from coldframe.control.sandbox_specs import Longest
     from coldframe.control.snapshots import SnapshotLimits
     from coldframe.fronts.corked import CorkedProtocol
+    from coldframe.fronts.e2b import make_apps
+    from coldframe.fronts.edge import Edge
+    from coldframe.fronts.edge.listener import EdgeListener
+    from coldframe.fronts.edge.protocol import KEEP_ALIVE_S as EDGE_KEEP_ALIVE_S
+    from coldframe.fronts.edge.protocol import EdgeProtocol
     from coldframe.fronts.rest import build_app
     from coldframe.host.remote import RemoteHost
 
-    listener = _listen(settings)
+    listener = _listen(settings.bind, settings.port, "port")
+    edge_listener = _listen(settings.bind, settings.edge_listens_on, "edge_port")
     address, port = listener.getsockname()[:2]
     host = RemoteHost(settings.data_dir)
     control = build_control(
@@ -460,24 +471,40 @@ async def _serve_http(settings: Settings, ready: int) -> None:
         snapshot_limits=SnapshotLimits(settings.max_snapshots, settings.max_snapshots_mib),
         maxima=Maxima(settings.max_owned, settings.max_owned_mib),
     )
+    edge_connections = None
     try:
         await control.start()
         url = f"http://{f'[{address}]' if ':' in address else address}:{port}"
         _write_client_file(control, settings, url)
-        app = build_app(control, allowed_hosts=(settings.bind, *settings.allowed_hosts), on_missing=settings.on_missing)
-        config = uvicorn.Config(
-            app,
-            loop="none",
-            http=CorkedProtocol,
-            ws="none",
-            lifespan="off",
-            access_log=False,
-            log_level=settings.log_level,
-            server_header=False,
-            timeout_keep_alive=KEEP_ALIVE_S,
-            timeout_graceful_shutdown=5,
+        names, edge_port = (settings.bind, *settings.allowed_hosts), edge_listener.getsockname()[1]
+        edge = Edge(functools.partial(make_apps, control), domains=("localhost", *settings.edge_domains), names=names)
+        authority = functools.cache(
+            functools.partial(_edge_authority, os.path.join(settings.control_dir, "edge"), edge.domains)
         )
-        server = uvicorn.Server(config)
+        app = build_app(
+            control,
+            allowed_hosts=names,
+            on_missing=settings.on_missing,
+            edge=lambda: EdgeInfo(port=edge_port, domains=edge.domains, certificate=authority().certificate),
+        )
+        common: dict[str, Any] = {
+            "loop": "none",
+            "ws": "none",
+            "lifespan": "off",
+            "access_log": False,
+            "log_level": settings.log_level,
+            "server_header": False,
+            "timeout_graceful_shutdown": 5,
+        }
+        server = uvicorn.Server(uvicorn.Config(app, http=CorkedProtocol, timeout_keep_alive=KEEP_ALIVE_S, **common))
+        at_edge = uvicorn.Config(edge, http=EdgeProtocol, timeout_keep_alive=EDGE_KEEP_ALIVE_S, **common)
+        at_edge.load()
+        edge_connections = EdgeListener(
+            edge_listener,
+            lambda: EdgeProtocol(at_edge, server.server_state, {}),
+            lambda: authority().context(),
+        )
+        edge_connections.start()
         # What is here now stays: without this, the garbage collector looks at all of it again and again. To look once
         # before, for what may be left of the start, costs a tenth of it and finds a few hundred objects.
         gc.freeze()
@@ -486,24 +513,35 @@ async def _serve_http(settings: Settings, ready: int) -> None:
         asyncio.get_running_loop().call_soon(_say, ready, f"ok {url}")
         await server.serve(sockets=[listener])
     finally:
+        if edge_connections is not None:
+            edge_connections.close()
+        edge_listener.close()
         await control.close()
         await host.close()
 
 
-def _listen(settings: Settings) -> "socket.socket":
+def _edge_authority(directory: str, domains: tuple[str, ...]) -> "EdgeAuthority":
+    from coldframe.fronts.edge.authority import EdgeAuthority  # 20 ms that most starts have no use for
+
+    return EdgeAuthority(directory, domains)
+
+
+def _listen(bind: str, port: int, setting: str) -> "socket.socket":
     import socket
 
-    family = socket.AF_INET6 if ":" in settings.bind else socket.AF_INET
+    family = socket.AF_INET6 if ":" in bind else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listener.bind((settings.bind, settings.port))
+        listener.bind((bind, port))
         listener.listen(1024)
     except OSError as error:
+        listener.close()
+        option = "--port or COLDFRAME_PORT" if setting == "port" else f"COLDFRAME_{setting.upper()}"
         raise Unavailable(
-            f"cannot listen on {settings.bind} port {settings.port}: {(error.strerror or str(error)).lower()}",
-            hint="choose another port with --port or COLDFRAME_PORT",
-            port=settings.port,
+            f"cannot listen on {bind} port {port}: {(error.strerror or str(error)).lower()}",
+            hint=f"choose another port with {option}",
+            port=port,
         ) from error
     return listener
 

@@ -18,6 +18,8 @@ DEFAULT_PORT = 4560
 STOPPED_KEEP_S = 7 * 86_400.0
 _NOT_SETTINGS = frozenset({"COLDFRAME_CONFIG", "COLDFRAME_URL", "COLDFRAME_TOKEN"})
 """Variables of ours that say something else than a setting."""
+_LISTS = frozenset({"allowed_hosts", "edge_domains"})
+"""Settings that are several texts; in a variable they are parted by commas."""
 
 
 class Settings(Model):
@@ -28,6 +30,11 @@ class Settings(Model):
     """Address to listen on. Loopback, unless somebody asks for more."""
     port: int = Field(default=DEFAULT_PORT, ge=0, le=65_535)
     """0 takes a free one."""
+    edge_port: int | None = Field(default=None, ge=0, le=65_535)
+    """Port of the edge, for the E2B protocol and for ports of sandboxes, with TLS and without. 0 takes a free one; None is the
+    one after `port`, and a free one if that is 0."""
+    edge_domains: tuple[str, ...] = ()
+    """Domains besides `localhost` whose every name leads to the edge, as `sandboxes.example`."""
     server_user: str | None = None
     """Whom the server runs as if started by root: a name or a number. None for the system user `coldframe`, else uid 61000."""
     broker_uid: int = Field(default=1_999_999, gt=0)
@@ -76,6 +83,12 @@ class Settings(Model):
         if value in ("root", "0"):
             raise ValueError("the server never runs as root; name another user")
         return value
+
+    @property
+    def edge_listens_on(self) -> int:
+        if self.edge_port is not None:
+            return self.edge_port
+        return self.port + 1 if 0 < self.port < 65_535 else 0
 
     @property
     def own_disks(self) -> bool:
@@ -129,9 +142,7 @@ def _environment() -> dict[str, Any]:
         if not name.startswith("COLDFRAME_") or name in _NOT_SETTINGS:
             continue
         key = name.removeprefix("COLDFRAME_").lower()
-        values[key] = (
-            tuple(part.strip() for part in value.split(",") if part.strip()) if key == "allowed_hosts" else value
-        )
+        values[key] = tuple(part.strip() for part in value.split(",") if part.strip()) if key in _LISTS else value
     return values
 
 

@@ -19,6 +19,7 @@ import uvicorn
 
 from coldframe.client.api import Coldframe
 from coldframe.client.sync import SyncColdframe
+from coldframe.contract.edge import EdgeInfo
 from coldframe.contract.policy import Role
 from coldframe.control.control import Control, build_control
 from coldframe.fronts.corked import CorkedProtocol
@@ -72,7 +73,7 @@ class Served:
         listener.listen(128)
         self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         config = uvicorn.Config(
-            build_app(self.control),
+            build_app(self.control, edge=lambda: EdgeInfo(port=4561, domains=("localhost",), certificate="")),
             loop="none",
             http=CorkedProtocol,
             ws="none",

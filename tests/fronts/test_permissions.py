@@ -150,6 +150,7 @@ MATRIX: dict[tuple[str, str], tuple[object, set[Role]]] = {
     ("GET", "/v1/sandboxes/{sandbox_id}/files/{path}"): (None, WORKERS | AGENT),
     ("GET", "/v1/tools"): (None, ALL),
     ("GET", "/v1/health"): (None, ALL),
+    ("GET", "/v1/edge"): (None, ALL),
 }
 ENDING = {
     ("POST", "/v1/sandboxes/{sandbox_id}/pipelines"),

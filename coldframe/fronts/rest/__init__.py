@@ -15,6 +15,7 @@ from starlette.routing import compile_path
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from coldframe import __version__
+from coldframe.contract.edge import EdgeInfo
 from coldframe.contract.errors import NotFound
 from coldframe.control.control import Control
 from coldframe.fronts.answers import NO_SNIFF, json_response
@@ -25,6 +26,7 @@ from coldframe.fronts.rest import (
     commands,
     contracts,
     credentials,
+    edge,
     files,
     governance,
     lineage,
@@ -54,14 +56,18 @@ ROUTES: tuple[RawRoute | JsonRoute, ...] = (
     *agents.ROUTES,
     *governance.ROUTES,
     *credentials.ROUTES,
+    *edge.ROUTES,
 )
 
 
 class Api:
     """The routes, without their outer door. Handlers find it as the `app` of their request."""
 
-    def __init__(self, control: Control, *, on_missing: OnMissing) -> None:
+    def __init__(
+        self, control: Control, *, on_missing: OnMissing, edge: Callable[[], EdgeInfo | None] = lambda: None
+    ) -> None:
         self.control = control
+        self.edge = edge
         self.on_missing = on_missing
         self._routes = [(one.method, compile_path(one.path)[0].match, _serve(one)) for one in ROUTES]
 
@@ -101,7 +107,14 @@ def _serve(route: RawRoute | JsonRoute) -> Callable[[Request], Awaitable[Respons
     return route.serve if isinstance(route, JsonRoute) else route.handler
 
 
-def build_app(control: Control, *, allowed_hosts: Iterable[str] = (), on_missing: OnMissing = "degrade") -> ASGIApp:
-    """The whole front as an ASGI application. With *on_missing* `refuse` no sandbox may ask for less."""
-    api = Api(control, on_missing=on_missing)
+def build_app(
+    control: Control,
+    *,
+    allowed_hosts: Iterable[str] = (),
+    on_missing: OnMissing = "degrade",
+    edge: Callable[[], EdgeInfo | None] = lambda: None,
+) -> ASGIApp:
+    """The whole front as an ASGI application. With *on_missing* `refuse` no sandbox may ask for less; *edge* tells where that
+    is, if there is one."""
+    api = Api(control, on_missing=on_missing, edge=edge)
     return Door(api, control.tokens.authenticate, allowed_hosts=allowed_hosts)

@@ -1,0 +1,13 @@
+"""The E2B protocol: with the address and a key of ours, its SDKs work unchanged.
+
+`control.py` is the control API, one file for each of its nouns beside it; the data plane of a sandbox is `envd`, its
+code interpreter `cells`. What each of them needs of the host name and headers was read by the edge.
+"""
+
+from coldframe.control.control import Control
+from coldframe.fronts.edge import Apps
+
+
+def make_apps(control: Control) -> Apps:
+    """Who answers what at the edge."""
+    return {}
