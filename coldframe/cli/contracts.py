@@ -1,12 +1,15 @@
 """`coldframe contract`: what holds for a sandbox, and what would. `coldframe contract ID` is short for `show ID`."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 import typer.core
 
 from coldframe.cli.output import Chosen, note, show, show_json, show_table
+
+if TYPE_CHECKING:
+    from coldframe.contract.outputs import FoundOutput
 
 
 class _ShowsById(typer.core.TyperGroup):
@@ -96,10 +99,8 @@ def outputs(sandbox: SandboxId) -> None:
 
     with connect() as client:
         found = client.sandboxes.get(sandbox).outputs()
-    rows: list[tuple[object, ...]] = [
-        (one.path, one.bytes, one.type if one.width is None else f"{one.type} {one.width}x{one.height}", one.sha256)
-        for one in found.found
-    ]
+    rows: list[tuple[object, ...]] = [(one.path, one.bytes, _what(one), one.sha256) for one in found.found]
+    rows += [(one, "", "test failed", "") for one in found.failed_tests]
     rows += [(one, "", "missing", "") for one in found.missing]
     rows += [(one.path, "", f"refused: {one.reason}", "") for one in found.refused]
     rows += [(one, "", "not declared", "") for one in found.undeclared]
@@ -142,6 +143,12 @@ def plan(
         show_json(planned)
         return
     show(planned, "\n".join([f"plan {planned['contract']} {planned['sha256']}", *_sections(planned)]))
+
+
+def _what(one: "FoundOutput") -> str:
+    if one.report is not None:
+        return f"{one.type}, {one.report.failed} of {one.report.total} tests failed"
+    return one.type if one.width is None else f"{one.type} {one.width}x{one.height}"
 
 
 def _sections(document: Mapping[str, Any]) -> list[str]:

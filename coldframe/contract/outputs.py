@@ -29,6 +29,44 @@ name that begins with a dot is meant only if the pattern says the dot."""
 Patterns = Annotated[tuple[OutputPattern, ...], Field(max_length=MOST_PATTERNS)]
 
 
+class TestFailure(Model):
+    """One test that failed, as the file says."""
+
+    __test__ = False  # pytest would take it for a test by its name
+    name: str
+    suite: str | None = None
+    """What it lies in: a class, a file, a group of tests."""
+    text: str | None = None
+    """What was asserted, or the error. It is output of a program, so ledger and receipts have None."""
+    text_complete: bool = True
+    file: str | None = None
+    line: int | None = None
+
+    @property
+    def full_name(self) -> str:
+        return self.name if not self.suite else f"{self.suite}::{self.name}"
+
+
+class TestReport(Model):
+    """What a file that is the report of a test run says. Nobody but the program that wrote it vouches for it."""
+
+    __test__ = False
+    format: Literal["junit", "tap", "text"]
+    """`text`: what pytest, node or unittest print for people."""
+    framework: Literal["pytest", "node", "unittest", "deno", "vitest", "jest"] | None = None
+    """None if the file does not tell."""
+    total: int = Field(ge=0)
+    passed: int = Field(ge=0)
+    failed: int = Field(ge=0)
+    """Those that could not be carried out included."""
+    skipped: int = Field(ge=0)
+    failures: tuple[TestFailure, ...] = ()
+    complete: bool = True
+    """False if the file breaks off, or not all that failed are told."""
+    log_artifact_id: str | None = None
+    """All that the command printed whose output the file is; None if it is not told of a command."""
+
+
 class FoundOutput(Model):
     path: str
     bytes: int
@@ -38,6 +76,9 @@ class FoundOutput(Model):
     width: int | None = Field(default=None, exclude_if=lambda width: width is None)
     """Pixels of a picture that is a PNG and whole by its check sums. None for whatever else it is."""
     height: int | None = Field(default=None, exclude_if=lambda height: height is None)
+    kind: Literal["file", "picture", "test_report"] = Field(default="file", exclude_if=lambda kind: kind == "file")
+    """By what the bytes are, and not by what was declared: `picture` has a size, `test_report` a report."""
+    report: TestReport | None = Field(default=None, exclude_if=lambda report: report is None)
 
 
 class RefusedOutput(Model):
@@ -68,6 +109,9 @@ class OutputsAnswer(Model):
 class DeclaredOutputs(OutputsAnswer):
     """The same of a run that has ended, or of a sandbox."""
 
+    failed_tests: tuple[str, ...] = Field(default=(), exclude_if=lambda names: not names)
+    """Of all reports among them, by suite and name, sorted."""
+
     declared: tuple[str, ...]
     undeclared: tuple[str, ...] = ()
     """Files that were made or changed and that no pattern means."""
@@ -79,6 +123,24 @@ class DeclaredOutputs(OutputsAnswer):
     def renamed(self, show: Callable[[str], str]) -> Self:
         return super().renamed(show).model_copy(update={"undeclared": tuple(map(show, self.undeclared))})
 
+    def of_command(self, command_id: str) -> Self:
+        """With each report pointing to what that command printed."""
+        return self._with_reports(lambda report: report.model_copy(update={"log_artifact_id": command_id}))
+
+    def for_record(self) -> Self:
+        """Without what a program has printed, which is kept apart from the ledger and shorter."""
+        return self._with_reports(
+            lambda report: report.model_copy(
+                update={"failures": tuple(one.model_copy(update={"text": None}) for one in report.failures)}
+            )
+        )
+
+    def _with_reports(self, change: Callable[[TestReport], TestReport]) -> Self:
+        found = tuple(
+            one if one.report is None else one.model_copy(update={"report": change(one.report)}) for one in self.found
+        )
+        return self.model_copy(update={"found": found})
+
 
 def report_outputs(declared: tuple[str, ...], answer: OutputsAnswer, changed: tuple[str, ...]) -> DeclaredOutputs:
     """*changed*: files that were made or changed."""
@@ -88,5 +150,8 @@ def report_outputs(declared: tuple[str, ...], answer: OutputsAnswer, changed: tu
         declared=declared,
         **dict(answer),
         undeclared=undeclared[:MOST_FOUND],
+        failed_tests=tuple(
+            sorted({each.full_name for one in answer.found if one.report for each in one.report.failures})
+        ),
         code="OUTPUT_MISSING" if answer.missing or answer.refused else None,
     )

@@ -34,9 +34,9 @@ class Difference(Model):
     """One thing that came out otherwise."""
 
     what: str
-    """`ended`, `exit_code`, `signal`, `limit`, `stdout`, `stderr`, `tree`, or `file:PATH`."""
+    """`ended`, `exit_code`, `signal`, `limit`, `stdout`, `stderr`, `tree`, `file:PATH`, or `test:NAME` of a report among the outputs."""
     original: str | int | None
-    """The value; SHA-256 of a stream, tree or file, `deleted`, `metadata` or the kind of what is no file; None: it was not there."""
+    """The value; SHA-256 of a stream, tree or file, `deleted`, `metadata` or the kind of what is no file; `failed`; None: it was not there."""
     replay: str | int | None
     line: int | None = None
     """Of a stream: the first line, counted from 1, that differs; None where that could not be looked at."""

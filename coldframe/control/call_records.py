@@ -209,7 +209,7 @@ def ended_record(
             "leftovers": len(command.leftovers),
             "endpoints": tuple(f"{endpoint(contact)}:{contact.verdict}" for contact in command.contacts),
             "files": _plain_files(command.files),
-            "outputs": None if ran is None or ran.outputs is None else ran.outputs.renamed(plain_path),
+            "outputs": None if ran is None or ran.outputs is None else ran.outputs.renamed(plain_path).for_record(),
             "disk_change_bytes": command.files.size_change_bytes,
         }
     return CallEnded(

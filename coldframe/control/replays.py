@@ -250,7 +250,6 @@ class Replays:
             background=True,
             ephemeral=True,
             template=template,
-            profile=spec.profile,
             isolation=spec.isolation,
             requires=spec.requires,
             snapshot=begin.snapshot_id,
@@ -345,6 +344,10 @@ class Replays:
                     found.append(
                         Difference(what=f"file:{path}", original=old_files.get(path), replay=new_files.get(path))
                     )
+        old_tests, new_tests = _failed_tests(receipt), _failed_tests(again)
+        for name in sorted(old_tests ^ new_tests):
+            how = ("failed", None) if name in old_tests else (None, "failed")
+            found.append(Difference(what=f"test:{name}", original=how[0], replay=how[1]))
         if receipt.tree_sha256_after != again.tree_sha256_after:
             found.append(Difference(what="tree", original=receipt.tree_sha256_after, replay=again.tree_sha256_after))
         return found
@@ -405,6 +408,10 @@ def _changes(receipt: Receipt) -> dict[str, str]:
         else "metadata"
         for one in receipt.files.changes
     }
+
+
+def _failed_tests(receipt: Receipt) -> set[str]:
+    return set() if receipt.declared_outputs is None else set(receipt.declared_outputs.failed_tests)
 
 
 def _digest_of(stream: StreamDigest | None) -> str | None:

@@ -15,6 +15,7 @@ from coldframe.guest.facts import text_of
 from coldframe.guest.files import open_regular
 from coldframe.guest.images import PngFrame
 from coldframe.guest.paths import open_beneath
+from coldframe.guest.reports import Reports
 from coldframe.guest.trees import entry_names
 from coldframe.guest.verbs import Answer, Failure, verb
 
@@ -67,6 +68,7 @@ class _Search:
         self._root = root
         self._most = most
         self._visited = 0
+        self._reports = Reports()
         self.found: dict[bytes, dict[str, Any]] = {}
         self.refused: dict[bytes, str] = {}
         self.complete = True
@@ -179,7 +181,7 @@ class _Search:
             if len(self.found) >= self._most:
                 self.complete = False
             else:
-                self.found[path] = _describe(path, held)
+                self.found[path] = _describe(path, held, self._reports)
         except OSError:
             self.refused[path] = "unreadable"
             return False
@@ -188,10 +190,11 @@ class _Search:
         return True
 
 
-def _describe(path: bytes, held: int) -> dict[str, Any]:
+def _describe(path: bytes, held: int, reports: Reports) -> dict[str, Any]:
     """Of the bytes that are read, however long the file grows meanwhile."""
     digest, size, head, picture = hashlib.sha256(), 0, b"", PngFrame()
     most = os.fstat(held).st_size
+    kept = bytearray() if reports.wants(most) else None
     while size < most:
         piece = os.read(held, min(CHUNK_BYTES, most - size))
         if not piece:
@@ -200,10 +203,17 @@ def _describe(path: bytes, held: int) -> dict[str, Any]:
         digest.update(piece)
         picture.feed(piece)  # of no other file than the one of this digest
         size += len(piece)
+        if kept is not None:
+            kept += piece
     told: dict[str, Any] = {"path": text_of(path), "bytes": size, "sha256": digest.hexdigest()}
     if picture.size is not None:
         told["width"], told["height"] = picture.size
-    return {**told, "type": _type_of(path, head)}
+        told["kind"] = "picture"
+    told["type"] = _type_of(path, head)
+    report = None if kept is None else reports.read(bytes(kept), told["type"])
+    if report is not None:
+        told["kind"], told["report"] = "test_report", report
+    return told
 
 
 def _type_of(path: bytes, head: bytes) -> str:

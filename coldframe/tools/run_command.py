@@ -398,6 +398,10 @@ def _judged(output: OutputCollector, answer: RunCommandAnswer) -> bytes:
         names.extend(one.path for one in answer.outputs.found)
         names.extend(one.path for one in answer.outputs.refused)
         names.extend(answer.outputs.undeclared)
+        for one in answer.outputs.found:
+            if one.report is not None:
+                for failure in one.report.failures:
+                    names += [failure.full_name, failure.text or "", failure.file or ""]
     if answer.start_error is not None:
         names.append(answer.start_error)
     return b"\0".join([output.judged(), *(name.encode() for name in names)])
@@ -441,6 +445,8 @@ async def run_command(call: ToolCall[RunCommandArguments]) -> Ran:
             pid = event.pid
             if arguments.background:
                 call.answer_early(_running(arguments, event))
+            else:
+                call.while_running(partial(_running, arguments, event))
         elif isinstance(event, OutputChunk):
             output.add(event.stream, event.data)
         else:
@@ -448,7 +454,8 @@ async def run_command(call: ToolCall[RunCommandArguments]) -> Ran:
     if result is not None:
         outputs = call.outputs
         if arguments.outputs and outputs is None:
-            outputs = await find_outputs(call.box, arguments.outputs, result.files)
+            found = await find_outputs(call.box, arguments.outputs, result.files)
+            outputs = found.of_command(result.artifact_id)
         answer = answer_of(arguments, result, output, pid, outputs)
         return Ran(answer, partial(_judged, output, answer), sum(output.total.values()), result, outputs)
     raise GuestLost(f"command `{call.command_id}` ended without a result", command_id=call.command_id)

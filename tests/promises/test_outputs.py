@@ -9,6 +9,7 @@ from coldframe.client.sync import SyncColdframe, SyncSandbox
 from coldframe.contract.errors import InvalidArgument
 from coldframe.contract.outputs import DeclaredOutputs
 from coldframe.contract.sandbox import SandboxSpec
+from tests.installation import Installation
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256))
 MAKE = (
@@ -132,3 +133,42 @@ def test_a_chart_is_told_with_its_size_and_one_that_is_cut_off_without(
     receipt = client.receipt(str(done.result.receipt_id))
     assert DeclaredOutputs.model_validate(receipt["declared_outputs"]) == done.outputs
     assert "width" not in receipt["declared_outputs"]["found"][1]
+
+
+TESTS = """
+import unittest
+class Sums(unittest.TestCase):
+    def test_one(self): self.assertEqual(1, 1)
+    def test_two(self): self.assertEqual(1 + 1, 2)
+    def test_three(self): self.assertEqual(1 + 1 + 1, 4, "three is not four")
+    def test_four(self): self.assertEqual(2 + 2, 4)
+    def test_five(self): self.assertEqual(2 + 3, 5)
+"""
+
+
+@pytest.mark.req("T3.19")
+@pytest.mark.without_way_out
+def test_a_failing_test_is_told_by_name_with_what_it_says_and_its_log(
+    client: SyncColdframe, sandbox: SyncSandbox, installation: Installation
+) -> None:
+    sandbox.write_file("sums.py", TESTS)
+    done = sandbox.run_command("python3 -m unittest sums 2>&1 | tee log.txt; false", outputs=["log.txt", "*.py"])
+    assert done.outputs is not None and done.outputs.failed_tests == ("sums.Sums::test_three",)
+    log, source = done.outputs.found
+    assert (log.kind, source.kind, source.report) == ("test_report", "file", None)
+    report = log.report
+    assert report is not None and (report.framework, report.total, report.failed) == ("unittest", 5, 1)
+    assert report.log_artifact_id == done.command_id and report.failures[0].name == "test_three"
+    assert "three is not four" in str(report.failures[0].text)
+    assert "three is not four" in sandbox.output(str(report.log_artifact_id)).data.decode()
+    receipt = client.receipt(str(done.result.receipt_id))
+    kept = DeclaredOutputs.model_validate(receipt["declared_outputs"])
+    assert kept.failed_tests == done.outputs.failed_tests and kept.found[0].report is not None
+    assert kept.found[0].report.failures[0].text is None  # what was printed is not in the ledger
+    assert "three is not four" not in str(client.ledger.entries(sandbox_id=sandbox.id))
+    spec = SandboxSpec(agent_id=sandbox.info.agent_id, outputs=("log.txt",))
+    with client.sandboxes.create(spec=spec) as other:
+        told = other.outputs()
+        assert told.failed_tests == done.outputs.failed_tests and told.found[0].report is not None
+        shown = installation.cli("contract", "outputs", other.id).stdout.decode()
+        assert "1 of 5 tests failed" in shown and "sums.Sums::test_three" in shown

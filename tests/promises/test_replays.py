@@ -41,6 +41,11 @@ for name, test in sorted(globals().copy().items()):
         except AssertionError:
             failed.append(name)
 print("failed:", *failed)
+names = [name for name in sorted(globals()) if name.startswith("test_")]
+with open("report.tap", "w") as tap:
+    for number, name in enumerate(names, start=1):
+        print("not ok" if name in failed else "ok", number, "-", name, file=tap)
+    print(f"1..{len(names)}", file=tap)
 with open("report.txt", "a") as report:
     report.write(f"{len(failed)}\\n")
 sys.exit(bool(failed))
@@ -52,6 +57,11 @@ def receipt_of(client: SyncColdframe, sandbox: SyncSandbox, command: str | list[
     return Receipt.model_validate(client.receipt(str(answer.result.receipt_id)))
 
 
+def failed_tests(receipt: Receipt) -> tuple[str, ...]:
+    assert receipt.declared_outputs is not None and receipt.declared_outputs.code is None
+    return receipt.declared_outputs.failed_tests
+
+
 @pytest.mark.req("T3.13")
 def test_three_rounds_of_a_project_come_out_the_same_again(client: SyncColdframe, sandbox: SyncSandbox) -> None:
     sandbox.write_file("tests.py", TESTS)
@@ -60,10 +70,11 @@ def test_three_rounds_of_a_project_come_out_the_same_again(client: SyncColdframe
     for text in (BROKEN, BROKEN.replace("- 1", "- len(numbers)"), MENDED):
         sandbox.write_file("project.py", text)
         taken = take(sandbox)
-        rounds.append(receipt_of(client, sandbox, "python3 tests.py"))
+        rounds.append(receipt_of(client, sandbox, "python3 tests.py", outputs=["report.tap"]))
         failing.append(sandbox.run_command("tail -n 1 report.txt").stdout)
         assert taken.state == "ready"
     assert [one.exit_code for one in rounds] == [1, 1, 0] and failing == ["2\n", "1\n", "0\n"]
+    assert [failed_tests(one) for one in rounds] == [("test_of_none", "test_of_three"), ("test_of_three",), ()]
     assert len({one.tree_sha256_before for one in rounds}) == 3
     now = receipt_of(client, sandbox, "true").tree_sha256_after
     for one in rounds:
@@ -71,6 +82,7 @@ def test_three_rounds_of_a_project_come_out_the_same_again(client: SyncColdframe
         assert done.same and done.complete and not done.differences, done
         again = Receipt.model_validate(client.receipt(done.replay_receipt_id))
         assert (again.exit_code, again.stdout, again.stderr) == (one.exit_code, one.stdout, one.stderr)
+        assert failed_tests(again) == failed_tests(one)
         assert (again.files, again.tree_sha256_after) == (one.files, one.tree_sha256_after)
         assert (done.basis.tree_sha256_before, done.basis.previous_receipt_id) == (
             one.tree_sha256_before, one.previous_receipt_id
@@ -100,6 +112,18 @@ def test_what_comes_out_otherwise_is_told_by_name_and_line(
     assert again.stdout is not None and found["stdout"].replay == again.stdout.sha256
     told = installation.cli("replay", one.receipt_id, "--json")
     assert told.returncode == 6 and {each["what"] for each in json.loads(told.stdout)["differences"]} == set(found)
+
+
+@pytest.mark.req("T3.13")
+def test_a_test_that_fails_only_once_is_a_difference_by_its_name(client: SyncColdframe, sandbox: SyncSandbox) -> None:
+    take(sandbox)
+    command = "read -r whim < /proc/sys/kernel/random/uuid; printf '1..1\\nnot ok 1 - %s\\n' $whim > report.tap"
+    one = receipt_of(client, sandbox, command, outputs=["report.tap"])
+    done = client.replay(one.receipt_id)
+    (again,) = failed_tests(Receipt.model_validate(client.receipt(done.replay_receipt_id)))
+    told = {each.what: (each.original, each.replay) for each in done.differences}
+    (first,) = failed_tests(one)
+    assert (told[f"test:{first}"], told[f"test:{again}"]) == (("failed", None), (None, "failed"))
 
 
 @pytest.mark.req("T3.13")
