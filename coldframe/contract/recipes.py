@@ -118,6 +118,7 @@ class _Start(Model):
     user: User | None = None
     cwd: SystemPath | None = None
     ready: ReadyCheck | None = None
+    may_end: bool = False
 
 
 class _Text(Model):
@@ -129,6 +130,7 @@ class _Text(Model):
     archive: str | None = None
     snapshot: str | None = None
     tags: tuple[Tag, ...] = ()
+    home: bool = False
     network: Literal["none", "packages"] = "packages"
     env: Environment = Field(default_factory=dict)
     apt: tuple[AptPackage, ...] = ()
@@ -204,7 +206,7 @@ def _draft(said: _Text) -> Draft:
         steps += said.steps
     fields: dict[str, Any] = {
         name: getattr(said, name)
-        for name in ("name", "version", "base", "archive", "snapshot", "tags", "network", "locked")
+        for name in ("name", "version", "base", "archive", "snapshot", "tags", "home", "network", "locked")
     }
     if said.start is not None:
         fields["start"] = StartCommand(
@@ -212,6 +214,7 @@ def _draft(said: _Text) -> Draft:
             user=said.start.user or "user",
             cwd=said.start.cwd or said.workdir,
             ready=said.start.ready,
+            may_end=said.start.may_end,
         )
     return Draft(fields, tuple(steps), (said.lock,) if isinstance(said.lock, str) else said.lock)
 

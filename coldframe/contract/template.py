@@ -16,6 +16,8 @@ from coldframe.contract.model import Model
 
 HOST = "host"
 """The system of the machine itself, which is no template and can be no one's name."""
+DEFAULT_TEMPLATE = "debian"
+"""The one that a `computer` begins from where nothing else is said."""
 MOST_STEPS = 200
 MOST_FILES = 10_000
 MOST_INPUT_BYTES = 4 * 1024 * 1024 * 1024
@@ -35,6 +37,8 @@ Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=
 Value = Annotated[str, Field(pattern=r"^[^\x00]*$", max_length=32_768)]
 Environment = Annotated[dict[Variable, Value], Field(max_length=500)]
 User = Literal["root", "user"]
+HOME_STORE = "/var/lib/coldframe/home"
+"""Where a template keeps what its steps have left in `/home/user`, which each sandbox has as its workspace."""
 Manager = Literal["apt", "pip", "npm"]
 BuildState = Literal["building", "ready", "failed", "cancelled"]
 
@@ -97,6 +101,27 @@ class FilesStep(Model):
     files: tuple[RecipeFile, ...] = Field(min_length=1, max_length=MOST_FILES)
 
 
+Owner = Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_-]{0,31}(:[a-z_][a-z0-9_-]{0,31})?$")]
+
+
+class UnpackStep(Model):
+    """Entries of an archive, copied as a Dockerfile's COPY does it: a file becomes *to*, or goes into it if that is a folder
+    or ends with `/`; of a folder what is in it goes there; several always go into *to*. Links stay links."""
+
+    kind: Literal["unpack"] = "unpack"
+    sha256: Digest
+    """Of a tar, plain or pressed by gzip, uploaded as files are. It is unpacked by the template's own tar."""
+    bytes: int = Field(ge=0, le=MOST_INPUT_BYTES)
+    entries: str = Field(min_length=1, max_length=4096, pattern=r"^[^\x00/][^\x00]*$")
+    """Which: a path in the archive, or a pattern as bash has them."""
+    to: str = Field(min_length=1, max_length=4096, pattern=r"^/[^\x00]*$")
+    owner: Owner = "root"
+    mode: int | None = Field(default=None, ge=0, le=0o7777)
+    """Of all that is copied, folders as well. None: as the archive says."""
+    source: str = Field(default="", max_length=4096)
+    """Where whoever built it had them, for people."""
+
+
 class EnvStep(Model):
     """For later steps, and for whatever runs in the template: it ends up in `env` of its settings."""
 
@@ -118,7 +143,7 @@ class RunStep(Model):
     timeout_s: float = Field(default=1800.0, gt=0, le=86_400)
 
 
-Step = Annotated[AptStep | PipStep | NpmStep | FilesStep | EnvStep | RunStep, Field(discriminator="kind")]
+Step = Annotated[AptStep | PipStep | NpmStep | FilesStep | UnpackStep | EnvStep | RunStep, Field(discriminator="kind")]
 
 
 class ReadyCheck(Model):
@@ -145,6 +170,8 @@ class StartCommand(Model):
     """None for the workspace."""
     ready: ReadyCheck | None = None
     """None: it serves as soon as it has started."""
+    may_end: bool = False
+    """It only sets something up: that it ends with 0 before it is ready is no failure."""
 
 
 class Settings(Model):
@@ -153,6 +180,8 @@ class Settings(Model):
     env: Environment = Field(default_factory=dict)
     """For all commands, below what the sandbox or the command itself sets."""
     start: StartCommand | None = None
+    home: bool = False
+    """Temporary workspaces begin with what lies in HOME_STORE."""
 
 
 class Package(Model):
@@ -185,6 +214,8 @@ class Recipe(Model):
     """What another build came to have installed: it is installed in just these versions, or the build fails. A package beyond
     them fails it too."""
     tags: tuple[Tag, ...] = Field(default=(), max_length=32)
+    home: bool = False
+    """What steps leave in `/home/user` is kept: later steps find it there, and so does each sandbox with a temporary workspace."""
 
     @model_validator(mode="after")
     def _begins_somewhere(self) -> "Recipe":
@@ -203,18 +234,19 @@ class Recipe(Model):
         for step in self.steps:
             if isinstance(step, EnvStep):
                 env.update(step.variables)
-        return Settings(env=env, start=self.start)
+        return Settings(env=env, start=self.start, home=self.home)
 
     @property
     def inputs(self) -> dict[str, int]:
         """Digest and size of all that has to be uploaded. The size of an archive is not known here, and 0."""
         found = {file.sha256: file.bytes for step in self.steps if isinstance(step, FilesStep) for file in step.files}
+        found |= {step.sha256: step.bytes for step in self.steps if isinstance(step, UnpackStep)}
         return found if self.archive is None else {**found, self.archive: 0}
 
     @property
     def sha256(self) -> str:
         """Of all that what is built follows from: not name, version and tags."""
-        return digest_of(self.model_dump(mode="json", exclude={"name", "version", "tags"}))
+        return digest_of(_without_new(self.model_dump(mode="json", exclude={"name", "version", "tags"})))
 
 
 class BuildOrder(Model):
@@ -321,6 +353,20 @@ class TemplateDetails(TemplateRecord):
 class BuildRequest(Model):
     recipe: Recipe
     no_cache: bool = False
+    assign: tuple[TemplateVersion, ...] = Field(default=(), max_length=32)
+    """Names that are to stand for what comes of it from then on, beside its version: see `TemplateTag`."""
+
+
+class TemplateTag(Model):
+    """A name of a version that can be moved: `name:tag` stands for the version that it was given to last."""
+
+    name: TemplateName
+    tag: TemplateVersion
+    version: str
+    digest: Digest
+    build_id: str | None
+    at: datetime
+    by: str
 
 
 class MarkRequest(Model):
@@ -386,7 +432,17 @@ def digest_of(value: Any) -> str:
 
 def template_digest(base: str | None, layers: tuple[str, ...], settings: Settings) -> str:
     """Of a template made of sealed layers, whose digests these are from the lowest up, upon *base*."""
-    return digest_of({"base": base, "layers": list(layers), "settings": settings.model_dump(mode="json")})
+    told = _without_new(settings.model_dump(mode="json"))
+    return digest_of({"base": base, "layers": list(layers), "settings": told})
+
+
+def _without_new(told: dict[str, Any]) -> dict[str, Any]:
+    """Without what templates of before could not say and this one does not, so that theirs keep their digests."""
+    if not told["home"]:
+        del told["home"]
+    if told["start"] is not None and not told["start"]["may_end"]:
+        del told["start"]["may_end"]
+    return told
 
 
 def packages_digest(packages: tuple[Package, ...]) -> str:
@@ -409,6 +465,8 @@ def describe_step(step: Step) -> str:
             return f"{step.kind} {' '.join(step.packages)}"
         case FilesStep():
             return f"files {len(step.files)} to {step.files[0].to}{' …' if len(step.files) > 1 else ''}"
+        case UnpackStep():
+            return f"copy {step.entries} to {step.to}"
         case EnvStep():
             return f"env {' '.join(step.variables)}"
         case RunStep():

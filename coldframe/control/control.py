@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 from coldframe.contract.caller import Caller
 from coldframe.contract.ports import Host
 from coldframe.control.agents import Agents
+from coldframe.control.announced_builds import AnnouncedBuilds
 from coldframe.control.attribution import Attribution
 from coldframe.control.comparisons import Comparisons
 from coldframe.control.contacts import Contacts
@@ -57,8 +58,10 @@ from coldframe.control.snapshots import DEFAULT_LIMITS, SnapshotLimits, Snapshot
 from coldframe.control.start_commands import StartCommands
 from coldframe.control.store import Store
 from coldframe.control.taints import Taints
+from coldframe.control.template_archives import TemplateArchives
 from coldframe.control.template_builds import TemplateBuilds
 from coldframe.control.template_checks import TemplateChecks
+from coldframe.control.template_tags import TemplateTags
 from coldframe.control.templates import Templates
 from coldframe.control.timers import Timers
 from coldframe.control.tokens import Tokens
@@ -108,6 +111,9 @@ class Control:
     templates: Templates
     template_builds: TemplateBuilds
     template_checks: TemplateChecks
+    template_tags: TemplateTags
+    template_archives: TemplateArchives
+    announced_builds: AnnouncedBuilds
     comparisons: Comparisons
     history: History
     lineage: Lineage
@@ -253,8 +259,13 @@ def build_control(
     lifecycle.keep_files, lifecycle.forget_files = keep_files, snapshots.remove_by_timer
     kept_results = ResultRetention(ledger, JudgedOutputs(store), host, clock, retention.results_s)
     outputs = Outputs(ledger, rulebook, sandboxes, sessions, taints, kept_results, host)
-    creation.begin_start = StartCommands(templates, gate, outputs).begin
+    start_commands = StartCommands(templates, gate, outputs)
+    creation.begin_start, creation.take_home = start_commands.begin, start_commands.take_home
     gate.template_environment, timers.warnings = templates.environment, templates.warnings
+    template_tags = TemplateTags(store, ledger, templates, judged, clock)
+    template_builds = TemplateBuilds(
+        store, ledger, templates, template_tags, snapshots, judged, host, clock, sandboxes.sweep
+    )
     comparisons = Comparisons(snapshots, sandboxes, gate, host)
     snapshot_upkeep = SnapshotUpkeep(store, ledger, agents, sandboxes, keyed, snapshots, host, clock)
     snapshots.settle = snapshot_upkeep.settle_one
@@ -289,7 +300,10 @@ def build_control(
         forks=Forks(snapshots, sandboxes, creation, judged),
         archives=SnapshotArchives(store, ledger, rulebook, snapshots, judged, host, clock),
         templates=templates,
-        template_builds=TemplateBuilds(store, ledger, templates, snapshots, judged, host, clock, sandboxes.sweep),
+        template_builds=template_builds,
+        template_tags=template_tags,
+        template_archives=TemplateArchives(os.path.join(directory, "archives"), store, template_builds, clock),
+        announced_builds=AnnouncedBuilds(store, template_builds, template_tags, clock),
         template_checks=TemplateChecks(templates, creation, lifecycle, gate, clock),
         comparisons=comparisons,
         gate=gate,

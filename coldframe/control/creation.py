@@ -104,6 +104,8 @@ class Creation:
         self._templates = templates
         self.begin_start: BeginStart = _starts_nothing
         """Starts what the template of a sandbox starts, once that runs, and returns when it is ready."""
+        self.take_home: BeginStart = _starts_nothing
+        """Puts what a template has for workspaces into that of a sandbox which is new, and comes from no snapshot."""
         self.volumes = volumes
         self._issue_contract = issue_contract
         self._longest = longest
@@ -283,6 +285,8 @@ class Creation:
             self._sandboxes.networked.add(info)
         self._sandboxes.begun(info)
         if info.template_sha256 is not None:
+            if spec.background and source is None:
+                await self.take_home(caller, info)
             await self.begin_start(caller, info)
         return info
 

@@ -13,7 +13,7 @@ from coldframe.contract.caller import Caller
 from coldframe.contract.command import Ended, OutputChunk
 from coldframe.contract.errors import ColdframeError, StartNotReady
 from coldframe.contract.sandbox import SandboxInfo
-from coldframe.contract.template import ReadyCheck, StartCommand
+from coldframe.contract.template import HOME_STORE, ReadyCheck, StartCommand
 from coldframe.contract.tool import ToolResult
 from coldframe.control.gate import Gate
 from coldframe.control.outputs import Outputs
@@ -23,6 +23,8 @@ AGAIN_S = 0.1
 """Between two tries of a check, inside."""
 KEPT_BYTES = 4096
 """Of the end of what was said, in the error."""
+TAKE_HOME_S = 600.0
+ENDED_WELL = "exit code 0"
 _LISTENS = ":%04X [0-9A-F]*:0000 0A"
 """Of a port, in the kernel's table of sockets: somebody listens. To ask by connecting would be a visit that servers see."""
 
@@ -58,14 +60,36 @@ class StartCommands:
                 code_of_cause=result.error["code"],
             )
         if start.ready is not None:
-            await self._await_ready(caller, info, start.ready, str(result.value["command_id"]))
+            await self._await_ready(caller, info, start, start.ready, str(result.value["command_id"]))
 
-    async def _await_ready(self, caller: Caller, info: SandboxInfo, ready: ReadyCheck, command_id: str) -> None:
+    async def take_home(self, caller: Caller, info: SandboxInfo) -> None:
+        """Put what its template has for `/home/user` into the workspace of a sandbox that is new. Raises StartNotReady."""
+        if not self._templates.settings_of(info.template_sha256).home:
+            return
+        line = f"if [ -d {HOME_STORE} ]; then cp -a --no-clobber {HOME_STORE}/. /home/user/; fi"
+        result = await self._gate.call(
+            caller, info.sandbox_id, "run_command", {"command": line, "timeout_s": TAKE_HOME_S}
+        )
+        if result.error is not None:
+            raise StartNotReady(
+                f"what the template has for `/home/user` could not be put there: {result.error['message']}",
+                log="",
+                code_of_cause=result.error["code"],
+            )
+        if result.value.get("exit_code") != 0:
+            log = str(result.value.get("stderr") or "")[-KEPT_BYTES:]
+            raise StartNotReady("what the template has for `/home/user` could not all be put there", log=log)
+
+    async def _await_ready(
+        self, caller: Caller, info: SandboxInfo, start: StartCommand, ready: ReadyCheck, command_id: str
+    ) -> None:
         said: deque[bytes] = deque(maxlen=64)
         serving = asyncio.ensure_future(self._follow(caller, info, command_id, said))
         checking = asyncio.ensure_future(self._check(caller, info, ready))
         try:
             await asyncio.wait({serving, checking}, return_when=asyncio.FIRST_COMPLETED)
+            if start.may_end and serving.done() and serving.result() == ENDED_WELL:
+                await asyncio.wait({checking})
             if checking.done() and checking.result() is None:
                 return
             if checking.done():
@@ -104,7 +128,7 @@ class StartCommands:
                 if isinstance(event, OutputChunk):
                     said.append(event.data)
                 elif isinstance(event, Ended):
-                    return f"exit code {event.result.exit_code}"
+                    return ENDED_WELL if event.result.exit_code == 0 else f"exit code {event.result.exit_code}"
         return "it is gone"
 
 

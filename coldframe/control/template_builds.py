@@ -53,6 +53,7 @@ from coldframe.control.rights import require
 from coldframe.control.snapshots import Snapshots
 from coldframe.control.store import Store
 from coldframe.control.template_rows import ADD_LINE, BUILD_FIELDS, LINES, BuildRow, builds, entry_of
+from coldframe.control.template_tags import TemplateTags
 from coldframe.control.templates import Templates
 
 DEFAULT_BASE = "debian"
@@ -80,6 +81,7 @@ class TemplateBuilds:
         store: Store,
         ledger: Ledger,
         templates: Templates,
+        tags: TemplateTags,
         snapshots: Snapshots,
         judged: JudgedActs,
         host: Host,
@@ -90,6 +92,7 @@ class TemplateBuilds:
         self._store = store
         self._ledger = ledger
         self._templates = templates
+        self._tags = tags
         self._sweep = sweep
         self._sweeping: asyncio.Task[None] | None = None
         self._snapshots = snapshots
@@ -138,8 +141,15 @@ class TemplateBuilds:
 
     # -- building ------------------------------------------------------------------------------------------------------
 
-    async def begin(self, caller: Caller, request: BuildRequest, *, idempotency_key: str | None = None) -> BuildInfo:
-        """Begin a build, and answer at once. The same key is the same build.
+    async def begin(
+        self,
+        caller: Caller,
+        request: BuildRequest,
+        *,
+        idempotency_key: str | None = None,
+        build_id: str | None = None,
+    ) -> BuildInfo:
+        """Begin a build, and answer at once. The same key is the same build. *build_id* is of one that was announced.
 
         Raises:
             GrantMissing: the caller may not.
@@ -157,8 +167,12 @@ class TemplateBuilds:
                 hint="give it another name",
                 argument="name",
             )
-        build_id = f"bld_{secrets.token_hex(10)}"
-        if idempotency_key is not None:
+        if build_id is not None:
+            if known := self._made_before(build_id, recipe):
+                return known
+        elif idempotency_key is None:
+            build_id = new_build_id()
+        else:
             digest = hashlib.sha256(f"{caller.token_id}\0{idempotency_key}".encode()).hexdigest()
             build_id = f"bld_{digest[:20]}"
             if known := self._made_before(build_id, recipe):
@@ -166,6 +180,8 @@ class TemplateBuilds:
         _, told = self._judged.allow_alone(
             caller, "build_template", {"name": recipe.name, "recipe_sha256": recipe.sha256}, subject=recipe.name
         )
+        for tag in request.assign:
+            self._tags.check(recipe.name, tag)
         base = await self._base_of(caller, recipe)
         if missing := await self._host.templates.missing_inputs(tuple(recipe.inputs)):
             raise InvalidArgument(
@@ -219,7 +235,8 @@ class TemplateBuilds:
             }
             self._ledger.append("template.build_started", build_id, body, connection=connection, durable=True)
         self._news[build_id] = asyncio.Event()
-        task = self._running[build_id] = asyncio.create_task(self._drive(order, caller.name), name=build_id)
+        drive = self._drive(order, caller.name, request.assign)
+        task = self._running[build_id] = asyncio.create_task(drive, name=build_id)
         task.add_done_callback(lambda _: self._settle(build_id))
         return self._row(build_id).info
 
@@ -248,7 +265,7 @@ class TemplateBuilds:
             )
         return None
 
-    async def _drive(self, order: BuildOrder, by: str) -> None:
+    async def _drive(self, order: BuildOrder, by: str, assign: tuple[str, ...]) -> None:
         log = _Log(order.build_id, self._store, self._clock, self._news[order.build_id])
         facts: TemplateFacts | None = None
         error: ColdframeError | None = None
@@ -286,7 +303,7 @@ class TemplateBuilds:
         elif facts is None:
             self._end(order.build_id, "failed", error=Internal("the build ended without a template"))
         else:
-            self._end(order.build_id, "ready", facts=facts, order=order, by=by)
+            self._end(order.build_id, "ready", facts=facts, order=order, by=by, assign=assign)
 
     async def _sweep_when_it_is_back(self) -> None:
         """A step that ran when its daemon was killed runs on until somebody says that it belongs to nothing."""
@@ -318,6 +335,7 @@ class TemplateBuilds:
         facts: TemplateFacts | None = None,
         order: BuildOrder | None = None,
         by: str | None = None,
+        assign: tuple[str, ...] = (),
     ) -> None:
         values: dict[str, Any] = {"state": state, "ended_at": format_time(self._clock())}
         body: dict[str, Any] = {"build_id": build_id, "state": state}
@@ -332,6 +350,7 @@ class TemplateBuilds:
                 values["digest"] = facts.digest
                 row = self._templates.add(facts, order, by, connection)
                 body |= {"digest": facts.digest, "name": row.name, "version": row.version, "bytes": facts.bytes}
+                self._tags.move(row, assign, by, connection)
             connection.execute(builds.update().where(builds.c.build_id == build_id).values(values))
             kind = "template.built" if state == "ready" else f"template.build_{state}"
             self._ledger.append(kind, build_id, body, connection=connection, durable=True)
@@ -451,6 +470,10 @@ class _Log:
                 )
             )
         self._news.set()
+
+
+def new_build_id() -> str:
+    return f"bld_{secrets.token_hex(10)}"
 
 
 def _told_end(end: StepEnd) -> str:

@@ -69,6 +69,42 @@ log_lines = sa.Table(
 )
 
 
+tags = sa.Table(
+    "template_tags",
+    metadata,
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("tag", sa.Text, primary_key=True),
+    sa.Column("version", sa.Text, nullable=False),
+    sa.Column("digest", sa.Text, nullable=False),
+    sa.Column("build_id", sa.Text, nullable=True),
+    sa.Column("at", sa.Text, nullable=False),
+    sa.Column("by", sa.Text, nullable=False),
+)
+
+announced = sa.Table(
+    "announced_builds",
+    metadata,
+    sa.Column("build_id", sa.Text, primary_key=True),
+    sa.Column("name", sa.Text, nullable=False, index=True),
+    sa.Column("tags", sa.Text, nullable=False),
+    sa.Column("cpus", sa.Integer, nullable=False),
+    sa.Column("memory_mib", sa.Integer, nullable=False),
+    sa.Column("at", sa.Text, nullable=False),
+    sa.Column("by", sa.Text, nullable=False),
+    sa.Column("steps", sa.Text, nullable=True),
+)
+
+archives = sa.Table(
+    "template_archives",
+    metadata,
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("key", sa.Text, primary_key=True),
+    sa.Column("sha256", sa.Text, nullable=False),
+    sa.Column("bytes", sa.Integer, nullable=False),
+    sa.Column("by", sa.Text, nullable=False),
+)
+
+
 class Row(NamedTuple):
     """One version of a name. Two names may be of one digest; what is marked of one is marked of all."""
 

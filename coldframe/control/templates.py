@@ -44,7 +44,7 @@ from coldframe.control.ledger import Ledger, format_time
 from coldframe.control.rights import require
 from coldframe.control.sandboxes import Sandboxes
 from coldframe.control.store import Store
-from coldframe.control.template_rows import FIELDS, Row, templates
+from coldframe.control.template_rows import FIELDS, Row, tags, templates
 
 SETUP = "coldframe setup"
 SETUP_VERSION_CHARACTERS = 12
@@ -162,6 +162,12 @@ class Templates:
         if digest is None:
             rows = rows[:1]
         row = rows[0]
+        if digest is None and version not in (None, row.version):
+            raise WrongState(
+                f"`{ref}` is a tag, which stands for the version `{row.ref}`",
+                hint="remove that version, or take the tag away",
+                template=row.ref,
+            )
         _, told = self._judged.allow_alone(caller, "remove_template", {"digest": row.digest}, subject=row.digest)
         others = {one.ref for one in self._rows("digest = ? AND state = 'ready'", row.digest)} - {
             one.ref for one in rows
@@ -172,6 +178,7 @@ class Templates:
             for one in rows:
                 gone = templates.update().where(templates.c.name == one.name, templates.c.version == one.version)
                 connection.execute(gone.values(state="removed"))
+                connection.execute(tags.delete().where(tags.c.name == one.name, tags.c.version == one.version))
                 body = {**_told(one), "caller": caller.name, "is_gone": not others, **told}
                 self._ledger.append("template.removed", one.digest, body, connection=connection, durable=True)
 
@@ -253,11 +260,12 @@ class Templates:
     def free_version(self, name: str, asked: str | None, building: Collection[str]) -> str:
         """*asked*, or the next number. Raises Conflict if it is taken: a version never comes to name anything else."""
         taken = {row.version for row in self._rows("name = ?", name)} | set(building)
+        taken |= {str(row[0]) for row in self._store.read("SELECT tag FROM template_tags WHERE name = ?", (name,))}
         if asked is None:
             return str(1 + max((int(one) for one in taken if one.isdecimal() and len(one) < 9), default=0))
         if asked in taken:
             raise Conflict(
-                f"`{name}:{asked}` is there already, was there, or is being built",
+                f"`{name}:{asked}` is there already, was there, is being built, or is a tag",
                 hint="give it another version, or none for the next number",
                 next_actions=[next_action("template.list", "lists the versions that there are")],
                 template=f"{name}:{asked}",
@@ -324,8 +332,22 @@ class Templates:
         if digest is not None:
             return self._rows(f"digest = ? {order}", digest)
         if version is not None:
+            rows = self._rows(f"name = ? AND version = ? {order}", name or "", version)
+            if rows or (version := self._tagged(name or "", version)) is None:
+                return rows
             return self._rows(f"name = ? AND version = ? {order}", name or "", version)
         return self._rows(f"name = ? {order}", name or "")
+
+    def _tagged(self, name: str, tag: str) -> str | None:
+        """The version that a tag stands for."""
+        found = self._store.read("SELECT version FROM template_tags WHERE name = ? AND tag = ?", (name, tag))
+        return str(found[0][0]) if found else None
+
+    async def find(self, caller: Caller, ref: str) -> Row:
+        """The version that a name, tag or digest stands for, also one that was withdrawn. Raises GrantMissing, NotFound."""
+        require(caller, "template.read")
+        await self._refresh()
+        return self._find(ref)
 
     def _find(self, ref: str) -> Row:
         rows = self._matching(ref)

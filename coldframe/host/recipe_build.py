@@ -7,6 +7,8 @@ else nothing; the next build goes on from them.
 
 import asyncio
 import contextlib
+import os
+import shutil
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -26,18 +28,16 @@ from coldframe.contract.errors import (
 from coldframe.contract.ports import Box
 from coldframe.contract.template import (
     MOST_LINE,
-    AptStep,
     BuildEvent,
     BuildLine,
     BuildOrder,
     EnvStep,
     FilesStep,
-    NpmStep,
-    PipStep,
     Recipe,
     RunStep,
     Step,
     StepEnd,
+    UnpackStep,
     describe_step,
     digest_of,
     template_digest,
@@ -50,7 +50,7 @@ from coldframe.host.templates.id_range import own_range
 from coldframe.host.templates.inputs import Inputs
 from coldframe.host.templates.inventory import installed_in, refuse_differences
 from coldframe.host.templates.placed_files import place_files
-from coldframe.host.templates.recipe_steps import VARIABLES, Act, Question, acts_of, reason_in
+from coldframe.host.templates.recipe_steps import UNPACKED, VARIABLES, Act, Question, Running, acts_of, reason_in
 from coldframe.host.templates.root_archive import read_root
 from coldframe.host.templates.sealed_layers import Draft
 from coldframe.host.templates.step_cache import StepCache, key_of
@@ -63,7 +63,6 @@ MOST_LAYERS = 200
 KEPT_LINES = 40
 """Of what a step has said, in the error."""
 _ANSWER_CHARACTERS = 4 * 1024 * 1024
-_Running = AptStep | PipStep | NpmStep | RunStep
 
 
 class SealedSystem(NamedTuple):
@@ -207,21 +206,32 @@ class RecipeBuild:
         return layer, False
 
     async def _run_sealed(
-        self, step: _Running, directories: list[str], base_digest: str | None, variables: dict[str, str]
+        self, step: Running, directories: list[str], base_digest: str | None, variables: dict[str, str]
     ) -> str | None:
         ids = own_range()
         with contextlib.ExitStack() as opened:
             draft = await self._thread(partial(opened.enter_context, self._store.layers.draft()))
             digest = base_digest or digest_of(directories)
-            making = self._bench.workshop.box(draft, directories, ids, digest=digest, network=self._recipe.network)
+            put = partial(self._lay, step) if isinstance(step, UnpackStep) else None
+            making = self._bench.workshop.box(
+                draft, directories, ids, digest=digest, network=self._recipe.network, put=put
+            )
             async with making as (box, users):
-                for act in acts_of(step, self._recipe.locked):
+                for act in acts_of(step, self._recipe.locked, keeps_home=self._recipe.home):
                     await self._run(box, step, act, variables)
             layer = await self._thread(partial(self._store.layers.seal, draft, users, ids, self._needed))
             await self._thread(opened.close)
             return layer
 
-    async def _run(self, box: Box, step: _Running, act: Act, variables: dict[str, str]) -> None:
+    def _lay(self, step: UnpackStep, target: str, root: tuple[int, int]) -> None:
+        """The archive, where the step finds and removes it. It is read by nobody but the box, which is given a copy."""
+        path = os.path.join(target, UNPACKED)
+        with open(self._bench.inputs.open(step.sha256), "rb") as source, open(path, "xb") as copy:
+            shutil.copyfileobj(source, copy, 1 << 20)
+            os.fchmod(copy.fileno(), 0o400)
+            os.fchown(copy.fileno(), *root)
+
+    async def _run(self, box: Box, step: Running, act: Act, variables: dict[str, str]) -> None:
         """Raises BuildFailed, DependencyMissing."""
         more = step.variables if isinstance(step, RunStep) else {}
         try:
@@ -336,7 +346,8 @@ class RecipeBuild:
         settings = self._recipe.settings
         if base is not None:
             env = {**base.settings.env, **settings.env}
-            settings = settings.model_copy(update={"env": env, "start": settings.start or base.settings.start})
+            start, home = settings.start or base.settings.start, settings.home or base.settings.home
+            settings = settings.model_copy(update={"env": env, "start": start, "home": home})
         origin = "archive" if self._recipe.archive else "snapshot" if self._recipe.snapshot else "recipe"
         made = Made(
             version=self._recipe.version,

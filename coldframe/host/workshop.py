@@ -54,9 +54,17 @@ class Workshop:
 
     @contextlib.asynccontextmanager
     async def box(
-        self, draft: Draft, layers: Sequence[str], ids: IdRange, *, digest: str, network: str
+        self,
+        draft: Draft,
+        layers: Sequence[str],
+        ids: IdRange,
+        *,
+        digest: str,
+        network: str,
+        put: Callable[[str, tuple[int, int]], None] | None = None,
     ) -> AsyncIterator[tuple[Box, Users]]:
         """One with a system of these layers, the highest first, that writes to *draft*; and whose what it writes is.
+        *put* lays something into that, as root of the box, whose ids it is told.
 
         Nothing of it is left when this is over, but what it wrote. *digest* is of the template that it begins from.
         """
@@ -73,6 +81,8 @@ class Workshop:
             first = (range_of(owner[0]), range_of(owner[1]))
             whose.append(Users(first, owner))
             os.chown(draft.files, *first)
+            if put is not None:
+                put(draft.files, first)
             system = System(
                 template=layers[-1],
                 template_layers=tuple(layers[:-1]),

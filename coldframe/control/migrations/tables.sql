@@ -13,6 +13,18 @@ CREATE TABLE alembic_version (
 	CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num)
 );
 
+CREATE TABLE announced_builds (
+	build_id TEXT NOT NULL,
+	name TEXT NOT NULL,
+	tags TEXT NOT NULL,
+	cpus INTEGER NOT NULL,
+	memory_mib INTEGER NOT NULL,
+	at TEXT NOT NULL,
+	"by" TEXT NOT NULL,
+	steps TEXT,
+	PRIMARY KEY (build_id)
+);
+
 CREATE TABLE contract_plans (
 	sha256 TEXT NOT NULL,
 	document TEXT NOT NULL,
@@ -234,6 +246,15 @@ CREATE TABLE snapshots (
 	PRIMARY KEY (act_id)
 );
 
+CREATE TABLE template_archives (
+	name TEXT NOT NULL,
+	"key" TEXT NOT NULL,
+	sha256 TEXT NOT NULL,
+	bytes INTEGER NOT NULL,
+	"by" TEXT NOT NULL,
+	PRIMARY KEY (name, "key")
+);
+
 CREATE TABLE template_build_log (
 	build_id TEXT NOT NULL,
 	seq INTEGER NOT NULL,
@@ -262,6 +283,17 @@ CREATE TABLE template_builds (
 	error TEXT,
 	last_seq INTEGER NOT NULL,
 	PRIMARY KEY (build_id)
+);
+
+CREATE TABLE template_tags (
+	name TEXT NOT NULL,
+	tag TEXT NOT NULL,
+	version TEXT NOT NULL,
+	digest TEXT NOT NULL,
+	build_id TEXT,
+	at TEXT NOT NULL,
+	"by" TEXT NOT NULL,
+	PRIMARY KEY (name, tag)
 );
 
 CREATE TABLE templates (
@@ -317,6 +349,8 @@ CREATE UNIQUE INDEX agents_one_living ON agents (agent_id) WHERE state != 'delet
 CREATE UNIQUE INDEX credential_handles_of_sandbox ON credential_handles (sandbox_id, credential_id);
 
 CREATE UNIQUE INDEX credentials_one_living ON credentials (name) WHERE revoked_at IS NULL;
+
+CREATE INDEX ix_announced_builds_name ON announced_builds (name);
 
 CREATE INDEX ix_contract_plans_planned_at ON contract_plans (planned_at);
 
@@ -412,4 +446,4 @@ CREATE INDEX volume_uses_volume_id ON volume_uses (volume_id);
 
 CREATE UNIQUE INDEX volumes_name ON volumes (name);
 
-INSERT INTO alembic_version VALUES ('0016');
+INSERT INTO alembic_version VALUES ('0017');

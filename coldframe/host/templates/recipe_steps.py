@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from coldframe.contract.command import BoxUserName
 from coldframe.contract.errors import DependencyMissing
-from coldframe.contract.template import AptStep, NpmStep, Package, PipStep, RunStep
+from coldframe.contract.template import HOME_STORE, AptStep, NpmStep, Package, PipStep, RunStep, UnpackStep
 from coldframe.host.templates.debian import EPOCH_S
 from coldframe.host.templates.inventory import missing
 
@@ -39,6 +39,60 @@ python3 -m pip install --no-input --progress-bar off --constraint /tmp/coldframe
 """
 _NPM = 'npm install --global --no-audit --no-fund --no-update-notifier --loglevel=http "$@"'
 _IN_FOLDER = 'if ! [ -d "$0" ]; then mkdir -p "$0"; chown "$1:" "$0"; fi'
+UNPACKED = "coldframe-archive"
+"""The archive of a step, at the top of the system while that is carried out."""
+_UNPACK = """
+archive=$0 entries=$1 to=$2 owner=$3 mode=$4
+place=/$archive-entries
+trap 'rm -rf "/$archive" "$place"' EXIT
+mkdir "$place"
+tar --extract --file "/$archive" --directory "$place" --no-same-owner
+cd "$place"
+shopt -s dotglob nullglob globstar
+IFS=
+found=( $entries )
+if [ ${#found[@]} = 0 ] && { [ -e "$entries" ] || [ -L "$entries" ]; }; then found=( "$entries" ); fi
+if [ ${#found[@]} = 0 ]; then echo "nothing in the archive is called '$entries'" >&2; exit 1; fi
+if [ ${#found[@]} -gt 1 ] && [ -e "$to" ] && ! [ -d "$to" ]; then echo "'$to' is no folder" >&2; exit 1; fi
+chown -R -h -- "$owner" "${found[@]}"
+if [ -n "$mode" ]; then chmod -R -- "$mode" "${found[@]}"; fi
+for one in "${found[@]}"; do
+    if [ -d "$one" ] && ! [ -L "$one" ]; then
+        mkdir -p -- "$to"
+        cp -a -- "$one/." "$to/"
+    elif [ ${#found[@]} -gt 1 ] || [ -d "$to" ] || [ "${to%/}" != "$to" ]; then
+        mkdir -p -- "$to"
+        cp -a -- "$one" "$to/"
+    else
+        mkdir -p -- "$(dirname -- "$to")"
+        cp -a --remove-destination -- "$one" "$to"
+    fi
+done
+"""
+_TAKE_HOME = """
+if [ -d "$0" ]; then cp -a -- "$0/." /home/user/; fi
+touch /tmp/.coldframe-home
+sleep 0.02
+"""
+"""What changes from here on has a later time of change, also if it is given an earlier time of writing. The pause is that
+of the kernel's clock, which moves by a few milliseconds."""
+_KEEP_HOME = """
+mkdir -p -- "$0"
+cd -- "$0"
+find . -mindepth 1 -depth -print0 | while IFS= read -r -d '' one; do
+    now=/home/user/$one
+    if ! [ -e "$now" ] && ! [ -L "$now" ]; then rm -rf -- "$one"; fi
+    if [ -d "$one" ] && ! [ -L "$one" ] && { [ -L "$now" ] || ! [ -d "$now" ]; }; then rm -rf -- "$one"; fi
+done
+cd /home/user
+changed=/tmp/.coldframe-changed
+find . -mindepth 1 -cnewer /tmp/.coldframe-home ! -type s ! -path ./.exec_history -print0 > "$changed"
+if [ -s "$changed" ]; then
+    tar --create --file - --null --no-recursion --owner user --group user --files-from "$changed" |
+        tar --extract --file - --directory "$0" --same-owner --same-permissions
+fi
+chown user:user -- "$0"
+"""
 _TIMES = re.compile(
     r"Could not find a version that satisfies the requirement (\S+?)\s*==\s*(\S+) \(from versions: (.*?)\)"
 )
@@ -56,8 +110,24 @@ class Act(NamedTuple):
     stdin: bytes = b""
 
 
-def acts_of(step: AptStep | PipStep | NpmStep | RunStep, locked: Sequence[Package] | None) -> list[Act]:
+Running = AptStep | PipStep | NpmStep | UnpackStep | RunStep
+"""Steps that run something."""
+
+
+def acts_of(step: Running, locked: Sequence[Package] | None, *, keeps_home: bool = False) -> list[Act]:
     """What is to be run, one after the other; *locked* holds packages to versions."""
+    acts = _acts_of(step, locked)
+    if not keeps_home:
+        return acts
+    take, keep = ((*_BASH, script, HOME_STORE) for script in (_TAKE_HOME, _KEEP_HOME))
+    return [Act(take, PACKAGES_TIMEOUT_S), *acts, Act(keep, PACKAGES_TIMEOUT_S)]
+
+
+def _acts_of(step: Running, locked: Sequence[Package] | None) -> list[Act]:
+    if isinstance(step, UnpackStep):
+        mode = "" if step.mode is None else f"{step.mode:o}"
+        words = (UNPACKED, step.entries, step.to, step.owner, mode)
+        return [Act((*_BASH, _UNPACK, *words), PACKAGES_TIMEOUT_S)]
     if isinstance(step, RunStep):
         argv = (*_BASH, step.command) if isinstance(step.command, str) else step.command
         if step.cwd == "/":
@@ -87,7 +157,7 @@ class Question(NamedTuple):
     understood: Callable[[str], DependencyMissing | None]
 
 
-def reason_in(step: AptStep | PipStep | NpmStep | RunStep, said: str, act: Act) -> DependencyMissing | Question | None:
+def reason_in(step: Running, said: str, act: Act) -> DependencyMissing | Question | None:
     """Why it failed, if it is that a version is not to be had, or how to find out; *said* is the end of its log."""
     if isinstance(step, PipStep) and (found := _TIMES.search(said)) is not None:
         there_are = [] if found[3] == "none" else found[3].split(", ")

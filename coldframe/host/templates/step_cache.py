@@ -7,8 +7,9 @@ import os
 import re
 import time
 from collections.abc import Sequence
+from typing import Any
 
-from coldframe.contract.template import EnvStep, FilesStep, Package, Recipe, RunStep, Step, digest_of
+from coldframe.contract.template import EnvStep, FilesStep, Package, Recipe, RunStep, Step, UnpackStep, digest_of
 from coldframe.host.templates.sealed_layers import write_whole
 
 KEPT_S = 30 * 86_400
@@ -26,10 +27,14 @@ def key_of(recipe: Recipe, step: Step, *, base: str | None, layers: Sequence[str
     if isinstance(step, FilesStep):
         for file in told["files"]:
             del file["source"]
+    if isinstance(step, UnpackStep):
+        del told["source"]
     locked: list[list[str]] = []
     if not isinstance(step, (FilesStep, EnvStep)) and recipe.locked is not None:
         locked = sorted(_fields(one) for one in recipe.locked)
-    return digest_of([_FORM, base, list(layers), told, variables, recipe.network, recipe.locked is not None, locked])
+    follows: list[Any] = [_FORM, base, list(layers), told, variables]
+    follows += [recipe.network, recipe.locked is not None, locked]
+    return digest_of([*follows, "home"] if recipe.home else follows)
 
 
 def _fields(package: Package) -> list[str]:
