@@ -17,10 +17,11 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 from coldframe.contract.errors import ColdframeError, NotFound
 from coldframe.contract.sandbox import WITH_BOX, SandboxInfo
+from coldframe.control.leases import AtEnd
 from coldframe.control.ledger import Ledger, format_time, parse_time
 from coldframe.control.sandbox_specs import Longest
 from coldframe.control.sandboxes import Sandboxes
-from coldframe.tools.registry import all_tools
+from coldframe.tools.registry import every_tool
 
 WARNING_S, EARLY_WARNING_S = 60.0, 600.0
 """How long before it acts a timer says so; the early one where a command runs."""
@@ -35,8 +36,8 @@ _log = logging.getLogger(__name__)
 
 class Due(NamedTuple):
     at: datetime
-    reason: Literal["idle", "age", "kept"]
-    """`kept`: it has been stopped for so long."""
+    reason: Literal["idle", "age", "kept", "lease"]
+    """`kept`: it has been stopped for so long. `lease`: the time that it was given for is over."""
 
 
 Shown = TypeVar("Shown", bound=SandboxInfo)
@@ -65,6 +66,8 @@ class Timers:
         """What else is to be known of a sandbox."""
         self.used: Callable[[SandboxInfo], dict[str, Any]] = lambda _: {}
         """What one has used so far, for those who are warned."""
+        self.lease_end: Callable[[SandboxInfo], tuple[datetime, AtEnd] | None] = lambda _: None
+        """When the lease of one ends, and what happens then; None without one."""
         self._watched: set[str] = set()
         self._extended: dict[str, datetime | None] = {}
         self._warned: dict[str, tuple[datetime, float]] = {}
@@ -89,7 +92,8 @@ class Timers:
 
     def watch(self, info: SandboxInfo) -> None:
         """From now on, if it has a timer."""
-        if self._stopped_s is not None or self._idle_s(info) is not None or self._age_s(info) is not None:
+        limits = (self._stopped_s, self._idle_s(info), self._age_s(info), self.lease_end(info))
+        if any(limit is not None for limit in limits):
             self._watched.add(info.sandbox_id)
             self._wake.set()
 
@@ -105,11 +109,13 @@ class Timers:
             found.append(Due(self._active_at(info) + timedelta(seconds=idle_s), "idle"))
         if info.state.state in WITH_BOX and (end := self._born_until(info)) and not self._is_settled(info):
             found.append(Due(end, "age"))
+        if info.state.state == "running" and (lease := self.lease_end(info)) is not None:
+            found.append(Due(lease[0], "lease"))
         if not found:
             return None
         first = min(found)
         if first.reason == "idle" and self._is_busy(info.sandbox_id):
-            first = found[-1]  # it is not idle, so its age comes before
+            first = min(found[1:], default=first)  # it is not idle, so its age or lease comes before
         extended = self._extended_until(info)
         return first if extended is None else first._replace(at=max(first.at, extended))
 
@@ -219,11 +225,16 @@ class Timers:
                 "at": format_time(due.at),
                 "within_s": round(within_s),
                 "reason": due.reason,
-                "action": "terminate" if due.reason == "kept" else info.spec.on_timeout,
+                "action": self._action(info, due),
                 "used": self.used(info),
             }
             self._ledger.append("sandbox.expiring", info.sandbox_id, body)
         self._warned[info.sandbox_id] = warning
+
+    def _action(self, info: SandboxInfo, due: Due) -> str:
+        if due.reason == "lease" and (lease := self.lease_end(info)) is not None:
+            return lease[1]
+        return "terminate" if due.reason == "kept" else info.spec.on_timeout
 
     def _forget(self, sandbox_id: str) -> None:
         self._watched.discard(sandbox_id)
@@ -270,7 +281,7 @@ class Timers:
 
     def _recorded(self, info: SandboxInfo) -> datetime | None:
         """The last activity that the ledger knows of, for a server that has just begun."""
-        reading = {name for name, tool in all_tools().items() if not tool.writes}
+        reading = {name for name, tool in every_tool().items() if not tool.writes}
         before, found = _ANY, None
         for _ in range(MOST_LOOKED_AT):
             found = self._ledger.last(info.sandbox_id, "call.started", "call.ended", "call.interrupted", before=before)

@@ -181,6 +181,8 @@ class ToolCall(Generic[Args]):
     """Content that is streamed in beside the arguments; None if they hold it."""
     answer_early: Callable[[Answer], None]
     """Lets the caller go with this answer while the tool works on, for a command in the background."""
+    while_running: Callable[[Callable[[], Answer]], None] = lambda _: None
+    """Told, once a command runs, how to make the answer for a caller who waits no longer for its end."""
     deliver: Callable[[bytes], None] | None = None
     """Takes the content of a file as it is, beside an answer without it; None if the answer holds it."""
     outputs: DeclaredOutputs | None = None
@@ -218,6 +220,8 @@ class ToolSpec(NamedTuple):
     writes: bool
     """May leave data in the workspace, so that the workspace takes the label of the session."""
     run: Run
+    listed: bool = True
+    """Offered to agents. What is not is for fronts and SDK: called like any other, and told nobody of."""
 
     @property
     def info(self) -> ToolInfo:
@@ -244,14 +248,18 @@ _TOOLS: dict[str, ToolSpec] = {}
 
 
 def tool(
-    *, arguments: type[Args], answer: type[Result], writes: bool
+    *, arguments: type[Args], answer: type[Result], writes: bool, listed: bool = True, judged_as: str | None = None
 ) -> Callable[[Callable[[ToolCall[Args]], Awaitable[Ran]]], Callable[[ToolCall[Args]], Awaitable[Ran]]]:
-    """Register the function below as the tool of its name; its docstring is the published description."""
+    """Register the function below as the tool of its name; its docstring is the published description.
+
+    *judged_as*: rules, records and results know it by the name of another tool, of which it is a wider form: what a rule
+    says of `write_file` has to hold for whoever writes by another way.
+    """
 
     def register(run: Callable[[ToolCall[Args]], Awaitable[Ran]]) -> Callable[[ToolCall[Args]], Awaitable[Ran]]:
         name = run.__name__
         description = " ".join((run.__doc__ or "").split())
-        _TOOLS[name] = ToolSpec(name, description, arguments, answer, writes, cast("Run", run))
+        _TOOLS[name] = ToolSpec(judged_as or name, description, arguments, answer, writes, cast("Run", run), listed)
         return run
 
     return register
@@ -259,7 +267,13 @@ def tool(
 
 @cache
 def all_tools() -> dict[str, ToolSpec]:
-    """Every tool by name, in alphabetical order, from the files beside this one."""
+    """Every tool that agents are offered by name, in alphabetical order, from the files beside this one."""
+    return {name: spec for name, spec in every_tool().items() if spec.listed}
+
+
+@cache
+def every_tool() -> dict[str, ToolSpec]:
+    """The same with those that nobody is told of."""
     for module in pkgutil.iter_modules(coldframe.tools.__path__):
         if module.name != "registry":
             importlib.import_module(f"{coldframe.tools.__name__}.{module.name}")
@@ -272,7 +286,7 @@ def find_tool(name: str) -> ToolSpec:
     Raises:
         UnknownTool: with the names there are.
     """
-    found = all_tools().get(name)
+    found = every_tool().get(name)
     if found is None:
         raise UnknownTool(f"there is no tool `{name[:80]}`", tools=list(all_tools()))
     return found
