@@ -81,12 +81,15 @@ def create_token(
     name: Annotated[str, typer.Option(help="What it is for.")],
     agent: Annotated[str | None, typer.Option(help="The one agent that an agent token stands for.")] = None,
     expires_at: Annotated[str | None, typer.Option(help="Time in ISO 8601, with its zone.")] = None,
+    e2b: Annotated[bool, typer.Option("--e2b", help="A key that SDKs of E2B take; see docs/e2b.md.")] = False,
 ) -> None:
     """Make a token. Its secret is shown this once."""
     from coldframe.cli.connection import connect
 
     with connect() as client:
-        secret, info = client.tokens.create(role, name, agent_id=agent, expires_at=expires_at)
+        secret, info = client.tokens.create(
+            role, name, agent_id=agent, expires_at=expires_at, form="e2b" if e2b else "native"
+        )
     if Chosen.as_json:
         show_json({"secret": secret, "token": info.model_dump(mode="json")})
     else:

@@ -559,10 +559,16 @@ class TokenList:
         self._transport = transport
 
     async def create(
-        self, role: str, name: str, *, agent_id: str | None = None, expires_at: str | None = None
+        self,
+        role: str,
+        name: str,
+        *,
+        agent_id: str | None = None,
+        expires_at: str | None = None,
+        form: Literal["native", "e2b"] = "native",
     ) -> tuple[str, models.TokenInfo]:
-        """Make a token. Its secret is given this once and kept nowhere."""
-        payload = {"role": role, "name": name, "agent_id": agent_id, "expires_at": expires_at}
+        """Make a token. Its secret is given this once and kept nowhere. With *form* `e2b` it is a key that SDKs of E2B take."""
+        payload = {"role": role, "name": name, "agent_id": agent_id, "expires_at": expires_at, "form": form}
         answer = await ask_json(self._transport, "POST", "/v1/tokens", payload=payload)
         return str(answer["secret"]), read_part(models.TokenInfo, answer["token"])
 

@@ -9,6 +9,7 @@ from sqlalchemy import Connection
 
 from coldframe.contract.caller import Caller
 from coldframe.contract.ports import Host
+from coldframe.control.access_tokens import AccessTokens
 from coldframe.control.agents import Agents
 from coldframe.control.announced_builds import AnnouncedBuilds
 from coldframe.control.attribution import Attribution
@@ -28,6 +29,7 @@ from coldframe.control.inputs import Inputs
 from coldframe.control.judged_acts import JudgedActs
 from coldframe.control.judged_outputs import JudgedOutputs
 from coldframe.control.keyed_calls import KeyedCalls
+from coldframe.control.leases import Leases
 from coldframe.control.ledger import Ledger
 from coldframe.control.lifecycle import Lifecycle
 from coldframe.control.lineage import Lineage
@@ -87,6 +89,8 @@ class Control:
     lifecycle: Lifecycle
     endings: Endings
     timers: Timers
+    leases: Leases
+    access_tokens: AccessTokens
     contracts: Contracts
     plans: ContractPlans
     inputs: Inputs
@@ -246,6 +250,9 @@ def build_control(
     history = History(store, ledger, host)
     gate = Gate(store, ledger, rulebook, sandboxes, sessions, taints, network, credentials, snapshots, history, clock)
     timers = Timers(ledger, sandboxes, clock, longest, retention.stopped_s, gate.is_busy)
+    leases = Leases(store, ledger, clock)
+    timers.lease_end = leases.end_of
+    leases.moved = lambda sandbox_id: timers.watch(sandboxes.find(sandbox_id))
     lifecycle = Lifecycle(
         *(store, ledger, rulebook, contacts, sandboxes, creation, taints, timers, host, clock), contracts.issue
     )
@@ -288,6 +295,8 @@ def build_control(
         lifecycle=lifecycle,
         endings=endings,
         timers=timers,
+        leases=leases,
+        access_tokens=AccessTokens(store, tokens, sandboxes, os.path.join(directory, "access.key")),
         contracts=contracts,
         plans=plans,
         inputs=Inputs(store, ledger, agents, rulebook, sandboxes, credentials),

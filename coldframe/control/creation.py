@@ -60,6 +60,9 @@ _log = logging.getLogger(__name__)
 BeginStart = Callable[[Caller, SandboxInfo], Awaitable[None]]
 
 
+def _writes_nothing(_: str, __: sa.Connection) -> None: ...
+
+
 async def _starts_nothing(_: Caller, __: SandboxInfo) -> None:
     return
 
@@ -128,9 +131,11 @@ class Creation:
         *,
         idempotency_key: str | None = None,
         queue_s: float | None = None,
+        beside: Callable[[str, sa.Connection], None] = _writes_nothing,
     ) -> SandboxInfo:
         """Build a box for *spec* and measure it; with a key that was used already, return what was made then.
 
+        *beside* is told the id in the transaction that writes the sandbox down, to write what belongs to it.
         A creation that failed gives its key back. Where as many run as the operator lets, it is refused, or with *queue_s*
         answered in state `queued`: it is made in its turn, or fails after so many seconds.
 
@@ -186,6 +191,7 @@ class Creation:
                 session = self._sessions.open(sandbox_id, spec.agent_id)
                 draft = _Draft(sandbox_id, session.session_id, caller, spec, network, source, check_contract)
                 self._write(draft, wait_s, connection)
+                beside(sandbox_id, connection)
                 if idempotency_key is not None:
                     self._keyed.open(caller.token_id, idempotency_key, asked[0], sandbox_id, connection=connection)
         except BaseException:

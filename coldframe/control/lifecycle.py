@@ -421,6 +421,8 @@ class Lifecycle:
         sandbox_id, action = info.sandbox_id, info.spec.on_timeout
         if due.reason == "kept":
             action = "terminate"
+        elif due.reason == "lease" and (lease := self._timers.lease_end(info)) is not None:
+            action = lease[1]
         elif info.state.state == "stopping":  # that was broken off
             action = "stop" if finishing(info.state) == "sandbox.stop" else "terminate"
         elif due.reason == "idle" and self._timers.is_due(info, due.reason):

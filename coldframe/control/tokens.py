@@ -31,8 +31,13 @@ from coldframe.control.store import Kept, Store, metadata
 
 Surface = Literal["rest", "cli", "sdk", "embedded", "mcp", "e2b", "console"]
 
+Form = Literal["native", "e2b"]
+"""What a secret looks like: some clients of other protocols look at it before they send it."""
+
 PREFIX = "cf_"
 """Lets secret scanners find a leaked token."""
+E2B_PREFIX = "e2b_"
+"""SDKs of E2B take nothing but this and hexadecimal digits."""
 MAX_NAME_CHARACTERS = 100
 DEAD_USE_EVERY = timedelta(minutes=1)
 """The use of a revoked or expired token is recorded once in this time for each token."""
@@ -72,6 +77,7 @@ class Tokens:
         agent_id: str | None = None,
         expires_at: datetime | None = None,
         caller: Caller | None = None,
+        form: Form = "native",
     ) -> tuple[str, TokenInfo]:
         """Make a token; returns its secret, which nobody can ask for again.
 
@@ -84,7 +90,7 @@ class Tokens:
         if caller is not None:
             require(caller, "token.create")
             _require_no_more(caller, role)
-        return self._create(_new_secret(), role, name, agent_id, expires_at, caller)
+        return self._create(_new_secret(form), role, name, agent_id, expires_at, caller)
 
     def authenticate(self, secret: str, *, surface: Surface) -> Caller:
         """Tell who holds *secret*.
@@ -95,6 +101,19 @@ class Tokens:
         info = self._kept.get(_digest(secret).hex())
         if info is None:
             raise Unauthenticated("the token is not valid")
+        return self._caller(info, surface)
+
+    def caller_of(self, token_id: str, *, surface: Surface) -> Caller:
+        """Whoever has the token of that id, as long as it would be let in; for what stands for a token.
+
+        Raises Unauthenticated: unknown, expired or revoked.
+        """
+        row = self._row(f"{_SELECT} WHERE token_id = ?", token_id)
+        if row is None:
+            raise Unauthenticated("the token is not valid")
+        return self._caller(_info(row), surface)
+
+    def _caller(self, info: TokenInfo, surface: Surface) -> Caller:
         now = self._clock()
         if info.revoked_at is not None or (info.expires_at is not None and info.expires_at <= now):
             self._note_dead_use(info, surface, now)
@@ -254,8 +273,8 @@ def _require_no_more(caller: Caller, role: Role) -> None:
         )
 
 
-def _new_secret() -> str:
-    return PREFIX + secrets.token_urlsafe(32)
+def _new_secret(form: Form) -> str:
+    return E2B_PREFIX + secrets.token_hex(32) if form == "e2b" else PREFIX + secrets.token_urlsafe(32)
 
 
 def _digest(secret: str) -> bytes:

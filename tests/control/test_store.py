@@ -405,7 +405,13 @@ def test_calls_by_key_of_an_older_database_are_kept(tmp_path: Path) -> None:
         *("TABLE credentials", "TABLE credential_handles", "TABLE contract_plans", "TABLE snapshots"),
         *("TABLE templates", "TABLE template_builds", "TABLE template_build_log"),
         *("TABLE volumes", "TABLE volume_uses", "TABLE open_calls_position"),
-        *("TABLE template_tags", "TABLE announced_builds", "TABLE template_archives"),
+        *(
+            "TABLE template_tags",
+            "TABLE announced_builds",
+            "TABLE template_archives",
+            "TABLE leases",
+            "TABLE access_tokens",
+        ),
         *(f"TABLE lineage_{table}" for table in ("position", "heights", "steps", "items", "edges")),
     ):
         raw.execute(f"DROP {later}")

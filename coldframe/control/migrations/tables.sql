@@ -1,3 +1,10 @@
+CREATE TABLE access_tokens (
+	digest BLOB NOT NULL,
+	sandbox_id TEXT NOT NULL,
+	token_id TEXT NOT NULL,
+	PRIMARY KEY (digest)
+);
+
 CREATE TABLE agents (
 	agent_id TEXT NOT NULL,
 	generation INTEGER NOT NULL,
@@ -82,6 +89,14 @@ CREATE TABLE keyed_calls (
 	PRIMARY KEY (token_id, "key")
 )
  WITHOUT ROWID;
+
+CREATE TABLE leases (
+	sandbox_id TEXT NOT NULL,
+	token_id TEXT NOT NULL,
+	ends_at TEXT,
+	terms TEXT NOT NULL,
+	PRIMARY KEY (sandbox_id)
+);
 
 CREATE TABLE ledger (
 	seq INTEGER NOT NULL,
@@ -344,6 +359,8 @@ CREATE TABLE volumes (
 	PRIMARY KEY (volume_id)
 );
 
+CREATE UNIQUE INDEX access_tokens_of_sandbox ON access_tokens (sandbox_id, token_id);
+
 CREATE UNIQUE INDEX agents_one_living ON agents (agent_id) WHERE state != 'deleted';
 
 CREATE UNIQUE INDEX credential_handles_of_sandbox ON credential_handles (sandbox_id, credential_id);
@@ -446,4 +463,4 @@ CREATE INDEX volume_uses_volume_id ON volume_uses (volume_id);
 
 CREATE UNIQUE INDEX volumes_name ON volumes (name);
 
-INSERT INTO alembic_version VALUES ('0017');
+INSERT INTO alembic_version VALUES ('0018');

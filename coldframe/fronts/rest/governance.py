@@ -40,6 +40,8 @@ class NewToken(Model):
     name: str
     agent_id: AgentId | None = None
     expires_at: datetime | None = None
+    form: Literal["native", "e2b"] = "native"
+    """`e2b`: a key that SDKs of E2B take."""
 
 
 class CallToCheck(Model):
@@ -154,7 +156,12 @@ async def list_tokens(request: Request) -> list[TokenInfo]:
 async def create_token(request: Request, body: NewToken) -> dict[str, Any]:
     """Make a token. The secret is in this answer and nowhere else."""
     secret, info = control_of(request).tokens.create(
-        body.role, body.name, agent_id=body.agent_id, expires_at=body.expires_at, caller=caller_of(request)
+        body.role,
+        body.name,
+        agent_id=body.agent_id,
+        expires_at=body.expires_at,
+        caller=caller_of(request),
+        form=body.form,
     )
     return {"secret": secret, "token": info.model_dump(mode="json")}
 

@@ -1,0 +1,146 @@
+"""Leases: sandboxes that were given for a time, with what whoever took one said about it.
+
+A lease ends at a moment that whoever has it may move either way, unlike the timers of a spec, which only ever give more
+time. What happens then is part of it. Beside that it keeps the words of the taker (metadata), variables that every
+command of that sandbox is started with, and what a protocol wants to hear again. The sandbox itself knows nothing of it.
+"""
+
+import json
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, Literal
+
+import sqlalchemy as sa
+
+from coldframe.contract.caller import Caller
+from coldframe.contract.model import Model
+from coldframe.contract.sandbox import SandboxInfo
+from coldframe.control.ledger import Ledger, format_time, parse_time
+from coldframe.control.store import Kept, Store, metadata
+
+AtEnd = Literal["terminate", "pause", "stop"]
+
+leases_table = sa.Table(
+    "leases",
+    metadata,
+    sa.Column("sandbox_id", sa.Text, primary_key=True),
+    sa.Column("token_id", sa.Text, nullable=False),
+    sa.Column("ends_at", sa.Text),
+    sa.Column("terms", sa.Text, nullable=False),
+)
+_SELECT = "SELECT sandbox_id, token_id, ends_at, terms FROM leases"
+_SET = "INSERT OR REPLACE INTO leases (sandbox_id, token_id, ends_at, terms) VALUES (?, ?, ?, ?)"
+
+
+class LeaseTerms(Model):
+    """What was agreed when it was taken."""
+
+    at_end: AtEnd = "terminate"
+    resumes_by_itself: bool = False
+    """Whether a call to a paused one makes it go on."""
+    resume_s: int = 300
+    """How long it runs then."""
+    needs_token: bool = True
+    """Whether its ports are shown to nobody without a token."""
+    metadata: dict[str, str] = {}
+    environment: dict[str, str] = {}
+    asked: dict[str, Any] = {}
+    """What else was asked for, in the words of the protocol, to be told again."""
+
+
+class Lease(Model):
+    sandbox_id: str
+    token_id: str
+    """Whose it is."""
+    ends_at: datetime | None
+    """None: when somebody ends it."""
+    terms: LeaseTerms
+
+
+class Leases:
+    """Those of this installation."""
+
+    def __init__(self, store: Store, ledger: Ledger, clock: Callable[[], datetime]) -> None:
+        self._store = store
+        self._ledger = ledger
+        self._clock = clock
+        self._kept: Kept[Lease] = Kept(store, self._load)
+        self.moved: Callable[[str], None] = lambda _: None
+        """Told of each whose end was set."""
+
+    def find(self, sandbox_id: str) -> Lease | None:
+        return self._kept.get(sandbox_id)
+
+    def end_of(self, info: SandboxInfo) -> tuple[datetime, AtEnd] | None:
+        """When the lease of a sandbox ends, and what happens then."""
+        lease = self.find(info.sandbox_id)
+        return None if lease is None or lease.ends_at is None else (lease.ends_at, lease.terms.at_end)
+
+    def environment(self, sandbox_id: str) -> dict[str, str]:
+        """Variables that each of its commands is started with."""
+        lease = self.find(sandbox_id)
+        return {} if lease is None else lease.terms.environment
+
+    def take(
+        self,
+        sandbox_id: str,
+        caller: Caller,
+        ends_at: datetime | None,
+        terms: LeaseTerms,
+        connection: sa.Connection | None = None,
+    ) -> Lease:
+        """Give *caller* a sandbox that is theirs to use, as has been checked."""
+        lease = Lease(sandbox_id=sandbox_id, token_id=caller.token_id, ends_at=ends_at, terms=terms)
+        self._write(lease, caller.name, "sandbox.leased", connection)
+        return lease
+
+    def set_end(self, lease: Lease, ends_at: datetime | None, caller: Caller) -> Lease:
+        """Move its end, also to before."""
+        return self._change(lease, caller, ends_at=ends_at)
+
+    def set_terms(self, lease: Lease, terms: LeaseTerms, caller: Caller) -> Lease:
+        return self._change(lease, caller, terms=terms)
+
+    def living(self) -> list[Lease]:
+        """All whose sandbox is on record as more than ended, oldest first."""
+        rows = self._store.read(
+            f"{_SELECT} JOIN sandboxes USING (sandbox_id) WHERE json_extract(sandboxes.state, '$.state') "
+            "NOT IN ('failed', 'lost', 'terminated') ORDER BY sandboxes.created_at, sandbox_id"
+        )
+        return [_lease(row) for row in rows]
+
+    def _change(self, lease: Lease, caller: Caller, **more: Any) -> Lease:
+        changed = lease.model_copy(update=more)
+        self._write(changed, caller.name, "sandbox.lease_changed", None)
+        return changed
+
+    def _write(self, lease: Lease, by: str, kind: str, connection: sa.Connection | None) -> None:
+        ends_at = None if lease.ends_at is None else format_time(lease.ends_at)
+        body = {
+            "sandbox_id": lease.sandbox_id,
+            "caller": by,
+            "ends_at": ends_at,
+            "at_end": lease.terms.at_end,
+            "metadata": json.dumps(lease.terms.metadata, sort_keys=True),
+            "variables": sorted(lease.terms.environment),
+        }
+        with self._store.transaction() as own:
+            self._kept.forget(lease.sandbox_id)
+            row = (lease.sandbox_id, lease.token_id, ends_at, lease.terms.model_dump_json())
+            self._store.raw.execute(_SET, row)
+            self._ledger.append(kind, lease.sandbox_id, body, connection=connection or own)
+            self._store.after(lambda _: self.moved(lease.sandbox_id), lambda: None)
+
+    def _load(self, sandbox_id: str) -> Lease | None:
+        rows = self._store.read(f"{_SELECT} WHERE sandbox_id = ?", (sandbox_id,))
+        return _lease(rows[0]) if rows else None
+
+
+def _lease(row: Any) -> Lease:
+    sandbox_id, token_id, ends_at, terms = row
+    return Lease(
+        sandbox_id=sandbox_id,
+        token_id=token_id,
+        ends_at=None if ends_at is None else parse_time(ends_at),
+        terms=LeaseTerms.model_validate_json(terms),
+    )
