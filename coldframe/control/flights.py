@@ -19,7 +19,7 @@ from coldframe.contract.sandbox import SandboxInfo
 from coldframe.contract.tool import ToolResult
 from coldframe.control.call_records import CallIds
 from coldframe.policy.rules import RuleSet
-from coldframe.tools.registry import Arguments, CallFacts, Ran, ToolSpec
+from coldframe.tools.registry import Answer, Arguments, CallFacts, Ran, ToolSpec
 
 QUEUE_CHUNKS = 64
 """Chunks kept for a watcher. A chunk of the host holds at most 64 KiB."""
@@ -108,6 +108,10 @@ class Flight:
     deliver: Callable[[bytes], None] | None = None
     """Takes the content of a file that is read, for a caller that gets it once the result has been judged."""
     work: "asyncio.Task[Ran] | None" = None
+    running: "Callable[[], Answer] | None" = None
+    """Makes the answer for a caller who waits no longer, once a command runs."""
+    left: bool = False
+    """Whoever called waits no longer for its end."""
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
     _outcome: ToolResult | BaseException | None = None
     _waiting: "list[asyncio.Future[None]]" = field(default_factory=list)

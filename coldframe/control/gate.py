@@ -122,12 +122,15 @@ class Gate:
         idempotency_key: str | None = None,
         snapshot_id: str | None = None,
         deliver: Callable[[bytes], None] | None = None,
+        within_s: float | None = None,
+        admitted: Callable[[str], None] | None = None,
     ) -> ToolResult:
         """Run one tool call to its end, or to its start if it asks for the background. With *snapshot_id* it reads the
         files of that in place of those of the sandbox.
 
         *deliver* is handed the content that a file read gives, beside a result without it. It is the caller's
-        only with that result: after an error it is not to be used.
+        only with that result: after an error it is not to be used. A command that has not ended *within_s* goes on as if it
+        had been started in the background, and the answer says that it runs. *admitted* is told its id before it starts.
 
         Raises:
             Refused: nothing was done (or, by a rule about results, the result is withheld); recorded.
@@ -142,6 +145,18 @@ class Gate:
         if isinstance(flight, ToolResult):
             return flight
         flight.deliver = deliver  # its task has not begun
+        if admitted is not None and flight.started.command_id is not None:
+            admitted(flight.ids.command_id)
+        return await flight.landed() if within_s is None else await self._landed_within(flight, within_s)
+
+    async def _landed_within(self, flight: Flight, within_s: float) -> ToolResult:
+        """What it came to, or that its command runs still. What is no command is waited for."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                return await flight.landed()
+        flight.left = True
+        if flight.running is not None:
+            self._answer_early(flight, flight.running())
         return await flight.landed()
 
     async def look(
@@ -471,6 +486,7 @@ class Gate:
             emit=flight.emit,
             content=None if content is None else _unbroken(content),
             answer_early=partial(self._answer_early, flight),
+            while_running=partial(self._while_running, flight),
             deliver=flight.deliver,
             environment=self._environment(flight.info),
         )
@@ -501,6 +517,11 @@ class Gate:
                 answer = ran.answer.model_copy(update=more)
                 return ran._replace(answer=answer, command=ran.command.model_copy(update=more))
         return ran
+
+    def _while_running(self, flight: Flight, running: Callable[[], Answer]) -> None:
+        flight.running = running
+        if flight.left:
+            self._answer_early(flight, running())
 
     def _answer_early(self, flight: Flight, answer: Answer) -> None:
         try:
