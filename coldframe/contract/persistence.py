@@ -130,7 +130,7 @@ def is_there(item: str, *, has_network: bool, has_volumes: bool) -> bool:
     return has_volumes if item == "volume" else ITEMS[item].exists
 
 
-def fate(item: str, event: Event, *, background: bool, ephemeral: bool = False, profile: str = "exec") -> Fate:
+def fate(item: str, event: Event, *, background: bool, ephemeral: bool = False, profile: str = "workspace") -> Fate:
     """What becomes of it, in a sandbox with the workspace of an agent or with a temporary one."""
     if ephemeral and event == "stopped_and_started":  # it ends, and does not start again
         event = "sandbox_ends"
@@ -142,13 +142,13 @@ def fate(item: str, event: Event, *, background: bool, ephemeral: bool = False, 
     return "lost" if background and found.is_workspace and event == "sandbox_ends" else "kept"
 
 
-def owner_of(item: str, *, background: bool, profile: str = "exec") -> Owner:
+def owner_of(item: str, *, background: bool, profile: str = "workspace") -> Owner:
     """A temporary workspace is its sandbox's own."""
     found = items_of(profile)[item]
     return "sandbox" if background and found.is_workspace else found.owner
 
 
-def lifetime_of(item: str, *, background: bool, profile: str = "exec") -> str:
+def lifetime_of(item: str, *, background: bool, profile: str = "workspace") -> str:
     found = items_of(profile)[item]
     return "until the sandbox ends" if background and found.is_workspace else found.lifetime
 

@@ -121,7 +121,9 @@ class CallContext(Model):
     box_denies_shell: bool = False
     """Whether the program that runs lines was denied when the sandbox was made, so that it is not there."""
     path: str | None = None
-    """Workspace-relative path argument of a file tool, normalised but not resolved."""
+    """Path argument of a file tool, normalised but not resolved: relative to the workspace, absolute elsewhere in the box."""
+    from_path: str | None = Field(default=None, exclude_if=lambda path: path is None)
+    """Of a move: where it is from. Rules are asked about both, and the stricter answer counts."""
     arguments_sha256: str = ""
 
 

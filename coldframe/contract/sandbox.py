@@ -6,14 +6,15 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
 from coldframe.contract.errors import InvalidArgument
 from coldframe.contract.model import Model
 from coldframe.contract.outputs import Patterns
 from coldframe.contract.policy import Label
+from coldframe.contract.profile import Profile
 from coldframe.contract.state import StateObject
-from coldframe.contract.template import HOST, TemplateRef
+from coldframe.contract.template import DEFAULT_TEMPLATE, HOST, TemplateRef
 from coldframe.contract.volume import VolumeMounts
 
 _AGENT_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
@@ -83,6 +84,13 @@ LARGEST = Limits(
 LONGEST_TIMER_S = 10 * 366 * 86_400.0
 
 
+def _profile_of(said: Mapping[str, Any]) -> Profile:
+    """The one that follows from the rest of a spec."""
+    if said.get("template", HOST) != HOST:
+        return "computer"
+    return "sandbox" if said.get("background") else "workspace"
+
+
 class SandboxSpec(Model):
     """What a sandbox shall be. What this host cannot give is refused, never quietly left out."""
 
@@ -95,9 +103,12 @@ class SandboxSpec(Model):
     template: TemplateRef = HOST
     """What the system is: `host` for this machine's own, read-only, or one of its own that begins from a template: `name`
     for the newest of that name, `name:version`, or `sha256:DIGEST`."""
-    profile: Literal["exec", "computer"] = "exec"
-    """`exec`: the system cannot be changed. `computer`: it can, and there is a root, who is root of the sandbox alone; what
-    was changed stays with the workspace. A template has its profile: `host` is for `exec`, all others for `computer`."""
+    profile: Profile = Field(default_factory=lambda said: _profile_of(said))
+    """What kind of sandbox it is (docs/profiles.md). Unless it is said, it follows from the rest: `computer` where the template
+    is no `host`, else `sandbox` with a temporary workspace and `workspace` with that of an agent. An `interpreter` is one
+    with a temporary workspace that runs cells of code alone. Of a `computer` the system can be changed, and there is a root, who
+    is root of the sandbox alone; what was changed stays with the workspace. `exec`, of earlier versions, is read as what it
+    was."""
     isolation: Literal["namespaces", "gvisor", "microvm"] = "namespaces"
     """The level. One that the host does not offer is refused, and never replaced by another."""
     requires: tuple[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*(:[a-z0-9_]+)?$", max_length=64)], ...] = Field(
@@ -146,15 +157,31 @@ class SandboxSpec(Model):
 
     @model_validator(mode="before")
     @classmethod
-    def _with_profile(cls, given: object) -> object:
-        if isinstance(given, dict) and given.get("profile") is None and given.get("template") not in (None, HOST):
-            return {**given, "profile": "computer"}
-        return given
+    def _with_what_follows(cls, given: object) -> object:
+        """A profile that is named brings along what it cannot be without, where nothing else is said."""
+        if not isinstance(given, dict):
+            return given
+        if given.get("profile") in ("interpreter", "sandbox") and given.get("agent_id") is None:
+            return {"background": True, **given}
+        return {"template": DEFAULT_TEMPLATE, **given} if given.get("profile") == "computer" else given
+
+    @field_validator("profile", mode="before")
+    @classmethod
+    def _as_it_was(cls, given: object, said: ValidationInfo) -> object:
+        if given == "exec":
+            if said.data.get("template", HOST) != HOST:
+                raise ValueError(f"there is no profile `exec` of the template `{said.data['template']}`")
+            return "sandbox" if said.data.get("background") else "workspace"
+        return _profile_of(said.data) if given is None else given
 
     @model_validator(mode="after")
     def _is_one_that_there_is(self) -> "SandboxSpec":
-        if (self.profile == "computer") != (self.template != HOST):
+        if self.profile == "computer" and self.template == HOST:
             raise ValueError(f"there is no profile `{self.profile}` of the template `{self.template}`")
+        if self.profile in ("interpreter", "sandbox") and not self.background:
+            raise ValueError(f"a sandbox of the profile `{self.profile}` is a `background` one, without an agent")
+        if self.profile == "workspace" and self.background:
+            raise ValueError("the profile `workspace` is that of an agent, and no `background` sandbox has one")
         if self.ephemeral and self.on_timeout == "snapshot":
             raise ValueError(
                 "of an `ephemeral` sandbox no file outlives its processes, so `on_timeout` is no `snapshot`"

@@ -28,6 +28,7 @@ from coldframe.contract.ledger import CallEnded, CallStarted, InputSent
 from coldframe.contract.outputs import DeclaredOutputs
 from coldframe.contract.policy import CallContext, Decision, InputContext, Label, Outcome
 from coldframe.contract.ports import Box
+from coldframe.contract.profile import require_tool
 from coldframe.contract.sandbox import ENDED, SandboxInfo, SessionInfo
 from coldframe.contract.tool import ToolResult
 from coldframe.control.at_rest import View
@@ -147,6 +148,7 @@ class Admission:
             require(caller, "tool.call")
             seen = None if view is None else view()
             spec = find_tool(tool) if seen is None or seen.spec is None else seen.spec
+            draft.tool = spec.name  # the one by which rules know it
             if seen is not None and spec.writes:
                 raise InvalidArgument(
                     f"`{tool}` may change files, and snapshots never change",
@@ -159,6 +161,7 @@ class Admission:
             told = arguments if seen is None else {**arguments, "snapshot_ids": list(seen.snapshot_ids)}
             draft.arguments_sha256 = digest_of(told)
             draft.facts = checked.facts()
+            require_tool(info.spec.profile, spec.name, sandbox_id=info.sandbox_id, background=draft.facts.background)
             asked = {"sandbox": sandbox_id, "tool": tool, "session": session_id, "arguments": draft.arguments_sha256}
             request = "" if key is None else digest_of(asked)
             known = await self._same_call(caller, info, spec, checked, key, request)
@@ -184,7 +187,7 @@ class Admission:
             self._sessions.raise_taint(draft.subject.session_id, label)
             await self._taints.settle(info)
             return known
-        held = holds_back(flight.rules, tool)
+        held = holds_back(flight.rules, flight.spec.name)
         # Whoever is answered early reads the output where the box keeps it.
         flight.keep_output = held or (not draft.facts.background and (keep_output or key is not None))
         if not keep_output and flight.started.command_id is not None and not held:

@@ -153,7 +153,7 @@ def _outputs(info: SandboxInfo) -> Lines:
 
 
 def _system(spec: SandboxSpec, report: IsolationReport | None) -> Lines:
-    if spec.profile == "exec":
+    if spec.profile != "computer":
         return [
             line("execution.template", "System files are this machine's own, read-only.", spec.template),
             line("execution.template_digest", "The template has no digest: it is the live system of the host.", None),
@@ -218,7 +218,7 @@ def _planned_isolation(info: SandboxInfo) -> Lines:
         line("isolation.level", "How the box is separated.", info.spec.isolation, OBSERVED),
         line("isolation.kernel", "The kernel is shared with the host.", "shared", "document:isolation"),
     ]
-    if info.spec.profile != "exec":
+    if info.spec.profile == "computer":
         walls = []  # which there are, the level and the template say
     if info.spec.volumes:
         walls.append("volumes")

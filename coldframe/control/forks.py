@@ -47,7 +47,7 @@ class Forks:
         check_spec(caller, spec)
         if not spec.model_fields_set & {"template", "profile"}:  # a computer, if that is one
             source = self._sandboxes.get(caller, sandbox_id).spec
-            spec = spec.model_copy(update={"template": source.template, "profile": source.profile})
+            spec = SandboxSpec.model_validate({**spec.model_dump(exclude_unset=True), "template": source.template})
         key = None
         if idempotency_key is not None:  # what is taken on the way is known again by it as well
             key = f"fork-{hashlib.sha256(idempotency_key.encode()).hexdigest()}"

@@ -99,7 +99,7 @@ class Inputs:
                 else "a template of this installation",
                 sha256=info.template_sha256,
                 mount="/",
-                mode="read" if info.spec.profile == "exec" else "read-write",
+                mode="read-write" if info.spec.profile == "computer" else "read",
                 readable_by=commands,
                 granted_by=by,
                 valid_from=info.created_at,

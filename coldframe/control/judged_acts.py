@@ -7,8 +7,9 @@ say of commands does not concern them.
 from typing import Any
 
 from coldframe.contract.caller import Caller
-from coldframe.contract.errors import GrantMissing
+from coldframe.contract.errors import GrantMissing, NotInProfile
 from coldframe.contract.policy import CallContext, Decision, Label, Outcome
+from coldframe.contract.profile import require_act
 from coldframe.contract.sandbox import SandboxInfo
 from coldframe.contract.snapshot import SnapshotInfo
 from coldframe.control.judgement import build_context, digest_of, judge_call, refusal_of
@@ -43,6 +44,21 @@ class JudgedActs:
             error.facts.update(seq=self._ledger.append("act.refused", sandbox_id[:80], body).seq)
             raise
 
+    def require_profile(self, caller: Caller, info: SandboxInfo, act: str) -> None:
+        """Raise NotInProfile, and record it, if sandboxes of its profile take no such act."""
+        try:
+            require_act(info.spec.profile, act, sandbox_id=info.sandbox_id)
+        except NotInProfile as error:
+            body = {
+                "act": act,
+                "sandbox_id": info.sandbox_id,
+                "agent_id": info.agent_id,
+                "caller": caller.name,
+                "code": error.code,
+            }
+            error.facts.update(seq=self._ledger.append("act.refused", info.sandbox_id, body).seq)
+            raise
+
     def allow(
         self, caller: Caller, info: SandboxInfo, act: str, asked: dict[str, Any], *, label: Label = Label.PUBLIC
     ) -> tuple[Decision, dict[str, Any]]:
@@ -50,9 +66,11 @@ class JudgedActs:
         that of data which the act is about, beside what lies in the workspace.
 
         Raises:
+            NotInProfile: sandboxes of its profile take no such act; recorded.
             Refused: a rule is against it; recorded.
             PolicyUnavailable: it cannot be judged.
         """
+        self.require_profile(caller, info, act)
         session = self._sandboxes.session(info)
         seen = info.model_copy(update={"workspace_label": join(info.workspace_label, label)})
         context = build_context(

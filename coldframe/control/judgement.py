@@ -23,6 +23,7 @@ from coldframe.contract.errors import (
     next_action,
 )
 from coldframe.contract.policy import CallContext, Decision, Hook, Label, Outcome, ResultContext
+from coldframe.contract.profile import require_act, require_tool
 from coldframe.contract.sandbox import ENDED, WITH_BOX, SandboxInfo
 from coldframe.contract.tool import AllowedOperation
 from coldframe.control.rights import PERMISSIONS, require
@@ -80,6 +81,7 @@ def build_context(
         box_runtimes=info.spec.runtimes,
         box_denies_shell=denies_shell(info.spec.denied_programs),
         path=facts.path,
+        from_path=facts.from_path,
         arguments_sha256=arguments_sha256,
     )
 
@@ -232,6 +234,7 @@ def _of_act(
 ) -> AllowedOperation:
     act = JUDGED_ACTS[right.operation]
     try:
+        require_act(info.spec.profile, act)
         decision = judge_call(
             build_context(caller, info, info.session_id, taint, act, CallFacts(), digest_of({})), rules
         )
@@ -267,6 +270,7 @@ def _by_rule(
         return AllowedOperation(operation=operation, answer="deny", condition=stopped, rule_id="state")
     try:
         require(caller, "tool.call")
+        require_tool(info.spec.profile, name)
         context = build_context(caller, info, info.session_id, taint, name, arguments.facts(), digest_of(raw))
         decision = judge_call(context, rules)
     except ColdframeError as error:

@@ -96,6 +96,7 @@ class Resets:
 
         Raises:
             GrantMissing, NotFound: not the caller's, or no such snapshot.
+            NotInProfile: it has no reset.
             Refused: a rule is against it.
             WrongState: it has ended, another sandbox runs on its workspace, or the system of the snapshot stands on a template that
                 it could not start on. Nothing has changed.
@@ -105,6 +106,7 @@ class Resets:
         """
         self._judged.require_grant(caller, "sandbox.reset", "reset_sandbox", sandbox_id)
         info = self._sandboxes.get(caller, sandbox_id)
+        self._judged.require_profile(caller, info, "reset_sandbox")
         target = None if asked.to == "empty" else self._snapshots.ready(caller, asked.to)
         self._check(info)
         label = Label.PUBLIC if target is None else target.label

@@ -6,7 +6,9 @@ from typing import NamedTuple
 from coldframe.contract.caller import Caller
 from coldframe.contract.errors import ColdframeError, GrantMissing, InvalidArgument, NotFound
 from coldframe.contract.policy import Role
+from coldframe.contract.profile import require_capability
 from coldframe.contract.sandbox import LARGEST, Limits, SandboxSpec
+from coldframe.contract.template import HOST
 from coldframe.control.judgement import digest_of
 from coldframe.control.rights import require
 from coldframe.policy.network_rules import NONE
@@ -47,9 +49,14 @@ def check_spec(caller: Caller, spec: SandboxSpec, longest: Longest = ANY_LENGTH)
 
     Raises:
         GrantMissing, InvalidArgument: not this, or not by this caller; all that is in the way is told as `faults`.
+        NotInProfile: its profile has no such thing.
         NotFound: an agent asks for what is not its own.
     """
     require(caller, "sandbox.create")
+    if spec.template != HOST:
+        require_capability(spec.profile, "templates")
+    if spec.volumes:
+        require_capability(spec.profile, "volume")
     if found := [*_limit_faults(caller, spec.limits), *_other_faults(spec, longest)]:
         first = min(found, key=lambda one: isinstance(one, GrantMissing))
         first.facts["faults"] = [{"argument": one.facts["argument"], "reason": one.message} for one in found]
@@ -137,7 +144,7 @@ def digests_of(spec: SandboxSpec) -> list[str]:
 
     None of them knew the fields that came later, so those are told only where something is asked for. Before there was a
     network, everybody was told to have asked for `none`; so whoever asks for that now is told in other words, and is not
-    taken for somebody who asks for nothing.
+    taken for somebody who asks for nothing. What is a sandbox or a workspace now, was `exec`.
     """
     fields = SandboxSpec.model_fields
     unsaid = {name for name in fields if name not in _FIRST and getattr(spec, name) == fields[name].default}
@@ -145,4 +152,6 @@ def digests_of(spec: SandboxSpec) -> list[str]:
     forms = [told]
     if spec.network is None or spec.network == NONE:
         forms = [{**told, "network": None if spec.network is None else [NONE]}, {**told, "network": NONE}]
+    if spec.profile in ("sandbox", "workspace"):
+        forms += [{**form, "profile": "exec"} for form in forms]
     return [digest_of({"operation": "sandbox.create", "spec": form}) for form in forms]

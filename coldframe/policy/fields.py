@@ -16,6 +16,7 @@ from coldframe.contract.policy import (
     Role,
     SecretContext,
 )
+from coldframe.contract.profile import PROFILES
 from coldframe.policy import labels
 
 Value = str | int | bool | Label | tuple[str, ...] | None
@@ -95,7 +96,7 @@ _CALL: dict[str, FieldSpec] = {
         "text", "role of the caller's token", lambda f: f.call.role.value, tuple(role.value for role in Role)
     ),
     "caller": FieldSpec("text", "surface and token, as `rest:tok_…`", lambda f: f.call.caller),
-    "profile": FieldSpec("text", "profile of the sandbox", lambda f: f.call.profile),
+    "profile": FieldSpec("text", "profile of the sandbox", lambda f: f.call.profile, PROFILES),
     "taint": FieldSpec("label", "label of the session before the call", lambda f: labels.parse(f.call.taint)),
     "workspace_label": FieldSpec(
         "label", "high-water label of the files in view", lambda f: labels.parse(f.call.workspace_label)
