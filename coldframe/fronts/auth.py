@@ -22,7 +22,7 @@ from coldframe.fronts.streams import SMALL_BODY_CAP_BYTES, too_large
 OPEN_PATHS = frozenset({"/v1/health", "/openapi.json"})
 _LOCAL_HOSTS = frozenset({"127.0.0.1", "localhost", "[::1]", "::1"})
 _LARGE = re.compile(
-    r"/v1/(?:sandboxes/[^/]+/(?:tools|files)/|volumes/[^/]+/files/|template-inputs/[0-9a-f]{64}$|snapshots$)"
+    r"/mcp$|/v1/(?:sandboxes/[^/]+/(?:tools|files)/|volumes/[^/]+/files/|template-inputs/[0-9a-f]{64}$|snapshots$)"
 )
 _log = logging.getLogger("coldframe.fronts")
 
@@ -94,13 +94,14 @@ class Door:
             )
         if scope["path"] in OPEN_PATHS:
             return
-        scope.setdefault("state", {})["caller"] = self._caller((authorization or b"").decode("latin-1"))
+        surface = "mcp" if scope["path"] == "/mcp" else "rest"
+        scope.setdefault("state", {})["caller"] = self._caller((authorization or b"").decode("latin-1"), surface)
 
-    def _caller(self, authorization: str) -> Caller:
+    def _caller(self, authorization: str, surface: str) -> Caller:
         scheme, _, secret = authorization.partition(" ")
         if scheme.lower() != "bearer" or not secret.strip():
             raise Unauthenticated("this needs a token")
-        return self._authenticate(secret.strip(), surface="rest")
+        return self._authenticate(secret.strip(), surface=surface)
 
     def _capped(self, scope: Scope, receive: Receive) -> Receive:
         """Count the body of a small route. Calls and files count, or stream, for themselves."""
