@@ -48,6 +48,9 @@ class CommandSpec(Model):
     """Wall time. Source of the default: A-36."""
     idle_timeout_s: float | None = Field(default=None, gt=0, le=86_400)
     """Longest time without output and without input that is taken; None for no such limit."""
+    lasting: bool = False
+    """It lives as long as its sandbox and works at what comes by its input: whoever sends that sets the time for it. CPU time is
+    counted anew from each input on."""
     cpu_s: float | None = Field(default=None, gt=0)
     """CPU time of the whole process tree; None for the box's own limit."""
     terminal: TerminalSize | None = None
@@ -138,7 +141,7 @@ class EndedWith(Model):
     """What became of the sandbox of a command, and of the command with it."""
 
     act: Literal["stop", "terminate"]
-    timer: Literal["idle", "age"] | None = None
+    timer: Literal["idle", "age", "lease"] | None = None
     """Which timer of the sandbox it was; None if somebody asked."""
 
 

@@ -84,6 +84,7 @@ _TIMERS = {
 
 
 def _with_sandbox(end: EndedWith) -> str:
+    "lease": "by its timer, since the time it was given for was over",
     how = "stopped" if end.act == "stop" else "terminated"
     return f"its sandbox was {how}, {'as was asked' if end.timer is None else _TIMERS[end.timer]}"
 

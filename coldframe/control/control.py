@@ -270,6 +270,7 @@ def build_control(
     creation.begin_start, creation.take_home = start_commands.begin, start_commands.take_home
     gate.template_environment, timers.warnings = templates.environment, templates.warnings
     template_tags = TemplateTags(store, ledger, templates, judged, clock)
+    gate.lease_environment = leases.environment
     template_builds = TemplateBuilds(
         store, ledger, templates, template_tags, snapshots, judged, host, clock, sandboxes.sweep
     )

@@ -110,6 +110,8 @@ class Gate:
         self._closing = False
         self.template_environment: Callable[[SandboxInfo], dict[str, str]] = lambda _: {}
         """Variables that the template of a sandbox sets for every command."""
+        self.lease_environment: Callable[[str], dict[str, str]] = lambda _: {}
+        """Those that whoever took the lease of a sandbox wants, over these."""
 
     async def call(
         self,
@@ -508,6 +510,7 @@ class Gate:
         return {**self.template_environment(info), **given} if info.template_sha256 is not None else given
 
     async def _with_contacts(self, flight: Flight, ran: Ran) -> Ran:
+        given = {**self.lease_environment(info.sandbox_id), **given}
         """With what went through the broker, which the box knows nothing of. The log has it in any case."""
         assert ran.command is not None
         with contextlib.suppress(HostUnreachable):

@@ -55,6 +55,10 @@ class Roster:
             more["abandoned_at"] = self._timers.abandoned_at(info)
         return self._timers.shown(info.model_copy(update=more))
 
+    async def workspace_bytes(self, info: SandboxInfo) -> int:
+        """What its workspace has on disk now, at most."""
+        return await self._usage.workspace_bytes(info)
+
     def list(
         self,
         caller: Caller,

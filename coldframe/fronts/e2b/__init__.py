@@ -9,5 +9,7 @@ from coldframe.fronts.edge import Apps
 
 
 def make_apps(control: Control) -> Apps:
-    """Who answers what at the edge."""
-    return {}
+    """Who answers what at the edge. Loaded at the first request there: most starts of a server see none."""
+    from coldframe.fronts.e2b.control import ControlApi
+
+    return {"control": ControlApi(control)}

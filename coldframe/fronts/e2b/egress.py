@@ -1,0 +1,95 @@
+"""What E2B says of the way out of a sandbox, read and checked."""
+
+import re
+from collections.abc import Mapping
+from ipaddress import ip_network
+from typing import Any, NamedTuple
+
+from coldframe.contract.errors import InvalidArgument
+from coldframe.fronts.e2b.routes import refuse_field
+
+ALL = frozenset({"0.0.0.0/0", "::/0"})
+MOST_PLACES = 100
+_NAME = re.compile(r"(?:\*\.)?(?:[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?\.)+[A-Za-z0-9_-]{1,63}\.?")
+_REFUSED = {
+    "rules": (
+        "requests are not rewritten by rules of a sandbox",
+        "give the sandbox a credential that is put into requests on their way: `coldframe credential add`",
+    ),
+    "egressProxy": ("sandboxes have no proxy of their own", "set the proxy of this machine: docs/network.md"),
+    "dnsServers": ("names are resolved by the broker of this machine", "leave it out"),
+    "httpsPorts": ("what is spoken on a port is found out by its first bytes", "leave it out"),
+}
+
+
+class Egress(NamedTuple):
+    """What may be reached, and by whom the sandbox may be."""
+
+    none: bool = False
+    """Nothing."""
+    allowed: tuple[str, ...] = ()
+    denied: tuple[str, ...] = ()
+    needs_token: bool = False
+    masked_host: str | None = None
+    told: dict[str, Any] = {}
+    """To be told again."""
+
+
+def read_egress(body: Mapping[str, Any], *, is_update: bool = False) -> Egress:
+    """Raises InvalidArgument."""
+    network = body.get("network") if not is_update else body
+    if network is None:
+        network = {}
+    if not isinstance(network, dict):
+        raise InvalidArgument("`network` is an object", argument="network")
+    for name, (why, hint) in _REFUSED.items():
+        if network.get(name):
+            raise refuse_field(f"network.{name}", why, hint)
+    allowed, denied = _places(network.get("allowOut"), "allowOut"), _places(network.get("denyOut"), "denyOut")
+    for place in denied:
+        if not _is_range(place):
+            raise InvalidArgument(
+                f"`denyOut` takes addresses and ranges, and `{place[:100]}` is none", argument="denyOut"
+            )
+    denies_all = bool(ALL.intersection(denied))
+    if any(not _is_range(place) for place in allowed) and not denies_all:
+        raise InvalidArgument(
+            "names in `allowOut` have an effect only where `denyOut` has all traffic, 0.0.0.0/0",
+            argument="allowOut",
+        )
+    access = body.get("allow_internet_access", body.get("allowInternetAccess"))
+    told = {
+        name: network[name]
+        for name in ("allowOut", "denyOut", "allowPublicTraffic", "maskRequestHost")
+        if name in network
+    }
+    masked = network.get("maskRequestHost")
+    return Egress(
+        none=(access is False or denies_all) and not allowed,
+        allowed=allowed,
+        denied=denied,
+        needs_token=network.get("allowPublicTraffic") is False,
+        masked_host=masked if isinstance(masked, str) and masked else None,
+        told=told,
+    )
+
+
+def _places(value: object, name: str) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, list) or len(value) > MOST_PLACES or not all(isinstance(one, str) for one in value):
+        raise InvalidArgument(f"`{name}` is a list of at most {MOST_PLACES} texts", argument=name)
+    for place in value:
+        if _is_range(place):
+            continue
+        if _NAME.fullmatch(place) is None:
+            raise InvalidArgument(f"`{place[:100]}` is no name, address or range", argument=name)
+    return tuple(value)
+
+
+def _is_range(place: str) -> bool:
+    try:
+        ip_network(place, strict=False)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,118 @@
+"""What a sandbox uses, measured when it is asked for, and what is on record of it."""
+
+import asyncio
+import time
+from datetime import datetime
+from typing import Any
+
+from starlette.responses import Response
+
+from coldframe.contract.errors import ColdframeError
+from coldframe.contract.files import ProcessInfo
+from coldframe.contract.ledger import LedgerEntry
+from coldframe.control.rights import require
+from coldframe.fronts.e2b.named_sandboxes import RUNNING, Named, cpu_count, find_named
+from coldframe.fronts.e2b.routes import E2bCall, E2bRoute, answer
+
+SPAN_S = 0.1
+"""Between the two looks of which the rate of the processor is taken."""
+SLACK_S = 1
+"""Times of a query have whole seconds."""
+MIB = 1 << 20
+MOST_LOGGED = 1000
+
+
+async def list_metrics(call: E2bCall) -> Response:
+    """One measurement, of now, if now is asked for: nothing is sampled while nobody looks."""
+    named = find_named(call)
+    start, end = call.number("start", 0, most=1 << 40), call.number("end", 1 << 40, most=1 << 40)
+    now = call.control.clock()
+    if named.state != RUNNING or not start - SLACK_S <= now.timestamp() <= end + SLACK_S:
+        return answer([])
+    return answer([await _measure(call, named, now)])
+
+
+async def _measure(call: E2bCall, named: Named, now: datetime) -> dict[str, Any]:
+    sandbox_id, limits = named.info.sandbox_id, named.info.spec.limits
+    before, began = await call.control.sandboxes.processes(call.caller, sandbox_id), time.monotonic()
+    await asyncio.sleep(SPAN_S)
+    after, span_s = await call.control.sandboxes.processes(call.caller, sandbox_id), time.monotonic() - began
+    try:
+        disk = await call.control.roster.workspace_bytes(named.info)
+    except ColdframeError:
+        disk = 0
+    cores = cpu_count(named.info)
+    return {
+        "timestamp": now.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        "timestampUnix": int(now.timestamp()),
+        "cpuCount": cores,
+        "cpuUsedPct": round(min(100.0, 100.0 * _used_s(before, after) / span_s / cores), 2),
+        "memUsed": sum(one.memory_bytes for one in after),
+        "memTotal": limits.memory_mib * MIB,
+        "memCache": 0,
+        "diskUsed": disk,
+        "diskTotal": limits.disk_mib * MIB,
+    }
+
+
+def _used_s(before: list[ProcessInfo], after: list[ProcessInfo]) -> float:
+    """Processor time between two looks, of processes that were there at both."""
+    known = {one.pid: one.cpu_s for one in before}
+    return sum(max(0.0, one.cpu_s - known[one.pid]) for one in after if one.pid in known)
+
+
+async def list_logs(call: E2bCall) -> Response:
+    """Entries of the ledger about the sandbox: what was done in it, by whom, and how it ended."""
+    entries = _logged(call)
+    lines = [{"timestamp": _time(one), "line": _message(one)} for one in entries]
+    return answer({"logs": lines, "logEntries": [_entry(one) for one in entries]})
+
+
+async def list_logs_v2(call: E2bCall) -> Response:
+    entries = [_entry(one) for one in _logged(call)]
+    level, search = call.query("level"), call.query("search")
+    if level:
+        ranks = ("debug", "info", "warn", "error")
+        least = ranks.index(level) if level in ranks else 0
+        entries = [one for one in entries if ranks.index(one["level"]) >= least]
+    if search:
+        entries = [one for one in entries if search in one["message"]]
+    if call.query("direction") == "backward":
+        entries.reverse()
+    return answer({"logs": entries})
+
+
+def _logged(call: E2bCall) -> list[LedgerEntry]:
+    require(call.caller, "ledger.read")
+    named = find_named(call)
+    limit = call.number("limit", MOST_LOGGED, least=1, most=MOST_LOGGED)
+    entries = call.control.ledger.entries(sandbox_id=named.info.sandbox_id, limit=limit)
+    first = call.number("start", call.number("cursor", 0, most=1 << 50), most=1 << 50) / 1000
+    return [one for one in entries if one.at.timestamp() >= first]
+
+
+def _entry(entry: LedgerEntry) -> dict[str, Any]:
+    refused = entry.kind.endswith((".refused", "_refused", "_failed"))
+    fields = {name: str(value) for name, value in entry.body.items() if isinstance(value, str | int | bool)}
+    return {
+        "timestamp": _time(entry),
+        "message": _message(entry),
+        "level": "warn" if refused else "info",
+        "fields": {"kind": entry.kind, "seq": str(entry.seq), **fields},
+    }
+
+
+def _message(entry: LedgerEntry) -> str:
+    what = entry.body.get("tool") or entry.body.get("message") or ""
+    return f"{entry.kind} {entry.subject} {what}".rstrip()
+
+
+def _time(entry: LedgerEntry) -> str:
+    return entry.at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+ROUTES = (
+    E2bRoute("GET", "/sandboxes/{sandbox_id}/metrics", list_metrics),
+    E2bRoute("GET", "/sandboxes/{sandbox_id}/logs", list_logs),
+    E2bRoute("GET", "/v2/sandboxes/{sandbox_id}/logs", list_logs_v2),
+)

@@ -1,0 +1,58 @@
+"""Snapshots as E2B tells of them: a kind of template, named `ID:default`, or `NAME:default` if they were given a name.
+
+They hold files and no memory. A name that is given to several means the newest of them.
+"""
+
+import re
+from typing import Any, NamedTuple
+
+from coldframe.contract.caller import Caller
+from coldframe.contract.errors import NotFound
+from coldframe.contract.snapshot import SnapshotInfo
+from coldframe.contract.template import HOST
+from coldframe.control.control import Control
+from coldframe.fronts.e2b.routes import E2bCall
+
+_ID = re.compile(r"([0-9a-f]{16})(?::default)?")
+TAG = "default"
+
+
+class Source(NamedTuple):
+    """What a sandbox is to begin as."""
+
+    snapshot_id: str
+    template: str
+    """On which its system stands."""
+
+
+def find_snapshot(call: E2bCall, text: str) -> Source | None:
+    """The snapshot that a template of E2B names, if it is one."""
+    found = look_up(call.control, call.caller, text)
+    if found is None:
+        return None
+    return Source(found.snapshot_id, HOST if found.system is None else f"sha256:{found.system.template_sha256}")
+
+
+def look_up(control: Control, caller: Caller, text: str) -> SnapshotInfo | None:
+    """By id, or by the name that it was given, with a tag or without."""
+    by_id = _ID.fullmatch(text)
+    if by_id is not None:
+        try:
+            found = control.snapshots.get(caller, by_id[1])
+        except NotFound:
+            return None
+        return found if found.state == "ready" else None
+    name = full_name(text)
+    for one in control.snapshots.list(caller, reason="asked"):
+        if one.name == name and one.state == "ready":
+            return one
+    return None
+
+
+def full_name(name: str) -> str:
+    """With its tag."""
+    return name if ":" in name else f"{name}:{TAG}"
+
+
+def shown_snapshot(one: SnapshotInfo) -> dict[str, Any]:
+    return {"snapshotID": f"{one.snapshot_id}:{TAG}", "names": [one.name] if ":" in one.name else []}

@@ -1,0 +1,157 @@
+"""What somebody wants who creates a sandbox by E2B, as a spec and a lease of ours.
+
+A field that we cannot keep to is refused with the reason: a sandbox that quietly does less than was asked for is worse than none.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from coldframe.contract.errors import InvalidArgument, NotFound
+from coldframe.contract.policy import Role
+from coldframe.contract.sandbox import LONGEST_TIMER_S, SandboxSpec
+from coldframe.contract.template import HOST
+from coldframe.control.leases import AtEnd, LeaseTerms
+from coldframe.fronts.e2b.egress import Egress, read_egress
+from coldframe.fronts.e2b.named_snapshots import find_snapshot
+from coldframe.fronts.e2b.routes import E2bCall, refuse_field
+from coldframe.fronts.e2b.template_names import STAND_INS, find_template, id_of, read_name
+
+MOST_WORDS = 200
+MOST_CHARACTERS = 32_768
+AGENT_KEY = "coldframe.agent"
+"""Metadata that give a sandbox the durable workspace of an agent in place of a temporary one."""
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_UNKNOWN = {
+    "iam": ("this server issues no workload identities", "give the sandbox a credential: `coldframe credential add`"),
+}
+
+
+class Wish(NamedTuple):
+    """A sandbox that is asked for."""
+
+    spec: SandboxSpec
+    terms: LeaseTerms
+    timeout_s: float
+    egress: Egress
+    secure: bool
+
+
+async def read_wish(call: E2bCall, body: Mapping[str, Any], *, default_timeout_s: int, is_secure: bool | None) -> Wish:
+    """Raises InvalidArgument, NotFound."""
+    for name, (why, hint) in _UNKNOWN.items():
+        if body.get(name):
+            raise refuse_field(name, why, hint)
+    template = body.get("templateID")
+    if not isinstance(template, str) or not template.strip():
+        raise InvalidArgument("`templateID` names the template to begin from", argument="templateID")
+    metadata = read_words(body.get("metadata"), "metadata")
+    egress = read_egress(body)
+    given: dict[str, Any] = {
+        "on_timeout": "terminate",
+        "network": _network(call, egress),
+        "volumes": _volumes(body.get("volumeMounts")),
+    }
+    agent_id = metadata.get(AGENT_KEY)
+    given |= {"background": True} if agent_id is None else {"agent_id": agent_id}
+    asked: dict[str, Any] = {"network": egress.told} if egress.told else {}
+    snapshot = find_snapshot(call, template)
+    if snapshot is not None:
+        given |= {"snapshot": snapshot.snapshot_id, "template": snapshot.template}
+        asked |= {"templateID": template}
+    else:
+        found, named = await _template(call, template)
+        given |= {"template": found}
+        asked |= {"templateID": named[0], "alias": named[1]}
+    terms = LeaseTerms(
+        **_lifecycle(body),
+        resume_s=max(1, round(read_timeout(body.get("timeout"), default_timeout_s))),
+        needs_token=egress.needs_token,
+        metadata=metadata,
+        environment=read_variables(body.get("envVars")),
+        asked=asked,
+    )
+    secure = bool(body.get("secure", False)) if is_secure is None else is_secure
+    return Wish(
+        SandboxSpec.model_validate(given), terms, read_timeout(body.get("timeout"), default_timeout_s), egress, secure
+    )
+
+
+def read_timeout(value: object, default_s: int) -> float:
+    """Seconds from now. Raises InvalidArgument."""
+    if value is None:
+        return float(default_s)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= LONGEST_TIMER_S:
+        raise InvalidArgument(f"`timeout` is a number of seconds from 0 to {LONGEST_TIMER_S:.0f}", argument="timeout")
+    return float(value)
+
+
+def read_words(value: object, name: str) -> dict[str, str]:
+    """An object of texts. Raises InvalidArgument."""
+    if value is None:
+        return {}
+    if not isinstance(value, dict) or len(value) > MOST_WORDS:
+        raise InvalidArgument(f"`{name}` is an object of at most {MOST_WORDS} texts", argument=name)
+    for key, text in value.items():
+        if not isinstance(text, str) or len(text) + len(key) > MOST_CHARACTERS:
+            raise InvalidArgument(f"`{name}`: `{str(key)[:80]}` is no text, or too long", argument=name)
+    return dict(value)
+
+
+def read_variables(value: object) -> dict[str, str]:
+    found = read_words(value, "envVars")
+    for name, text in found.items():
+        if _VARIABLE.fullmatch(name) is None or "\0" in text:
+            raise InvalidArgument(f"`{name[:80]}` is no variable", argument="envVars")
+    return found
+
+
+def _lifecycle(body: Mapping[str, Any]) -> dict[str, Any]:
+    resume = body.get("autoResume")
+    resumes = bool(resume.get("enabled", False)) if isinstance(resume, dict) else bool(resume)
+    at_end: AtEnd = "terminate"
+    if body.get("autoPause"):
+        at_end = "pause" if body.get("autoPauseMemory") is not False else "stop"
+    if resumes and at_end == "stop":
+        raise InvalidArgument(
+            "what was paused without its memory is not resumed by traffic, so `autoResume` cannot be kept",
+            hint="leave out `autoPauseMemory: false`, or resume it by `connect`",
+            argument="autoResume",
+        )
+    return {"at_end": at_end, "resumes_by_itself": resumes}
+
+
+def _volumes(value: object) -> list[dict[str, str]]:
+    found = []
+    for one in value if isinstance(value, list) else []:
+        if not isinstance(one, dict) or not isinstance(one.get("name"), str) or not isinstance(one.get("path"), str):
+            raise InvalidArgument("`volumeMounts` are objects with `name` and `path`", argument="volumeMounts")
+        found.append({"name": one["name"], "at": one["path"], "mode": "rw"})
+    return found
+
+
+async def _template(call: E2bCall, text: str) -> tuple[str, tuple[str, str | None]]:
+    """What to begin from, and its id and name for E2B. A name of E2B's own for which nothing stands here is the machine."""
+    try:
+        ref = await find_template(call.control, call.caller, text)
+    except (NotFound, InvalidArgument):
+        if text not in STAND_INS:
+            raise NotFound(
+                f"template `{text[:100]}` not found",
+                hint="`coldframe template list` shows those that there are; `base` is always there",
+                template=text[:100],
+            ) from None
+        return HOST, (id_of(text), text)
+    name = ref.partition(":")[0] if text.partition(":")[0] not in STAND_INS else read_name(text).name
+    return ref, (id_of(name), name)
+
+
+def _network(call: E2bCall, egress: Egress) -> str | None:
+    """The profile to ask for: as open as the rules let it, since that is what E2B gives; who may not choose one has theirs."""
+    if egress.none:
+        return "none"
+    rules = call.control.rulebook.current.network
+    caller = call.caller
+    if caller.role in (Role.OWNER, Role.ADMIN) or rules.granted(sandbox_id="", agent_id=None, role=caller.role):
+        return "open"
+    return None
