@@ -80,11 +80,11 @@ def command_status(
 _TIMERS = {
     "idle": "by its timer, since nothing was done in it for `idle_timeout_s`",
     "age": "by its timer, since it had reached `max_age_s`",
+    "lease": "by its timer, since the time it was given for was over",
 }
 
 
 def _with_sandbox(end: EndedWith) -> str:
-    "lease": "by its timer, since the time it was given for was over",
     how = "stopped" if end.act == "stop" else "terminated"
     return f"its sandbox was {how}, {'as was asked' if end.timer is None else _TIMERS[end.timer]}"
 

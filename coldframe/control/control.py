@@ -268,9 +268,9 @@ def build_control(
     outputs = Outputs(ledger, rulebook, sandboxes, sessions, taints, kept_results, host)
     start_commands = StartCommands(templates, gate, outputs)
     creation.begin_start, creation.take_home = start_commands.begin, start_commands.take_home
+    gate.lease_environment = leases.environment
     gate.template_environment, timers.warnings = templates.environment, templates.warnings
     template_tags = TemplateTags(store, ledger, templates, judged, clock)
-    gate.lease_environment = leases.environment
     template_builds = TemplateBuilds(
         store, ledger, templates, template_tags, snapshots, judged, host, clock, sandboxes.sweep
     )

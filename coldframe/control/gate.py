@@ -507,10 +507,10 @@ class Gate:
     def _environment(self, info: SandboxInfo) -> dict[str, str]:
         """What every command of a sandbox has beside what its box gives."""
         given = {} if info.network is None else self._credentials.environment(info)
+        given = {**self.lease_environment(info.sandbox_id), **given}
         return {**self.template_environment(info), **given} if info.template_sha256 is not None else given
 
     async def _with_contacts(self, flight: Flight, ran: Ran) -> Ran:
-        given = {**self.lease_environment(info.sandbox_id), **given}
         """With what went through the broker, which the box knows nothing of. The log has it in any case."""
         assert ran.command is not None
         with contextlib.suppress(HostUnreachable):
