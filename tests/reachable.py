@@ -20,6 +20,7 @@ from tests.host.forked import in_child
 from tests.installation import Installation
 
 T = TypeVar("T")
+Place = TypeVar("Place", bound=Installation)
 PATIENCE_S = 110
 """Of one run in a room; then the process is ended by the kernel."""
 _SPACES = ("user", "net", "mnt")
@@ -92,12 +93,18 @@ def reachable(**environment: str) -> Iterator[Reachable]:
         os.waitpid(room, 0)
 
 
-def alone(steps: Callable[[Installation], T], **environment: str) -> T:
+def alone(
+    steps: Callable[[Place], T],
+    *,
+    kind: Callable[..., Place] = Installation,  # type: ignore[assignment]
+    patience_s: int = PATIENCE_S,
+    **environment: str,
+) -> T:
     """What *steps* return, called in a room of their own with an installation that they may stop and start."""
 
     def whole() -> T:
-        signal.alarm(PATIENCE_S)
-        installation = Installation(**environment)
+        signal.alarm(patience_s)
+        installation = kind(**environment)
         with _room():
             try:
                 installation.start()

@@ -53,6 +53,12 @@ _OF_COMMANDS: dict[str, tuple[str, Retry, str, str]] = {
         "look at what it wrote, correct it, and run it again",
         "command.output",
     ),
+    "REGISTRY_UNREACHABLE": (
+        "It failed, and a package registry that it asked could not be reached.",
+        "later",
+        "run it again later; the log of its contacts says which registry",
+        _AGAIN,
+    ),
 }
 """Meaning, retry, fix and operation."""
 

@@ -24,8 +24,11 @@ COMMAND_CODES = {
     "PROCESS_LOST": "infrastructure",
     "EXPIRED": "state",
     "OUTPUT_MISSING": "input",
+    "REGISTRY_UNREACHABLE": "infrastructure",
 }
 """Code to family of everything that may be the matter with a command."""
+_PASSING = ("PROCESS_LOST", "CANCELLED", "TIMED_OUT_WALL", "TIMED_OUT_IDLE", "REGISTRY_UNREACHABLE")
+"""What may be otherwise the next time, with nothing changed."""
 
 
 def command_status(
@@ -74,7 +77,8 @@ def command_status(
         names = [*outputs.missing, *(one.path for one in outputs.refused)]
         message = f"it was to make {', '.join(names[:5])}{' and more' if len(names) > 5 else ''}"
         return _state(result.ended, result, outputs.code, message, [output, again], command_id)
-    return _state(result.ended, result, None, "", [output], command_id)
+    crashed = [again] if result.ended == "signalled" else []
+    return _state(result.ended, result, None, "", [output, *crashed], command_id)
 
 
 _TIMERS = {
@@ -118,10 +122,29 @@ def _state(
         code=code,
         family=None if code is None else COMMAND_CODES[code],
         message=message,
-        retryable=code in ("PROCESS_LOST", "CANCELLED", "TIMED_OUT_WALL", "TIMED_OUT_IDLE"),
+        retryable=code in _PASSING,
         next_actions=tuple(actions),
         evidence=(command_id,),
     )
+
+
+def may_be_for_want_of_packages(info: CommandInfo) -> bool:
+    """Whether it failed by itself and nobody has said why, so that it is worth looking what registries answered it."""
+    status, result = info.status, info.result
+    if status is None or result is None or status.code is not None:
+        return False
+    return status.state == "exited" and result.exit_code != 0
+
+
+def without_registries(info: CommandInfo, reasons: tuple[str, ...]) -> CommandInfo:
+    """*info* of one that failed after registries could not be reached for it."""
+    status = info.status
+    if not reasons or status is None or info.result is None:
+        return info
+    log = next_action("sandbox.network_log", "lists what it reached and what became of it", command_id=info.command_id)
+    again = next_action("run_command", "runs it again")
+    told = _state("exited", info.result, "REGISTRY_UNREACHABLE", "; ".join(reasons), [log, again], info.command_id)
+    return info.model_copy(update={"status": told})
 
 
 def with_expiry(info: CommandInfo, error: ResultExpired, since: datetime) -> CommandInfo:

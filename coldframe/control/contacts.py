@@ -71,6 +71,10 @@ _READ = f"SELECT {_FIELDS} FROM network_contacts WHERE number = ?"  # noqa: S608
 _FIND_COMMAND = (
     "SELECT command_id FROM network_contacts WHERE sandbox_id = ? AND contact_id = ? ORDER BY number DESC LIMIT 1"
 )
+_UNREACHED = (
+    "SELECT DISTINCT json_extract(one.value, '$.reason') AS reason FROM network_contacts, json_each(requests) AS one "
+    "WHERE command_id = ? AND reason LIKE 'REGISTRY_UNREACHABLE: %' LIMIT 5"
+)
 _OF_COMMAND = "SELECT document FROM network_contacts WHERE command_id = ? AND NOT looked_up ORDER BY number LIMIT ?"
 _FIND = f"SELECT {_FIELDS} FROM network_contacts WHERE sandbox_id = ? AND contact_id = ? ORDER BY number DESC LIMIT 1"  # noqa: S608
 _INSERT = (
@@ -218,6 +222,10 @@ class Contacts:
             if len(found) % PARSED_AT_ONCE == 0:
                 await asyncio.sleep(0)
         return found
+
+    def unreached_registries(self, command_id: str) -> tuple[str, ...]:
+        """What the view of packages told a command of registries that it could not reach for it, each sentence once."""
+        return tuple(reason.partition(": ")[2] for (reason,) in self._store.read(_UNREACHED, (command_id,)))
 
     async def page(self, wanted: Wanted, *, after: int, limit: int) -> tuple[list[LoggedContact], bool]:
         """Those behind number *after*, in the order in which they came on record, and whether there are more: no more than

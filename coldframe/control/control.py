@@ -71,6 +71,7 @@ from coldframe.control.usage import Usage
 from coldframe.control.vault import Vault
 from coldframe.control.volume_attachments import VolumeAttachments
 from coldframe.control.volumes import Volumes
+from coldframe.control.watches import Watches
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,7 @@ class Control:
     receipts: Receipts
     replays: Replays
     outputs: Outputs
+    watches: Watches
     kept_results: ResultRetention
     roster: Roster
     runtimes: Runtimes
@@ -265,7 +267,7 @@ def build_control(
 
     lifecycle.keep_files, lifecycle.forget_files = keep_files, snapshots.remove_by_timer
     kept_results = ResultRetention(ledger, JudgedOutputs(store), host, clock, retention.results_s)
-    outputs = Outputs(ledger, rulebook, sandboxes, sessions, taints, kept_results, host)
+    outputs = Outputs(ledger, rulebook, sandboxes, sessions, taints, kept_results, contacts, host)
     start_commands = StartCommands(templates, gate, outputs)
     creation.begin_start, creation.take_home = start_commands.begin, start_commands.take_home
     gate.lease_environment = leases.environment
@@ -322,6 +324,7 @@ def build_control(
             *(ledger, receipts, sandboxes, snapshots, creation, lifecycle, gate, outputs, judged, host, longest)
         ),
         outputs=outputs,
+        watches=Watches(ledger, rulebook, sandboxes, sessions, taints),
         kept_results=kept_results,
         runtimes=Runtimes(sandboxes, gate),
         packages=Packages(ledger, sandboxes, snapshots, templates, gate, host, network, contacts),

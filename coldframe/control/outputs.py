@@ -39,7 +39,13 @@ from coldframe.contract.ports import Host
 from coldframe.contract.sandbox import WITH_BOX, SandboxInfo
 from coldframe.contract.tool import OutputWindow
 from coldframe.control.call_records import ids_of
-from coldframe.control.command_states import with_expiry, with_status
+from coldframe.control.command_states import (
+    may_be_for_want_of_packages,
+    with_expiry,
+    with_status,
+    without_registries,
+)
+from coldframe.control.contacts import Contacts
 from coldframe.control.judgement import holds_back
 from coldframe.control.ledger import Ledger
 from coldframe.control.retention import ResultRetention
@@ -92,6 +98,7 @@ class Outputs:
         sessions: Sessions,
         taints: Taints,
         retention: ResultRetention,
+        contacts: Contacts,
         host: Host,
     ) -> None:
         self._ledger = ledger
@@ -100,6 +107,7 @@ class Outputs:
         self._sessions = sessions
         self._taints = taints
         self._retention = retention
+        self._contacts = contacts
         self._host = host
         self._marks: dict[tuple[str, str], _Mark] = {}
 
@@ -141,6 +149,8 @@ class Outputs:
             known = _info_of(call.started, _state_of(call, result), result)
         shown = with_status(self._shown(caller, call, known), began=call.began)
         shown = self._with_receipt(shown, call)
+        if may_be_for_want_of_packages(shown):
+            shown = without_registries(shown, self._contacts.unreached_registries(command_id))
         if shown.status is None or shown.status.code != "CANCELLED":
             return shown
         if known.result is not None and known.result.ended_with is not None:

@@ -10,8 +10,9 @@ from coldframe.client.sync import SyncColdframe, SyncSandbox
 from coldframe.contract.errors import ColdframeError
 from coldframe.contract.sandbox import Limits
 from tests.chaos.patience import ask_until_told
-from tests.chaos.storm import KillableInstallation, revive
+from tests.chaos.storm import revive
 from tests.chaos.victims import Victims, kill
+from tests.faults.jumping import JumpingInstallation
 from tests.installation import wait_until
 
 LIMITS = Limits(memory_mib=128, disk_mib=64, pids=48, cpu_s=30.0, wall_s=50.0)
@@ -31,16 +32,12 @@ IN_BOX = {
     "egress denied": (REACH_OUT, None),
 }
 """A command that says `set` when the fault is there, and a file that it leaves."""
-WAITING = {
-    "registry down": "tried with packages by the tests of the network",
-    "registry slow": "tried with packages by the tests of the network",
-    "clock jump of 1 h": "the clock of a server in a process of its own cannot be set; timers are tested with another one",
-}
-"""Faults of the list that are not here, and why."""
+ELSEWHERE = {"registry down", "registry slow"}
+"""Faults of the list that test_registries.py has."""
 
 
 @contextlib.contextmanager
-def _in_box(installation: KillableInstallation, sandbox: SyncSandbox, key: str, name: str) -> Iterator[None]:
+def _in_box(installation: JumpingInstallation, sandbox: SyncSandbox, key: str, name: str) -> Iterator[None]:
     line, left = IN_BOX[name]
     try:
         fault = sandbox.start(line)
@@ -59,7 +56,7 @@ def _in_box(installation: KillableInstallation, sandbox: SyncSandbox, key: str, 
 
 
 @contextlib.contextmanager
-def _crash(installation: KillableInstallation, sandbox: SyncSandbox, key: str, name: str) -> Iterator[None]:
+def _crash(installation: JumpingInstallation, sandbox: SyncSandbox, key: str, name: str) -> Iterator[None]:
     """The program of the load itself, which has written its process id."""
     with contextlib.suppress(ColdframeError):
         sandbox.run_command(f"kill -SEGV $(head -c 20 begun-{key}) 2>/dev/null")
@@ -67,14 +64,14 @@ def _crash(installation: KillableInstallation, sandbox: SyncSandbox, key: str, n
 
 
 @contextlib.contextmanager
-def _guest_lost(installation: KillableInstallation, sandbox: SyncSandbox, key: str, name: str) -> Iterator[None]:
+def _guest_lost(installation: JumpingInstallation, sandbox: SyncSandbox, key: str, name: str) -> Iterator[None]:
     keeper = Victims(installation).keepers.get(sandbox.id)
     assert keeper is not None and kill(keeper)
     yield
 
 
 @contextlib.contextmanager
-def _product_killed(installation: KillableInstallation, sandbox: SyncSandbox, key: str, name: str) -> Iterator[None]:
+def _product_killed(installation: JumpingInstallation, sandbox: SyncSandbox, key: str, name: str) -> Iterator[None]:
     """Everything but the boxes, at once; whoever supervises it starts it again."""
     victims = Victims(installation)
     os.kill(installation.pid, signal.SIGKILL)
@@ -85,16 +82,27 @@ def _product_killed(installation: KillableInstallation, sandbox: SyncSandbox, ke
     yield
 
 
-Fault = Callable[[KillableInstallation, SyncSandbox, str, str], AbstractContextManager[None]]
+@contextlib.contextmanager
+def _clock_jump(installation: JumpingInstallation, sandbox: SyncSandbox, key: str, name: str) -> Iterator[None]:
+    """An hour ahead, and back again: for server and daemon. What a box sees of the machine's clock cannot be set for it."""
+    installation.jump(3600)
+    try:
+        yield
+    finally:
+        installation.jump(0)
+
+
+Fault = Callable[[JumpingInstallation, SyncSandbox, str, str], AbstractContextManager[None]]
 FAULTS: dict[str, Fault] = {
     **dict.fromkeys(IN_BOX, _in_box),
     "application crash": _crash,
     "guest lost": _guest_lost,
     "product killed": _product_killed,
+    "clock jump of 1 h": _clock_jump,
 }
 
 
-def is_alive(installation: KillableInstallation, sandbox_id: str, agent_id: str) -> bool:
+def is_alive(installation: JumpingInstallation, sandbox_id: str, agent_id: str) -> bool:
     """Whether the next command runs: in the same sandbox, or in a new one where that is lost."""
 
     def run(client: SyncColdframe) -> bool:

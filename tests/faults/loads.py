@@ -3,7 +3,7 @@
 A load that is a command writes its process id to `begun-KEY`, waits for `go-KEY`, and works then. The others are calls.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -27,7 +27,7 @@ COMMANDS = {
     "long job": "for n in $(seq 20); do echo $n; sleep 0.05; done",
 }
 WAITING = {
-    "install": "packages come through the broker's cache, whose registry the tests of the network take down",
+    "install": "it needs a registry, and is tried where there is one, in test_registries.py",
     "browser": "browsers in a sandbox are tried where there is one (tests/promises/test_browsers.py)",
     "preview": "there is no preview route yet; `server` is its part in the box",
     "interpreter": "there is no interpreter yet",
@@ -56,11 +56,12 @@ def told_of_command(sandbox: SyncSandbox, command_id: str) -> Told:
     return Told(status.state, status.code, status.retryable, len(status.next_actions))
 
 
-def run_load(client: SyncColdframe, sandbox_id: str, load: str, key: str) -> list[Told]:
+def run_load(client: SyncColdframe, sandbox_id: str, load: str, key: str, own: Mapping[str, str]) -> list[Told]:
     """Do all of it, and say how each call came out."""
+    commands = {load: GATE + line for load, line in COMMANDS.items()} | dict(own)
     try:
         sandbox = client.sandboxes.get(sandbox_id)
-        return CALLS[load](sandbox, key) if load in CALLS else [_run(sandbox, GATE + COMMANDS[load], key, key)]
+        return CALLS[load](sandbox, key) if load in CALLS else [_run(sandbox, commands[load], key, key)]
     except ColdframeError as error:
         return [told_of(error)]
 
