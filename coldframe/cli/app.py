@@ -18,6 +18,7 @@ from coldframe.cli import (
     jobs,
     ledger,
     lineage,
+    mcp,
     network,
     pipelines,
     policy,
@@ -63,6 +64,7 @@ app.add_typer(policy.app, name="policy")
 app.add_typer(agents.tokens, name="token")
 app.add_typer(credentials.app, name="credential")
 app.add_typer(agents.agents, name="agent")
+app.add_typer(mcp.app, name="mcp")
 
 
 @app.callback()

@@ -20,6 +20,7 @@ from coldframe.contract.errors import NotFound
 from coldframe.control.control import Control
 from coldframe.fronts.answers import NO_SNIFF, json_response
 from coldframe.fronts.auth import OPEN_PATHS, Door
+from coldframe.fronts.mount import Mounted
 from coldframe.fronts.rest import (
     agents,
     calls,
@@ -117,4 +118,10 @@ def build_app(
     """The whole front as an ASGI application. With *on_missing* `refuse` no sandbox may ask for less; *edge* tells where that
     is, if there is one."""
     api = Api(control, on_missing=on_missing, edge=edge)
-    return Door(api, control.tokens.authenticate, allowed_hosts=allowed_hosts)
+
+    def make_mcp() -> ASGIApp:
+        from coldframe.fronts.mcp import McpFront  # loaded by the first client that speaks it
+
+        return McpFront(control, operator_refuses=on_missing == "refuse")
+
+    return Door(Mounted(api, {"/mcp": make_mcp}), control.tokens.authenticate, allowed_hosts=allowed_hosts)
