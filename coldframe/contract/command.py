@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from coldframe.contract.diagnosis import Diagnosis
 from coldframe.contract.model import Model
 from coldframe.contract.outputs import DeclaredOutputs
 from coldframe.contract.state import StateObject
@@ -254,5 +255,7 @@ class CommandInfo(Model):
     """Of a command that runs, if it is the only one that was asked for."""
     outputs: DeclaredOutputs | None = None
     """None without declared ones, and until it has ended."""
+    diagnosis: Diagnosis | None = None
+    """What is missing, if its output says so. Filled in by control."""
     status: StateObject | None = None
     """How it stands, with a code if something is the matter and what can be done. Filled in by control."""

@@ -109,6 +109,7 @@ def started_record(
     key: str | None,
 ) -> CallStarted:
     runs = facts.command is not None or facts.argv is not None
+    is_command = runs and not facts.in_kernel
     return CallStarted(
         call_id=ids.call_id,
         sandbox_id=subject.sandbox_id,
@@ -123,7 +124,7 @@ def started_record(
         cwd=facts.cwd,
         runtime=facts.runtime,
         shell_session=facts.shell_session,
-        command_id=ids.command_id if runs else None,
+        command_id=ids.command_id if is_command else None,
         arguments_sha256=context.arguments_sha256,
         idempotency_key=key,
         context=context,
@@ -210,6 +211,7 @@ def ended_record(
             "endpoints": tuple(f"{endpoint(contact)}:{contact.verdict}" for contact in command.contacts),
             "files": _plain_files(command.files),
             "outputs": None if ran is None or ran.outputs is None else ran.outputs.renamed(plain_path).for_record(),
+            "diagnosis": None if ran is None else ran.diagnosis,
             "disk_change_bytes": command.files.size_change_bytes,
         }
     return CallEnded(

@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from coldframe.contract.cell import CellEvent, Kernel
 from coldframe.contract.command import CommandEvent, Ended, OutputChunk, Started
 from coldframe.contract.ledger import CallStarted
 from coldframe.contract.policy import Decision, Label
@@ -107,6 +108,10 @@ class Flight:
     aborted: bool = False
     deliver: Callable[[bytes], None] | None = None
     """Takes the content of a file that is read, for a caller that gets it once the result has been judged."""
+    kernel: Kernel | None = None
+    """Of a code cell."""
+    show: Callable[[CellEvent], None] = lambda _: None
+    """Of a code cell: takes its events as they happen."""
     work: "asyncio.Task[Ran] | None" = None
     running: "Callable[[], Answer] | None" = None
     """Makes the answer for a caller who waits no longer, once a command runs."""

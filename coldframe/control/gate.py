@@ -15,13 +15,14 @@ import asyncio
 import contextlib
 import hashlib
 import logging
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Mapping
 from contextlib import aclosing
 from datetime import datetime
 from functools import partial
 from typing import Any
 
 from coldframe.contract.caller import Caller
+from coldframe.contract.cell import CellEvent, Kernel, keeps_kernel
 from coldframe.contract.command import CommandEvent, InputState
 from coldframe.contract.errors import (
     ColdframeError,
@@ -210,6 +211,26 @@ class Gate:
         async for event in self._sandboxes.events(self._sandboxes.find(result.sandbox_id), str(command_id)):
             yield event
 
+    async def run_cell(
+        self,
+        caller: Caller,
+        sandbox_id: str,
+        arguments: dict[str, Any],
+        kernel: Kernel,
+        *,
+        show: Callable[[CellEvent], None],
+        session_id: str | None = None,
+    ) -> ToolResult:
+        """Run one code cell in a kernel that runs, or is started for it. *show* is told its events as they happen, unless some
+        rule is about results of cells: then the result alone has them, once it was judged. Raises what `call` does."""
+        flight = await self._admit(caller, sandbox_id, "run_code", arguments, session_id, None, keep_output=True)
+        if isinstance(flight, ToolResult):
+            return flight
+        flight.kernel = kernel  # its task has not begun
+        if not holds_back(flight.rules, "run_code"):
+            flight.show = show
+        return await flight.landed()
+
     async def upload(
         self,
         caller: Caller,
@@ -221,10 +242,13 @@ class Gate:
         if_version: str | None = None,
         source: str | None = None,
         sha256: str | None = None,
+        anywhere: Mapping[str, Any] | None = None,
     ) -> ToolResult:
         """Write a file of any size from a stream; *source* says where it is from. A stream that breaks off or has another
-        digest than *sha256*, or a caller that leaves, changes nothing."""
-        arguments: dict[str, Any] = {"path": path, "content": ""}
+        digest than *sha256*, or a caller that leaves, changes nothing. With *anywhere*, arguments of `write_path` that may be
+        none, it may be any path of the box."""
+        arguments: dict[str, Any] = {"path": path, "content": "", **(anywhere or {})}
+        tool = "write_file" if anywhere is None else "write_path"
         if sha256 is not None:
             arguments["sha256"] = sha256
         if if_version is not None:
@@ -232,7 +256,7 @@ class Gate:
         if source is not None:
             arguments["source"] = source
         flight = await self._admit(
-            caller, sandbox_id, "write_file", arguments, session_id, None, keep_output=True, content=content
+            caller, sandbox_id, tool, arguments, session_id, None, keep_output=True, content=content
         )
         if isinstance(flight, ToolResult):
             return flight
@@ -330,7 +354,8 @@ class Gate:
 
     def is_busy(self, sandbox_id: str) -> bool:
         """Whether a call that may change something is under way in a sandbox; a command is until it has ended."""
-        return any(one.spec.writes for one in self._flights.values() if one.info.sandbox_id == sandbox_id)
+        flights = (one for one in self._flights.values() if one.info.sandbox_id == sandbox_id)
+        return any(one.spec.writes and not keeps_kernel(one.started.argv) for one in flights)
 
     async def recover(self) -> None:
         """After a restart: finish every call that was under way, or record that it was interrupted.
@@ -491,6 +516,8 @@ class Gate:
             while_running=partial(self._while_running, flight),
             deliver=flight.deliver,
             environment=self._environment(flight.info),
+            kernel=flight.kernel,
+            show=flight.show,
         )
         if content is None:
             ran = await flight.spec.run(call)

@@ -68,6 +68,7 @@ class Command:
         *,
         tree: Tree,
         become: spawn.Steps,
+        enter: spawn.Steps = (),
         nothing: int,
         transcript: Transcript,
         late: Transcript,
@@ -79,6 +80,7 @@ class Command:
         self.transcript = transcript
         self.tree = tree
         self._become = become
+        self._enter = enter
         self.started: Started | None = None
         self.result: dict[str, Any] | None = None
         self.leftovers: list[dict[str, Any]] = []
@@ -110,7 +112,8 @@ class Command:
         self._held = False
         self._kill_since = 0.0
         self._status: int | None = None
-        self._usage_s = 0.0
+        self._usage_s = self._cpu_before_s = 0.0
+        """The second: up to the last input of one that lasts, and else none."""
         self._largest_bytes: int | None = None
         self._reason: str | None = None
         self._limit: dict[str, Any] | None = None
@@ -146,7 +149,8 @@ class Command:
                     opened.append(source)
                 streams = (source, *self._streams.open_pipes())
             self._streams.watch()
-            self._deadline = self._loop.after(spec["timeout_s"], self._on_timeout)
+            if not spec.get("lasting"):
+                self._deadline = self._loop.after(spec["timeout_s"], self._on_timeout)
             self._usage_check = self._loop.after(USAGE_CHECK_S, self._check_usage)
             self._child = spawn.start(
                 spawn.Start(
@@ -158,6 +162,7 @@ class Command:
                     script=script,
                     terminal=bool(terminal),
                     become=self._become,
+                    enter=self._enter,
                     birth=self.tree.birth,
                     fork=self.tree.fork,
                 )
@@ -251,6 +256,8 @@ class Command:
 
     def _on_taken(self) -> None:
         self._heard = self._loop.time()
+        if self.spec.get("lasting"):
+            self._cpu_before_s = self.tree.cpu_s()
 
     def _on_last_end(self) -> None:
         if self._status is not None and self.result is None:
@@ -325,7 +332,7 @@ class Command:
         """
         if self.result is not None or self._reason is not None:
             return
-        cpu_s = self.tree.cpu_s()
+        cpu_s = self.tree.cpu_s() - self._cpu_before_s
         self._limit = self._limit or limit_met(self.spec, self.tree, cpu_s)
         idle_s, silent_s = self.spec.get("idle_timeout_s"), self._loop.time() - self._heard
         if self._limit is None and idle_s and silent_s >= idle_s:

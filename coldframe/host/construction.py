@@ -28,7 +28,7 @@ from coldframe.host.endings import Endings
 from coldframe.host.life import KeeperLife
 from coldframe.host.link import SOCKET_NAME
 from coldframe.host.marks import HANDOVER_NAME, KeeperMark, Marks
-from coldframe.host.offered_tools import NOTHING_DENIED, denied_here, libraries_of, offered_tools
+from coldframe.host.offered_tools import NOTHING_DENIED, denied_here, lent_directories, libraries_of, offered_tools
 from coldframe.host.outfit import Outfit, pack
 from coldframe.host.pool import OWN_USER
 from coldframe.host.processes import process_start
@@ -203,6 +203,7 @@ class Construction:
             "history": self._workspaces.history_of(workspace),
             "records": records,
             "tools": offered_tools(),
+            "lent": lent_directories() if spec.runtimes is None else {},
             "limits": spec.limits.model_dump(mode="json"),
             "tells_all": not self._root,
             "memory_enforced": "memory" in self._site.controllers.controls,

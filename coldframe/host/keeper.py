@@ -56,6 +56,8 @@ class Order(NamedTuple):
     system: dict[str, Any] | None
     """Fields of a `System` of its own; None for that of the host."""
     tools: dict[str, str]
+    lent: dict[str, str]
+    """Directories of the machine by their places in the box, read-only: what runs code cells."""
     limits: dict[str, Any]
     tells_all: bool
     """Whether its evidence has, when it is ready, what the machine may read from outside; asked later it has in any case."""
@@ -214,6 +216,7 @@ def _build(
         workspace=None if order.waits else order.workspace,
         history=order.history,
         tools=order.tools if order.runtimes is None else {name: order.tools[name] for name in order.runtimes},
+        lent=order.lent,
         memory_mib=order.limits["memory_mib"],
         tools_only=order.runtimes is not None,
         settings=order.settings if system is None else None,

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 
+import coldframe
+from coldframe.contract.cell import DRIVER, LENT
 from coldframe.contract.errors import IsolationUnavailable
 from coldframe.host.isolation import denials, programs
 
@@ -23,6 +25,16 @@ def offered_tools() -> dict[str, str]:
         deno = shutil.which("deno") or ""
     if deno and os.stat(deno).st_mode & 0o005 == 0o005:
         found["deno"] = deno
+    return found
+
+
+def lent_directories() -> dict[str, str]:
+    """Where in a box what is: the packages for code cells that this machine lends, if they are installed here, and the driver."""
+    driver = os.path.join(os.path.dirname(os.path.abspath(coldframe.__file__)), "kernel")
+    packages = os.path.join(sys.prefix, "share", "coldframe", "interpreter")
+    found = {DRIVER: driver}
+    if os.path.isdir(packages) and os.stat(packages).st_mode & 0o005 == 0o005:
+        found[LENT] = packages
     return found
 
 

@@ -41,6 +41,15 @@ def decide_call(context: CallContext, rules: RuleSet, *, tools: Collection[str] 
         verdicts = [*check_floor(facts, tools), *check_settings(facts, rules)]
         for rule in rules.possible(Hook.PRE_TOOL_CALL, facts):
             verdicts.extend(_judge(rule, facts))
+        if context.from_path is not None:
+            origin = Facts(context.model_copy(update={"path": context.from_path}), _reading(context))
+            for rule in rules.possible(Hook.PRE_TOOL_CALL, origin):
+                verdicts.extend(one for one in _judge(rule, origin) if one not in verdicts)
+        if (wider := _as_command(context)) is not None:
+            command = Facts(wider, _reading(wider))
+            verdicts.extend(one for one in check_settings(command, rules) if one not in verdicts)
+            for rule in rules.possible(Hook.PRE_TOOL_CALL, command):
+                verdicts.extend(one for one in _judge(rule, command) if one not in verdicts)
         return _join(Hook.PRE_TOOL_CALL, verdicts, rules, context)
     except Exception:  # noqa: BLE001 - the edge of judgement: what cannot be judged is refused
         return _unavailable(Hook.PRE_TOOL_CALL, rules, context)
@@ -53,9 +62,18 @@ def decide_result(context: ResultContext, output: bytes, rules: RuleSet) -> Deci
         verdicts: list[RuleVerdict] = []
         for rule in rules.possible(Hook.POST_TOOL_RESPONSE, facts):
             verdicts.extend(_judge(rule, facts))
+        if (wider := _as_command(context.call)) is not None:
+            command = Facts(wider, _reading(wider), context, output)
+            for rule in rules.possible(Hook.POST_TOOL_RESPONSE, command):
+                verdicts.extend(one for one in _judge(rule, command) if one not in verdicts)
         return _join(Hook.POST_TOOL_RESPONSE, verdicts, rules, context)
     except Exception:  # noqa: BLE001 - the edge of judgement: what cannot be judged is refused
         return _unavailable(Hook.POST_TOOL_RESPONSE, rules, context)
+
+
+def _as_command(context: CallContext) -> CallContext | None:
+    """Of a code cell, the command that does the same: what rules say of commands holds for it as well."""
+    return context.model_copy(update={"tool": "run_command"}) if context.tool == "run_code" else None
 
 
 def decide_egress(context: EgressContext, rules: RuleSet, *, later: Collection[str] = ()) -> Decision:

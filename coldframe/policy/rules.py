@@ -206,7 +206,8 @@ class RuleSet:
         """Rules of the hook whose `tool` condition, if any, names this tool; in file order."""
         found = self._of_tools.get((hook, tool))
         if found is None:
-            found = tuple(rule for rule in self._by_hook[hook] if _concerns(rule, tool))
+            names = (tool, "run_command") if tool == "run_code" else (tool,)  # cells are commands as well
+            found = tuple(rule for rule in self._by_hook[hook] if any(_concerns(rule, name) for name in names))
             if len(self._of_tools) < MAX_TOOLS_KEPT:
                 self._of_tools[hook, tool] = found
         return found

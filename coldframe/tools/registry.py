@@ -12,13 +12,16 @@ import posixpath
 from collections.abc import AsyncIterable, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Annotated, Any, Generic, NamedTuple, TypeVar, cast
+from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar, cast
 
 from pydantic import AfterValidator, Field, StrictStr, ValidationError
 
 import coldframe.tools
+from coldframe.contract.cell import CellEvent, Kernel
 from coldframe.contract.command import CommandEvent, CommandResult, FileChange, FileChanges
-from coldframe.contract.errors import InvalidArgument, OutsideWorkspace, UnknownTool
+from coldframe.contract.diagnosis import Diagnosis
+from coldframe.contract.errors import InvalidArgument, NotInProfile, OutsideWorkspace, UnknownTool
+from coldframe.contract.files import FileKind
 from coldframe.contract.model import Model
 from coldframe.contract.outputs import DeclaredOutputs
 from coldframe.contract.ports import Box
@@ -39,13 +42,16 @@ class CallFacts(NamedTuple):
     """What the arguments of a call say about it, for the rules."""
 
     path: str | None = None
+    """Relative to the workspace; absolute where it is elsewhere in the box."""
+    from_path: str | None = None
+    """Where what comes to `path` is from; rules that would refuse either refuse the call."""
     command: str | None = None
     """Shell text, if a shell will read it."""
     argv: tuple[str, ...] | None = None
     cwd: str | None = None
     runtime: str | None = None
     user: str | None = None
-    """Whom it runs as, of a command."""
+    """Whom it runs as, of a command, or in whose name a path outside the workspace is touched."""
     runtime_path: str | None = None
     """Of the program that the named runtime is in the box; filled in by the gate."""
     runtime_version: str | None = None
@@ -61,6 +67,8 @@ class CallFacts(NamedTuple):
     """Patterns of the files that it declares to make."""
     background: bool = False
     """The caller wants its answer when the command has started."""
+    in_kernel: bool = False
+    """What would run is read by a kernel that runs already: it is no command of its own."""
 
 
 class Arguments(Model):
@@ -97,6 +105,36 @@ def relative_path(path: str) -> str:
     if normal == ".." or normal.startswith("../"):
         raise OutsideWorkspace(f"`{path[:200]}` is outside the workspace", path=path)
     return "" if normal == "." else normal
+
+
+def any_path(path: str) -> str:
+    """Return *path* for a tool that takes any of the box: below the workspace relative to it, as rules know it from all tools,
+    and from the root on elsewhere. Normalised by text alone.
+    """
+    clean = "/" + posixpath.normpath(posixpath.join(HOME, path)).lstrip("/")
+    if clean == HOME:
+        return ""
+    return clean.removeprefix(HOME + "/") if clean.startswith(HOME + "/") else clean
+
+
+def in_box(path: str) -> str:
+    """Return what `any_path` gave as the box has it: absolute."""
+    return path if path.startswith("/") else f"{HOME}/{path}".rstrip("/")
+
+
+def other_user(user: str) -> str | None:
+    """Return *user* for the facts of a call that runs nothing; None for the one that everybody is."""
+    return None if user == "user" else user
+
+
+def check_user(user: str | None, spec: SandboxSpec) -> None:
+    """Raise NotInProfile for a user that the sandbox does not have."""
+    if user == "root" and spec.profile != "computer":
+        raise NotInProfile(
+            f"there is no root in a sandbox of the profile `{spec.profile}`",
+            hint="ask as `user`, or make a sandbox with `template: debian`, which has a system of its own",
+            profile=spec.profile,
+        )
 
 
 def check_limits(limits: Limits, **asked: float | None) -> None:
@@ -138,6 +176,13 @@ PathArgument = Annotated[
 ]
 
 
+AnyPathArgument = Annotated[
+    StrictStr,
+    AfterValidator(_plain_path),
+    Field(description="Relative to the workspace, or absolute, anywhere in the sandbox."),
+]
+
+
 def shown_path(path: str) -> str:
     """Return *path* in a form that JSON can carry: bytes that are no UTF-8 become U+FFFD."""
     return path.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
@@ -156,6 +201,28 @@ def one_change(
         bytes=size,
     )
     return FileChanges(recorded=True, changes=(change,))
+
+
+ChangedPath = tuple[str, Literal["created", "changed", "deleted"], FileKind]
+
+
+def path_change(*changed: ChangedPath) -> FileChanges:
+    """Return the record of paths that came or went, none of which had its content looked at."""
+    changes = tuple(
+        FileChange(path=shown_path(path), change=change, kind=_KINDS.get(kind, "other"))
+        for path, change, kind in changed
+    )
+    return FileChanges(recorded=True, changes=changes)
+
+
+_KINDS: dict[str, Literal["file", "directory", "symlink"]] = {
+    "file": "file",
+    "directory": "directory",
+    "symlink": "symlink",
+}
+
+def _show_nobody(_: CellEvent) -> None:
+    pass
 
 
 Args = TypeVar("Args", bound=Arguments)
@@ -189,6 +256,10 @@ class ToolCall(Generic[Args]):
     """Those on record, for a command that is looked at again."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Of commands, beside what the arguments say: handles in place of secrets."""
+    kernel: Kernel | None = None
+    """For a code cell: what runs it."""
+    show: Callable[[CellEvent], None] = _show_nobody
+    """Told every event of a cell as it happens. Returns at once."""
 
 
 class Ran(NamedTuple):
@@ -201,6 +272,7 @@ class Ran(NamedTuple):
     """Its true size. Over JUDGED_CAP_BYTES, `output` may give but a part."""
     command: CommandResult | None = None
     outputs: DeclaredOutputs | None = None
+    diagnosis: Diagnosis | None = None
     files: FileChanges | None = None
     """What a tool that runs nothing did to files."""
     whole: bool = True

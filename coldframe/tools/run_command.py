@@ -7,6 +7,7 @@ only (or fetched by ranges under `artifact_id`); the answer then shows the first
 """
 
 import base64
+import shlex
 from datetime import datetime
 from functools import partial
 from typing import Annotated, Literal
@@ -30,7 +31,8 @@ from coldframe.contract.command import (
     StreamInfo,
     TerminalSize,
 )
-from coldframe.contract.errors import ColdframeError, GuestLost, HostUnreachable, NotInProfile
+from coldframe.contract.diagnosis import Diagnosis, Failed, diagnose
+from coldframe.contract.errors import ColdframeError, GuestLost, HostUnreachable
 from coldframe.contract.files import MOST_SENT_BYTES, FindOutputs
 from coldframe.contract.model import Model
 from coldframe.contract.outputs import DeclaredOutputs, Patterns, report_outputs
@@ -46,6 +48,7 @@ from coldframe.tools.registry import (
     Text,
     ToolCall,
     check_limits,
+    check_user,
     relative_path,
     shown_path,
     tool,
@@ -164,17 +167,21 @@ class RunCommandArguments(Arguments):
             return None, (self.runtime, *self.command)
         return (self.command, None) if isinstance(self.command, str) else (None, tuple(self.command))
 
+    def place(self) -> str:
+        """Where it runs, relative to the workspace."""
+        return relative_path(self.cwd)
+
     def directory(self) -> str:
-        """Relative to the workspace. A shell session goes on in its own unless another is named, be it the workspace itself."""
+        """The same for the box. A shell session goes on in its own unless another is named, be it the workspace itself."""
         is_named = self.shell_session is not None and "cwd" in self.model_fields_set
-        return relative_path(self.cwd) or ("." if is_named else "")
+        return self.place() or ("." if is_named else "")
 
     def facts(self) -> CallFacts:
         shell, argv = self.program()
         return CallFacts(
             command=shell,
             argv=argv,
-            cwd=relative_path(self.cwd),
+            cwd=self.place(),
             runtime=self.runtime,
             user=self.user,
             timeout_s=None if self.timeout_s is None else float(self.timeout_s),
@@ -188,12 +195,7 @@ class RunCommandArguments(Arguments):
         )
 
     def fit(self, spec: SandboxSpec) -> None:
-        if self.user == "root" and spec.profile != "computer":
-            raise NotInProfile(
-                f"there is no root in a sandbox of the profile `{spec.profile}`",
-                hint="run it as `user`, or make a sandbox with `template: debian`, which has a system of its own",
-                profile=spec.profile,
-            )
+        check_user(self.user, spec)
         check_limits(spec.limits, timeout_s=self.timeout_s, idle_timeout_s=self.idle_timeout_s, cpu_s=self.cpu_s)
 
 
@@ -254,6 +256,8 @@ class RunCommandAnswer(Answer):
     outputs: DeclaredOutputs | None
     """What was found of the outputs that were declared; None without any, and while it runs."""
     contacts: tuple[Contact, ...]
+    diagnosis: Diagnosis | None = None
+    """What is missing, where the end of the output of a command that failed by itself says so. It changes nothing else."""
     artifact_id: str
     """Names the raw streams, to be fetched whole or by ranges."""
     pid: int | None
@@ -270,6 +274,7 @@ def answer_of(
     output: OutputCollector,
     pid: int | None,
     outputs: DeclaredOutputs | None,
+    diagnosis: Diagnosis | None = None,
 ) -> RunCommandAnswer:
     shown: dict[Stream, tuple[str | None, str | None, StreamView]] = {}
     limit = None if arguments.view is None else arguments.view.max_bytes
@@ -330,6 +335,7 @@ def answer_of(
         files=_shown_files(result.files),
         outputs=None if outputs is None else outputs.renamed(shown_path),
         contacts=result.contacts,
+        diagnosis=diagnosis,
         artifact_id=result.artifact_id,
         pid=pid,
     )
@@ -347,7 +353,7 @@ async def find_outputs(box: Box, patterns: tuple[str, ...], files: FileChanges) 
     return report_outputs(patterns, answer, tuple(changed))
 
 
-def _running(arguments: RunCommandArguments, started: Started) -> RunCommandAnswer:
+def running_answer(arguments: RunCommandArguments, started: Started) -> RunCommandAnswer:
     return RunCommandAnswer(
         command_id=started.command_id,
         state="running",
@@ -386,6 +392,25 @@ def _running(arguments: RunCommandArguments, started: Started) -> RunCommandAnsw
         contacts=(),
         artifact_id=started.command_id,
         pid=started.pid,
+    )
+
+
+def diagnosis_of(
+    arguments: RunCommandArguments, result: CommandResult, output: OutputCollector, spec: SandboxSpec
+) -> Diagnosis | None:
+    """Of a command that failed by itself; one that exits with 0 has none, whatever it printed."""
+    if result.ended not in ("exited", "not_started") or not result.exit_code:
+        return None
+    shell, argv = arguments.program()
+    return diagnose(
+        Failed(
+            exit_code=result.exit_code,
+            words=shell if shell is not None else shlex.join(argv or ()),
+            profile=spec.profile,
+            stdout=output.last("stdout").decode("utf-8", "replace"),
+            stderr=output.last("stderr").decode("utf-8", "replace"),
+            start_error=result.start_error,
+        )
     )
 
 
@@ -444,9 +469,9 @@ async def run_command(call: ToolCall[RunCommandArguments]) -> Ran:
         if isinstance(event, Started):
             pid = event.pid
             if arguments.background:
-                call.answer_early(_running(arguments, event))
+                call.answer_early(running_answer(arguments, event))
             else:
-                call.while_running(partial(_running, arguments, event))
+                call.while_running(partial(running_answer, arguments, event))
         elif isinstance(event, OutputChunk):
             output.add(event.stream, event.data)
         else:
@@ -456,6 +481,7 @@ async def run_command(call: ToolCall[RunCommandArguments]) -> Ran:
         if arguments.outputs and outputs is None:
             found = await find_outputs(call.box, arguments.outputs, result.files)
             outputs = found.of_command(result.artifact_id)
-        answer = answer_of(arguments, result, output, pid, outputs)
-        return Ran(answer, partial(_judged, output, answer), sum(output.total.values()), result, outputs)
+        diagnosis = diagnosis_of(arguments, result, output, call.spec)
+        answer = answer_of(arguments, result, output, pid, outputs, diagnosis)
+        return Ran(answer, partial(_judged, output, answer), sum(output.total.values()), result, outputs, diagnosis)
     raise GuestLost(f"command `{call.command_id}` ended without a result", command_id=call.command_id)

@@ -12,6 +12,7 @@ from pathlib import Path
 MAY_IMPORT: dict[str, set[str]] = {  # house -> the other houses it may import
     "contract": set(),
     "guest": set(),
+    "kernel": set(),
     "policy": {"contract"},
     "tools": {"contract"},
     "client": {"contract"},
@@ -38,6 +39,7 @@ BOX_HOLDERS = {
     "coldframe.control.declared_outputs",  # digests the files that were declared
     "coldframe.control.past_box",  # does the same for a command that was under way
     "coldframe.control.persistence",  # counts files, and reads none
+    "coldframe.control.watches",  # reads what a watch noted, which a call began
     "coldframe.control.creation",  # tells one its limits before anybody may use it
 }
 """Nobody else in control, the fronts or at start-up can get hold of a Box."""
@@ -58,6 +60,9 @@ STARTS_PROGRAMS = {  # file -> what it starts
     "coldframe.guest.spawn": "commands, inside the box",
     "coldframe.guest.runtimes": "`--version` of the runtimes, inside the box",
     "coldframe.guest.connection": "children that search under a deadline, inside the box",
+    "coldframe.kernel.bash": "the shell of a context of code cells, inside the box",
+    "coldframe.kernel.jupyter": "kernels of code cells, inside the box",
+    "coldframe.kernel.nursery": "itself, to become kernels of Python, inside the box",
     "coldframe.assembly": "the host daemon beside the server",
 }
 STARTERS = {

@@ -169,6 +169,8 @@ class Plan(NamedTuple):
     """Beside it: the user namespace that owns the box, and the one of its commands."""
     directories: tuple[str, ...] = ()
     """More directories of the root."""
+    lent: dict[str, str] = {}
+    """Directories of the host by their places in the box, read-only."""
     binds: tuple[tuple[str, str], ...] = ()
     """Directories of the host, and where in the box they can be written to until they are placed (`volume_mounts.py`)."""
 
@@ -228,6 +230,8 @@ def arguments(plan: Plan, *, info: int, word: int, first: int, data: dict[str, i
         line += ["--symlink", "/usr/bin/python3", f"{TOOLS}/python"]
     for name, path in plan.tools.items():
         line += ["--ro-bind", path, f"{TOOLS}/{name}"]
+    for place, path in plan.lent.items():
+        line += ["--ro-bind", path, place]
     if plan.workspace is None:
         line += ["--perms", "0700", "--dir", HOME]
     else:
