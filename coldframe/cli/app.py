@@ -12,6 +12,7 @@ from coldframe.cli import (
     bench,
     contracts,
     credentials,
+    e2b,
     environments,
     files,
     installation,
@@ -56,6 +57,7 @@ app.add_typer(volumes.app, name="volume")
 app.add_typer(jobs.app, name="job")
 app.add_typer(pipelines.app, name="pipeline")
 app.add_typer(environments.app, name="env")
+app.add_typer(e2b.app, name="e2b")
 app.add_typer(files.app, name="files")
 app.add_typer(network.app, name="network")
 app.add_typer(ledger.app, name="ledger")

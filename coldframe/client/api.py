@@ -104,6 +104,10 @@ class Coldframe:
         """The catalogue of codes. `coldframe.client.codes.Code` has those that this version knows."""
         return read_answers(models.CodeInfo, (await ask(self._transport, "GET", "/v1/errors")).body)
 
+    async def edge(self) -> models.EdgeInfo:
+        """Where the edge of the installation is, and what certificate to trust there."""
+        return read_answer(models.EdgeInfo, (await ask(self._transport, "GET", "/v1/edge")).body)
+
     async def pool(self) -> models.PoolStatus:
         """The boxes that stand ready on the server's machine for the next sandboxes."""
         return read_answer(models.PoolStatus, (await ask(self._transport, "GET", "/v1/pool")).body)

@@ -75,6 +75,7 @@ _HOMES = {
     "contract.packages": ("PackageView",),
     "contract.persistence": ("ItemNow", "Whereabouts"),
     "contract.policy": ("Label", "PolicyChange"),
+    "contract.edge": ("EdgeInfo",),
     "contract.pool": ("PoolStatus",),
     "contract.replay": ("Replay",),
     "contract.result": ("SandboxResult",),

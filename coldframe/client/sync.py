@@ -2071,6 +2071,10 @@ class SyncColdframe:
         """The catalogue of codes. `coldframe.client.codes.Code` has those that this version knows."""
         return read_answers(models.CodeInfo, (ask(self._transport, "GET", "/v1/errors")).body)
 
+    def edge(self) -> models.EdgeInfo:
+        """Where the edge of the installation is, and what certificate to trust there."""
+        return read_answer(models.EdgeInfo, (ask(self._transport, "GET", "/v1/edge")).body)
+
     def pool(self) -> models.PoolStatus:
         """The boxes that stand ready on the server's machine for the next sandboxes."""
         return read_answer(models.PoolStatus, (ask(self._transport, "GET", "/v1/pool")).body)
