@@ -49,6 +49,11 @@ def look_up(control: Control, caller: Caller, text: str) -> SnapshotInfo | None:
     return None
 
 
+def names_snapshot(text: str) -> bool:
+    """Whether it is the id of one, as it is told."""
+    return text.endswith(f":{TAG}") and _ID.fullmatch(text) is not None
+
+
 def full_name(name: str) -> str:
     """With its tag."""
     return name if ":" in name else f"{name}:{TAG}"

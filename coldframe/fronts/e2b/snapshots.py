@@ -2,10 +2,10 @@
 
 from starlette.responses import Response
 
-from coldframe.contract.errors import InvalidArgument
+from coldframe.contract.errors import InvalidArgument, NotFound
 from coldframe.contract.snapshot import SnapshotRequest
 from coldframe.fronts.e2b.named_sandboxes import find_named
-from coldframe.fronts.e2b.named_snapshots import full_name, look_up, shown_snapshot
+from coldframe.fronts.e2b.named_snapshots import full_name, look_up, names_snapshot, shown_snapshot
 from coldframe.fronts.e2b.pages import next_page, read_page
 from coldframe.fronts.e2b.routes import E2bCall, E2bRoute, answer, no_content
 from coldframe.fronts.edge.routing import sandbox_of
@@ -43,8 +43,11 @@ async def list_snapshots(call: E2bCall) -> Response:
 
 async def remove_snapshot(call: E2bCall) -> Response | None:
     """By the path of a template, as E2B does it; what is no snapshot may be one."""
-    found = look_up(call.control, call.caller, call.values["template_id"])
+    text = call.values["template_id"]
+    found = look_up(call.control, call.caller, text)
     if found is None:
+        if names_snapshot(text):
+            raise NotFound(f"no snapshot `{text[:80]}`")
         return None
     await call.control.snapshots.remove(call.caller, found.snapshot_id)
     return no_content()
