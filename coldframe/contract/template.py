@@ -8,7 +8,7 @@ import hashlib
 import json
 import re
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -101,7 +101,8 @@ class FilesStep(Model):
     files: tuple[RecipeFile, ...] = Field(min_length=1, max_length=MOST_FILES)
 
 
-Owner = Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_-]{0,31}(:[a-z_][a-z0-9_-]{0,31})?$")]
+Owner = Annotated[str, Field(pattern=r"^[a-z0-9_][a-z0-9_-]{0,31}(:[a-z0-9_][a-z0-9_-]{0,31})?$")]
+"""A user of the template and, after a colon, a group; names or numbers."""
 
 
 class UnpackStep(Model):
@@ -298,6 +299,24 @@ class TemplateFacts(Model):
     build_id: str | None = None
 
 
+STEP_BOXES = "build-"
+"""What the names of the boxes begin with in which steps are carried out."""
+_STEP_BOX = re.compile(r"build-(bld_[0-9a-f]{20})-([0-9]{1,4})-[0-9a-f]{4}")
+
+
+class StepBox(NamedTuple):
+    """What the name of such a box tells."""
+
+    build_id: str
+    step: int
+
+
+def step_box_of(name: str) -> StepBox | None:
+    """None for a name that is none of these."""
+    found = _STEP_BOX.fullmatch(name)
+    return None if found is None else StepBox(found[1], int(found[2]))
+
+
 BuildEvent = BuildLine | StepEnd | TemplateFacts
 
 
@@ -355,6 +374,8 @@ class BuildRequest(Model):
     no_cache: bool = False
     assign: tuple[TemplateVersion, ...] = Field(default=(), max_length=32)
     """Names that are to stand for what comes of it from then on, beside its version: see `TemplateTag`."""
+    notes: tuple[Annotated[str, Field(max_length=MOST_LINE)], ...] = Field(default=(), max_length=32)
+    """What its log begins with."""
 
 
 class TemplateTag(Model):

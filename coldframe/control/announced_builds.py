@@ -95,6 +95,11 @@ class AnnouncedBuilds:
         require(caller, "template.read")
         return self._rows("name = ? ORDER BY at DESC, rowid DESC", name)
 
+    def names(self, caller: Caller) -> list[str]:
+        """Raises GrantMissing."""
+        require(caller, "template.read")
+        return [str(row[0]) for row in self._store.read("SELECT DISTINCT name FROM announced_builds", ())]
+
     def sizes(self, build_id: str | None) -> tuple[int, int] | None:
         """Processors and memory in MiB that sandboxes of it are to have; None for one that said nothing of that."""
         for one in self._rows("build_id = ?", build_id or ""):

@@ -47,6 +47,7 @@ from coldframe.contract.template import (
     TemplateFacts,
     describe_step,
 )
+from coldframe.control.build_contacts import BuildContacts
 from coldframe.control.judged_acts import JudgedActs
 from coldframe.control.ledger import Ledger, format_time
 from coldframe.control.rights import require
@@ -87,6 +88,7 @@ class TemplateBuilds:
         host: Host,
         clock: Callable[[], datetime],
         sweep: Callable[[], Awaitable[object]],
+        contacts: BuildContacts,
     ) -> None:
         """*sweep*: has the host remove what belongs to nothing."""
         self._store = store
@@ -94,7 +96,9 @@ class TemplateBuilds:
         self._templates = templates
         self._tags = tags
         self._sweep = sweep
+        self._contacts = contacts
         self._sweeping: asyncio.Task[None] | None = None
+        self._taking: asyncio.Task[None] | None = None
         self._snapshots = snapshots
         self._judged = judged
         self._host = host
@@ -114,10 +118,12 @@ class TemplateBuilds:
         )
         for row in self._rows("state = 'building'"):
             self._end(row.build_id, "failed", error=error)
+        self._taking = asyncio.create_task(self._contacts.take(lambda build_id: build_id not in self._running))
 
     async def close(self) -> None:
         """Break them off: they are found `failed` at the next start."""
-        tasks = [*self._running.values(), *([] if self._sweeping is None else [self._sweeping])]
+        others = (self._sweeping, self._taking)
+        tasks = [*self._running.values(), *(one for one in others if one is not None)]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -235,7 +241,7 @@ class TemplateBuilds:
             }
             self._ledger.append("template.build_started", build_id, body, connection=connection, durable=True)
         self._news[build_id] = asyncio.Event()
-        drive = self._drive(order, caller.name, request.assign)
+        drive = self._drive(order, caller.name, request)
         task = self._running[build_id] = asyncio.create_task(drive, name=build_id)
         task.add_done_callback(lambda _: self._settle(build_id))
         return self._row(build_id).info
@@ -265,13 +271,15 @@ class TemplateBuilds:
             )
         return None
 
-    async def _drive(self, order: BuildOrder, by: str, assign: tuple[str, ...]) -> None:
+    async def _drive(self, order: BuildOrder, by: str, request: BuildRequest) -> None:
         log = _Log(order.build_id, self._store, self._clock, self._news[order.build_id])
         facts: TemplateFacts | None = None
         error: ColdframeError | None = None
         is_cancelled = False
         try:
             async with log.flushing():
+                for note in request.notes:
+                    log.add(0, "build", note)
                 events = cast("AsyncGenerator[BuildEvent, None]", self._host.templates.build(order))
                 async with contextlib.aclosing(events) as source:
                     async for event in source:
@@ -303,13 +311,15 @@ class TemplateBuilds:
         elif facts is None:
             self._end(order.build_id, "failed", error=Internal("the build ended without a template"))
         else:
-            self._end(order.build_id, "ready", facts=facts, order=order, by=by, assign=assign)
+            self._end(order.build_id, "ready", facts=facts, order=order, by=by, assign=request.assign)
+        await self._contacts.take(lambda build_id: build_id == order.build_id)
 
     async def _sweep_when_it_is_back(self) -> None:
         """A step that ran when its daemon was killed runs on until somebody says that it belongs to nothing."""
         while True:
             try:
                 await self._sweep()
+                await self._contacts.take(lambda build_id: build_id not in self._running)
                 return
             except HostUnreachable:
                 await asyncio.sleep(AGAIN_S)

@@ -54,7 +54,7 @@ from coldframe.host.templates.recipe_steps import UNPACKED, VARIABLES, Act, Ques
 from coldframe.host.templates.root_archive import read_root
 from coldframe.host.templates.sealed_layers import Draft
 from coldframe.host.templates.step_cache import StepCache, key_of
-from coldframe.host.templates.store import Made, Template, Templates
+from coldframe.host.templates.store import Made, Template, Templates, distinct
 from coldframe.host.workshop import LIMITS, Workshop
 
 T = TypeVar("T")
@@ -214,7 +214,12 @@ class RecipeBuild:
             digest = base_digest or digest_of(directories)
             put = partial(self._lay, step) if isinstance(step, UnpackStep) else None
             making = self._bench.workshop.box(
-                draft, directories, ids, digest=digest, network=self._recipe.network, put=put
+                *(draft, directories, ids),
+                build_id=self._order.build_id,
+                step=self._step,
+                digest=digest,
+                network=self._recipe.network,
+                put=put,
             )
             async with making as (box, users):
                 for act in acts_of(step, self._recipe.locked, keeps_home=self._recipe.home):
@@ -337,7 +342,7 @@ class RecipeBuild:
     def _directories(self, base: Template | None, layers: tuple[str, ...]) -> list[str]:
         """Of all layers, the highest first."""
         own = [self._store.layers.files(one) for one in reversed(layers)]
-        return own if base is None else [*own, *base.layers, base.root]
+        return distinct(own if base is None else [*own, *base.layers, base.root])
 
     def _make(self, base: Template | None, layers: tuple[str, ...]) -> Template:
         installed = installed_in(self._directories(base, layers))

@@ -10,8 +10,8 @@ from coldframe.contract.caller import Caller
 from coldframe.contract.errors import ColdframeError, NotFound, Unauthenticated
 from coldframe.control.control import Control
 from coldframe.fronts.auth import internal_error
-from coldframe.fronts.e2b import metrics, sandboxes, snapshots
-from coldframe.fronts.e2b.routes import E2bCall, E2bRoute, RouteTable, answer, error_answer, no_content
+from coldframe.fronts.e2b import metrics, sandboxes, snapshots, templates
+from coldframe.fronts.e2b.routes import E2bCall, E2bRoute, OpenRoute, RouteTable, answer, error_answer, no_content
 
 _log = logging.getLogger("coldframe.fronts")
 
@@ -25,16 +25,27 @@ ROUTES: tuple[E2bRoute, ...] = (
     *sandboxes.ROUTES,
     *snapshots.ROUTES,
     *metrics.ROUTES,
+    *templates.ROUTES,
     E2bRoute("GET", "/teams", list_teams),
 )
+
+
+OPEN_ROUTES: tuple[OpenRoute, ...] = (*templates.OPEN_ROUTES,)
+"""To which requests come without a key: each tells by itself whether it may be."""
 
 
 class ControlApi:
     """An ASGI application."""
 
-    def __init__(self, control: Control, routes: tuple[E2bRoute, ...] = ROUTES) -> None:
+    def __init__(
+        self,
+        control: Control,
+        routes: tuple[E2bRoute, ...] = ROUTES,
+        open_routes: tuple[OpenRoute, ...] = OPEN_ROUTES,
+    ) -> None:
         self._control = control
         self._routes = RouteTable(routes)
+        self._open = RouteTable(open_routes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         response = await self._answer(Request(scope, receive, send))
@@ -44,9 +55,12 @@ class ControlApi:
         try:
             if (request.method, request.url.path) == ("GET", "/health"):
                 return no_content()
-            caller = self._caller(request)
             raw: bytes = request.scope.get("raw_path") or request.scope["path"].encode()
-            for handler, values in self._routes.find(request.method, raw.decode("ascii", "replace")):
+            path = raw.decode("ascii", "replace")
+            for serve, values in self._open.find(request.method, path):
+                return await serve(self._control, request, values)
+            caller = self._caller(request)
+            for handler, values in self._routes.find(request.method, path):
                 found = await handler(E2bCall(self._control, caller, request, values))
                 if found is not None:
                     return found

@@ -6,10 +6,10 @@ cannot do is refused with the reason. Errors are `{"code": STATUS, "message": â€
 
 import json
 import re
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 from urllib.parse import unquote
 
 from starlette.requests import Request
@@ -83,13 +83,24 @@ class E2bRoute(NamedTuple):
     handler: Handler
 
 
-class RouteTable:
+class OpenRoute(NamedTuple):
+    """One that is asked without a key."""
+
+    method: str
+    path: str
+    handler: Callable[[Control, Request, dict[str, str]], Awaitable[Response]]
+
+
+H = TypeVar("H")
+
+
+class RouteTable(Generic[H]):
     """Routes, found by method and path as it was sent: an id may hold an encoded slash or colon."""
 
-    def __init__(self, routes: tuple[E2bRoute, ...]) -> None:
-        self._routes = [(route.method, _pattern(route.path), route.handler) for route in routes]
+    def __init__(self, routes: Iterable[tuple[str, str, H]]) -> None:
+        self._routes = [(method, _pattern(path), handler) for method, path, handler in routes]
 
-    def find(self, method: str, raw_path: str) -> Iterator[tuple[Handler, dict[str, str]]]:
+    def find(self, method: str, raw_path: str) -> Iterator[tuple[H, dict[str, str]]]:
         for wanted, pattern, handler in self._routes:
             if wanted == method and (found := pattern.fullmatch(raw_path)) is not None:
                 yield handler, {name: unquote(value) for name, value in found.groupdict().items()}

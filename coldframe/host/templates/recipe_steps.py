@@ -77,7 +77,7 @@ sleep 0.02
 """What changes from here on has a later time of change, also if it is given an earlier time of writing. The pause is that
 of the kernel's clock, which moves by a few milliseconds."""
 _KEEP_HOME = """
-mkdir -p -- "$0"
+if ! [ -d "$0" ]; then mkdir -p -- "$0" && chown user:user -- "$0"; fi
 cd -- "$0"
 find . -mindepth 1 -depth -print0 | while IFS= read -r -d '' one; do
     now=/home/user/$one
@@ -91,7 +91,6 @@ if [ -s "$changed" ]; then
     tar --create --file - --null --no-recursion --owner user --group user --files-from "$changed" |
         tar --extract --file - --directory "$0" --same-owner --same-permissions
 fi
-chown user:user -- "$0"
 """
 _TIMES = re.compile(
     r"Could not find a version that satisfies the requirement (\S+?)\s*==\s*(\S+) \(from versions: (.*?)\)"

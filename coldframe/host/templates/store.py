@@ -238,7 +238,7 @@ class Templates:
                 raise TemplateChanged(
                     f"the template `{made.base[:12]}…` on which this one stands is gone", digest=digest
                 ) from None
-        parts = own if base is None else [*own, *base.layers, base.root]
+        parts = distinct(own if base is None else [*own, *base.layers, base.root])
         packages = tuple(debian.Package(*rest) for manager, *rest in made.installed if manager == "apt")
         return Template(
             digest=digest,
@@ -417,3 +417,9 @@ def _digest(root: str, ids: IdRange) -> str:
             said = complaint.read(2000).decode("utf-8", "replace").strip()
             raise Unavailable(f"the template at `{root}` could not be read: {said}", hint="build it again")
     return found.hexdigest()
+
+
+def distinct(layers: Sequence[str]) -> list[str]:
+    """Layers, the highest first, each once, since the kernel mounts none twice. Two steps may have left the same. Where one lies
+    twice, the lower one shows nothing: the higher one says all that it says."""
+    return list(dict.fromkeys(layers))
