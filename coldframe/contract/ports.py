@@ -15,6 +15,7 @@ from coldframe.contract.files import AtStake, Done, RemovePath, Request, Tempora
 from coldframe.contract.isolation import IsolationReport
 from coldframe.contract.model import Model
 from coldframe.contract.network import NetworkAccess, NetworkAnswer, NetworkNews, NetworkPage, NetworkQuestion
+from coldframe.contract.paths import WritePath
 from coldframe.contract.policy import Label
 from coldframe.contract.pool import PoolStatus
 from coldframe.contract.sandbox import SandboxSpec
@@ -66,8 +67,8 @@ class Box(Protocol):
         """Ask one question and return its answer."""
         ...
 
-    async def write(self, request: WriteFile, content: AsyncIterable[bytes]) -> WriteAnswer:
-        """Like asking a WriteFile, with content of any size streamed in. A broken stream changes nothing."""
+    async def write(self, request: WriteFile | WritePath, content: AsyncIterable[bytes]) -> WriteAnswer:
+        """Like asking a WriteFile or WritePath, with content of any size streamed in. A broken stream changes nothing."""
         ...
 
 
@@ -212,6 +213,11 @@ class Templates(Protocol):
             InvalidArgument: an input was not put here, or an archive is none. IsolationUnavailable. LimitReached: no room.
             NotFound: no such base or snapshot. SnapshotCorrupt, TemplateChanged: what it begins from is not what it was.
         """
+        ...
+
+    async def reached(self) -> tuple[str, ...]:
+        """Names of boxes of steps (`step_box_of`) of which there are records of the network: they are read and forgotten like
+        those of sandboxes."""
         ...
 
     async def digests(self) -> set[str]:

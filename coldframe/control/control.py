@@ -13,6 +13,7 @@ from coldframe.control.access_tokens import AccessTokens
 from coldframe.control.agents import Agents
 from coldframe.control.announced_builds import AnnouncedBuilds
 from coldframe.control.attribution import Attribution
+from coldframe.control.build_contacts import BuildContacts
 from coldframe.control.comparisons import Comparisons
 from coldframe.control.contacts import Contacts
 from coldframe.control.contract_plans import ContractPlans
@@ -273,8 +274,9 @@ def build_control(
     gate.lease_environment = leases.environment
     gate.template_environment, timers.warnings = templates.environment, templates.warnings
     template_tags = TemplateTags(store, ledger, templates, judged, clock)
+    build_contacts = BuildContacts(store, ledger, host)
     template_builds = TemplateBuilds(
-        store, ledger, templates, template_tags, snapshots, judged, host, clock, sandboxes.sweep
+        store, ledger, templates, template_tags, snapshots, judged, host, clock, sandboxes.sweep, build_contacts
     )
     comparisons = Comparisons(snapshots, sandboxes, gate, host)
     snapshot_upkeep = SnapshotUpkeep(store, ledger, agents, sandboxes, keyed, snapshots, host, clock)

@@ -25,6 +25,7 @@ class DaemonTemplates:
     def verbs(self) -> dict[str, Callable[[dict[str, Any], bytes], Awaitable[Answer]]]:
         return {
             "missing_inputs": self._missing,
+            "reached_by_builds": self._reached,
             "templates": self._digests,
             "template": self._get,
             "begun_template": self._begun,
@@ -34,6 +35,9 @@ class DaemonTemplates:
 
     async def _missing(self, head: dict[str, Any], _: bytes) -> Answer:
         return {"missing": list(await self._templates.missing_inputs([str(one) for one in head["sha256"]]))}
+
+    async def _reached(self, _: dict[str, Any], __: bytes) -> Answer:
+        return {"boxes": list(await self._templates.reached())}
 
     async def _digests(self, _: dict[str, Any], __: bytes) -> Answer:
         return {"digests": sorted(await self._templates.digests())}

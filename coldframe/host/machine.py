@@ -35,6 +35,7 @@ from coldframe.contract.pool import PoolStatus
 from coldframe.contract.ports import Box, BoxLife, BoxStatus
 from coldframe.contract.sandbox import SandboxSpec
 from coldframe.contract.snapshot import WorkspacePoint
+from coldframe.contract.template import STEP_BOXES
 from coldframe.contract.volume import VolumeAttachment
 from coldframe.host import report
 from coldframe.host.box import KeeperBox
@@ -59,7 +60,7 @@ from coldframe.host.strays import kill_strays, mark_of
 from coldframe.host.templates.systems import Systems
 from coldframe.host.volumes import MachineVolumes
 from coldframe.host.ways_out import BROKER_UID, WaysOut, check_broker_uid
-from coldframe.host.workshop import BUILDS, Workshop
+from coldframe.host.workshop import Workshop
 from coldframe.host.workspaces import Workspaces
 
 
@@ -509,7 +510,7 @@ class Machine:
     async def _remove_left_by_builds(self, spared: set[str]) -> list[str]:
         """Nobody asks for the records of steps that a killed daemon was carrying out."""
         boxes, alive = os.path.join(self._data, "boxes"), {name for name, _ in self._marks.all()}
-        left = [name for name in os.listdir(boxes) if name.startswith(BUILDS) and name not in spared | alive]
+        left = [name for name in os.listdir(boxes) if name.startswith(STEP_BOXES) and name not in spared | alive]
         removed = []
         for name in sorted(left):
             removal = partial(remove_directory, os.path.join(boxes, name))

@@ -53,6 +53,9 @@ class MachineTemplates:
         await self._collect_if_due()
         return await self._inputs.put(sha256, content, most_bytes=most_bytes)
 
+    async def reached(self) -> tuple[str, ...]:
+        return await asyncio.to_thread(self._bench.workshop.reached)
+
     async def digests(self) -> set[str]:
         return await asyncio.to_thread(self.store.digests)
 

@@ -43,6 +43,9 @@ class RemoteTemplates:
                     break
         yield TemplateFacts.model_validate(head["answer"])
 
+    async def reached(self) -> tuple[str, ...]:
+        return tuple(str(one) for one in (await self._ask("reached_by_builds"))["boxes"])
+
     async def digests(self) -> set[str]:
         return {str(one) for one in (await self._ask("templates"))["digests"]}
 

@@ -429,6 +429,13 @@ class WaysOut:
                     self._settled.add(sandbox_id)
         return page_of(await asyncio.to_thread(lineage.read_file, sandbox_id, after_seq, limit=limit))
 
+    def recorded(self, beginning: str) -> tuple[str, ...]:
+        """Names that begin so, of which there is a record."""
+        with contextlib.suppress(FileNotFoundError):
+            names = (os.path.splitext(name) for name in os.listdir(self._directory))
+            return tuple(sorted(name for name, end in names if end == ".jsonl" and name.startswith(beginning)))
+        return ()
+
     def _may_be_open(self, sandbox_id: str) -> bool:
         """Whether it is a box that ended while there was no daemon: nobody else ends what had begun."""
         if sandbox_id in self._settled or sandbox_id in self._raised:

@@ -10,6 +10,7 @@ from coldframe.contract.network import NetworkAccess
 from coldframe.contract.policy import Label, Role
 from coldframe.contract.ports import Box
 from coldframe.contract.sandbox import Limits, SandboxSpec
+from coldframe.contract.template import STEP_BOXES
 from coldframe.host.construction import Construction, Site
 from coldframe.host.isolation.own_system import System
 from coldframe.host.layers.mapping import Users
@@ -30,10 +31,6 @@ LIMITS = Limits(
     output_mib=1024,
 )
 """Of each step."""
-
-
-BUILDS = "build-"
-"""What the names of its boxes begin with."""
 
 
 class Workshop:
@@ -59,6 +56,8 @@ class Workshop:
         layers: Sequence[str],
         ids: IdRange,
         *,
+        build_id: str,
+        step: int,
         digest: str,
         network: str,
         put: Callable[[str, tuple[int, int]], None] | None = None,
@@ -66,9 +65,9 @@ class Workshop:
         """One with a system of these layers, the highest first, that writes to *draft*; and whose what it writes is.
         *put* lays something into that, as root of the box, whose ids it is told.
 
-        Nothing of it is left when this is over, but what it wrote. *digest* is of the template that it begins from.
+        Nothing of it is left when this is over, but what it wrote, and on record whom it reached. *digest* is of the template that it begins from.
         """
-        name = f"{BUILDS}{secrets.token_hex(6)}"
+        name = f"{STEP_BOXES}{build_id}-{step}-{secrets.token_hex(2)}"
         spec = SandboxSpec(
             background=True, template="debian", profile="computer", limits=LIMITS, leftovers="end", track_files=False
         )
@@ -107,9 +106,13 @@ class Workshop:
                     await asyncio.wait({ending})  # whoever cancels twice has to wait as well
                     raise
 
+    def reached(self) -> tuple[str, ...]:
+        """Names of the boxes of which there is a record of the network."""
+        return self._site.ways_out.recorded(STEP_BOXES)
+
     async def _leave_nothing(self, name: str, access: NetworkAccess | None) -> None:
         await self._end_box(name)
         await self._site.endings.finish_of(name)
         await asyncio.to_thread(remove_directory, self._site.marks.directory(name))
         if access is not None:
-            await self._site.ways_out.forget(name)
+            await self._site.ways_out.shut(name)  # its record stays until it is in the ledger

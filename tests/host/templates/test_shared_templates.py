@@ -259,3 +259,15 @@ def test_those_that_come_with_the_product_do_what_they_are_for(
     for command in (*TESTED.values(), *INSTALLED.values()):
         output(sandbox, command)
     output(sandbox, "git init -q r && git -C r status --short")
+
+
+@pytest.mark.usefixtures("builds")
+@pytest.mark.req("T4.71")
+def test_whom_a_step_tried_to_reach_is_in_the_ledger(client: SyncColdframe, installed: Installation) -> None:
+    text = 'name = "curious"\nnetwork = "packages"\nrun = ["true", "bash -c \': > /dev/tcp/192.0.2.1/443\' || true"]\n'
+    made = build(client, plain(text))
+    (entry,) = client.ledger.entries(subject=made.build_id, kinds=["template.denied"])
+    assert (entry.body["build_id"], entry.body["step"]) == (made.build_id, 2)
+    assert (entry.body["address"], entry.body["port"], entry.body["outcome"]) == ("192.0.2.1", 443, "deny")
+    lineage = Path(installed.data_dir, "host", "lineage")
+    assert not list(lineage.glob("build-*")), "what is in the ledger is kept nowhere else"
