@@ -129,6 +129,20 @@ class Stand(NamedTuple):
     note: str
 
 
+class Size(NamedTuple):
+    """What sandboxes of a template are to have."""
+
+    cpus: int
+    memory_mib: int
+
+
+async def size_of(control: Control, caller: Caller, ref: str) -> Size | None:
+    """None for a template that says nothing of it."""
+    row = await control.templates.find(caller, ref)
+    found = control.announced_builds.sizes(row.build_id)
+    return None if found is None else Size(*found)
+
+
 async def find_image(control: Control, caller: Caller, image: str) -> Stand:
     """What stands for an image. Raises InvalidArgument: nothing does, or what does is not built."""
     found = _IMAGE.fullmatch(image.strip())

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 
 from coldframe.contract.errors import InvalidArgument, NotFound
 from coldframe.contract.policy import Role
-from coldframe.contract.sandbox import LONGEST_TIMER_S, SandboxSpec
+from coldframe.contract.sandbox import LARGEST, LONGEST_TIMER_S, SandboxSpec
 from coldframe.contract.template import HOST
 from coldframe.control.leases import AtEnd, LeaseTerms
 from coldframe.fronts.e2b.egress import Egress, read_egress
 from coldframe.fronts.e2b.named_snapshots import find_snapshot
 from coldframe.fronts.e2b.routes import E2bCall, refuse_field
-from coldframe.fronts.e2b.template_names import STAND_INS, find_template, id_of, read_name
+from coldframe.fronts.e2b.template_names import STAND_INS, find_template, id_of, read_name, size_of
 
 MOST_WORDS = 200
 MOST_CHARACTERS = 32_768
@@ -61,7 +61,7 @@ async def read_wish(call: E2bCall, body: Mapping[str, Any], *, default_timeout_s
         asked |= {"templateID": template}
     else:
         found, named = await _template(call, template)
-        given |= {"template": found}
+        given |= {"template": found, "limits": await _limits(call, found)}
         asked |= {"templateID": named[0], "alias": named[1]}
     terms = LeaseTerms(
         **_lifecycle(body),
@@ -144,6 +144,15 @@ async def _template(call: E2bCall, text: str) -> tuple[str, tuple[str, str | Non
         return HOST, (id_of(text), text)
     name = ref.partition(":")[0] if text.partition(":")[0] not in STAND_INS else read_name(text).name
     return ref, (id_of(name), name)
+
+
+async def _limits(call: E2bCall, ref: str) -> dict[str, float]:
+    """Commands end with the lease, and not before; size is what the template was built for, if it says so."""
+    limits: dict[str, float] = {"wall_s": LARGEST.wall_s, "cpu_s": LARGEST.wall_s}
+    if ref == HOST:
+        return limits
+    sizes = await size_of(call.control, call.caller, ref)
+    return limits if sizes is None else limits | {"cpus": sizes.cpus, "memory_mib": sizes.memory_mib}
 
 
 def _network(call: E2bCall, egress: Egress) -> str | None:
