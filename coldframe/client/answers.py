@@ -8,9 +8,10 @@ import base64
 from datetime import datetime
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, PrivateAttr
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
 from coldframe.contract.command import Contact, EndedWith, FileChanges, Leftover, LimitHit, ShellSession
+from coldframe.contract.diagnosis import Diagnosis
 from coldframe.contract.outputs import DeclaredOutputs
 from coldframe.contract.tool import ToolResult
 
@@ -98,6 +99,46 @@ class Listing(Answer):
     errors: tuple[Unreadable, ...] = ()
 
 
+class PathEntry(Answer):
+    path: str
+    """From the root of the sandbox on."""
+    name: str
+    type: str
+    size: int
+    mode: int
+    modified_at: datetime
+    target: str | None = None
+    leads_to: str | None = None
+    """Of a link: the place behind all links, if there is one."""
+    leads_to_type: str | None = None
+    version: str | None = None
+    uid: int
+    gid: int
+    owner: str
+    group: str
+    accessed_at: datetime
+    changed_at: datetime
+    metadata: dict[str, str] = Field(default_factory=dict)
+
+
+class PathListing(Answer):
+    path: str
+    entries: tuple[PathEntry, ...]
+    complete: bool
+    truncated_because: str | None = None
+    next_after: str | None = None
+    errors: tuple[Unreadable, ...] = ()
+
+
+class MadeDirectory(Answer):
+    created: bool
+    entry: PathEntry
+
+
+class MovedPath(Answer):
+    entry: PathEntry
+
+
 class Match(Answer):
     path: str
     line: int
@@ -171,6 +212,8 @@ class CommandAnswer(Answer):
     files: FileChanges | None = None
     contacts: tuple[Contact, ...] = ()
     outputs: DeclaredOutputs | None = None
+    diagnosis: Diagnosis | None = None
+    """What its output says is missing, with an action that may help."""
     artifact_id: str
     pid: int | None = None
 

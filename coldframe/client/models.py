@@ -15,6 +15,10 @@ if TYPE_CHECKING:
         Found,
         Listing,
         LiveRules,
+        MadeDirectory,
+        MovedPath,
+        PathEntry,
+        PathListing,
         Written,
     )
     from coldframe.contract.caller import TokenInfo
@@ -29,6 +33,7 @@ if TYPE_CHECKING:
     from coldframe.contract.network import LoggedContact, NetworkContact, NetworkLog, ReachedBy
     from coldframe.contract.outputs import DeclaredOutputs
     from coldframe.contract.packages import PackageView
+    from coldframe.contract.paths import WatchEvent, WatchEvents
     from coldframe.contract.persistence import ItemNow, Whereabouts
     from coldframe.contract.pipeline import PipelineInfo, PipelineSpec, PipelineStep
     from coldframe.contract.policy import Label, PolicyChange
@@ -59,7 +64,19 @@ if TYPE_CHECKING:
     from coldframe.contract.volume import VolumeInfo, VolumeListing
 
 _HOMES = {
-    "client.answers": ("CommandAnswer", "Edited", "FileContent", "Found", "Listing", "LiveRules", "Written"),
+    "client.answers": (
+        "CommandAnswer",
+        "Edited",
+        "FileContent",
+        "Found",
+        "Listing",
+        "LiveRules",
+        "MadeDirectory",
+        "MovedPath",
+        "PathEntry",
+        "PathListing",
+        "Written",
+    ),
     "contract.caller": ("TokenInfo",),
     "contract.code": ("CodeInfo",),
     "contract.command": ("CommandEvent", "CommandInfo", "Contact", "Ended", "InputState", "OutputChunk", "Started"),
@@ -73,6 +90,7 @@ _HOMES = {
     "contract.pipeline": ("PipelineInfo", "PipelineSpec", "PipelineStep"),
     "contract.outputs": ("DeclaredOutputs",),
     "contract.packages": ("PackageView",),
+    "contract.paths": ("WatchEvent", "WatchEvents"),
     "contract.persistence": ("ItemNow", "Whereabouts"),
     "contract.policy": ("Label", "PolicyChange"),
     "contract.edge": ("EdgeInfo",),
@@ -139,13 +157,17 @@ __all__ = [
     "LiveRules",
     "LoggedContact",
     "Loss",
+    "MadeDirectory",
     "ManyEnds",
     "MissingInputs",
+    "MovedPath",
     "NetworkContact",
     "NetworkLog",
     "OutputChunk",
     "OutputWindow",
     "PackageView",
+    "PathEntry",
+    "PathListing",
     "PipelineInfo",
     "PipelineSpec",
     "PipelineStep",
@@ -173,6 +195,8 @@ __all__ = [
     "ToolResult",
     "VolumeInfo",
     "VolumeListing",
+    "WatchEvent",
+    "WatchEvents",
     "Whereabouts",
     "Written",
 ]

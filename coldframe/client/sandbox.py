@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from coldframe.client import models
 from coldframe.client.commands import Commands, Job, command_events
+from coldframe.client.files import Files
 from coldframe.client.pipelines import Pipelines
 from coldframe.client.replies import (
     JsonObject,
@@ -25,7 +26,7 @@ from coldframe.contract.errors import Unavailable, from_wire
 
 LONGEST_LOOK_S = 30
 """A request that waits is asked again after so long."""
-READING = frozenset({"list_directory", "read_file", "search_files"})
+READING = frozenset({"list_directory", "list_path", "read_file", "read_path", "search_files", "stat_path"})
 """Tools that change nothing: a call repeated over a broken connection needs no key."""
 
 
@@ -37,6 +38,7 @@ class Sandbox(Commands, Pipelines, Transfers):
         super().__init__(transport, f"/v1/sandboxes/{encode_path(info.sandbox_id)}")
         self.info = info
         self.id = info.sandbox_id
+        self.files = Files(self, transport, self._path)
 
     async def __aenter__(self) -> Sandbox:
         return self

@@ -18,7 +18,7 @@ import struct
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
 from urllib.parse import quote, urlencode, urlsplit
 
 from coldframe.client import models
@@ -1139,9 +1139,134 @@ def _forget(*paths: str) -> None:
             os.unlink(path)
 
 
+BoxUser = Literal["user", "root"]
+
+
+class Calls(Protocol):
+    def call(self, tool: str, arguments: Mapping[str, Any]) -> models.ToolResult: ...
+
+
+class Files:
+    """Those of one sandbox. *user* `root` is there in a sandbox with a system of its own."""
+
+    def __init__(self, calls: Calls, transport: Transport, path: str) -> None:
+        self._calls = calls
+        self._transport = transport
+        self._path = path
+
+    def _value(self, tool: str, **arguments: object) -> models.ToolResult:
+        given = {name: value for name, value in arguments.items() if value is not None}
+        result = self._calls.call(tool, given)
+        if result.error is not None:
+            raise from_wire(result.error)
+        return result
+
+    def stat(self, path: str, *, user: BoxUser = "user") -> models.PathEntry:
+        """All that is known of a path; of a link, of itself. Raises FileMissing."""
+        return answer_from(self._value("stat_path", path=path, user=user), models.PathEntry)
+
+    def list(
+        self,
+        path: str = "",
+        *,
+        depth: int = 1,
+        max_entries: int | None = None,
+        after: str | None = None,
+        user: BoxUser = "user",
+    ) -> models.PathListing:
+        """A directory, and with *depth* what is below it."""
+        result = self._value(
+            "list_path",
+            path=path,
+            recursive=depth > 1,
+            max_depth=depth if depth > 1 else None,
+            max_entries=max_entries,
+            after=after,
+            user=user,
+        )
+        return answer_from(result, models.PathListing)
+
+    def read(
+        self, path: str, *, offset: int = 0, length: int | None = None, user: BoxUser = "user"
+    ) -> models.FileContent:
+        """A file, or *length* bytes of it; `data` of the answer gives bytes in any case."""
+        result = self._value("read_path", path=path, offset=offset, length=length, user=user)
+        return answer_from(result, models.FileContent)
+
+    def write(
+        self,
+        path: str,
+        content: str | bytes,
+        *,
+        mode: int | None = None,
+        create_only: bool = False,
+        metadata: Mapping[str, str] | None = None,
+        user: BoxUser = "user",
+    ) -> models.Written:
+        """Write or replace a file atomically. *metadata* is noted of it, in place of what was noted of one before."""
+        result = self._value(
+            "write_path",
+            path=path,
+            content=content if isinstance(content, str) else None,
+            content_base64=base64.b64encode(content).decode() if isinstance(content, bytes) else None,
+            mode=mode,
+            create_only=create_only,
+            metadata=dict(metadata) if metadata else None,
+            user=user,
+        )
+        return answer_from(result, models.Written)
+
+    def make_directory(self, path: str, *, user: BoxUser = "user") -> models.MadeDirectory:
+        """With its parents; `created` of the answer is False if it was there already."""
+        return answer_from(self._value("make_directory", path=path, user=user), models.MadeDirectory)
+
+    def move(self, path: str, target: str, *, replace: bool = True, user: BoxUser = "user") -> models.PathEntry:
+        """Rename, or move to another place, whose parents are made. Without *replace* a Conflict if something is there."""
+        result = self._value("move_path", path=path, target=target, replace=replace, user=user)
+        return answer_from(result, models.MovedPath).entry
+
+    def remove(self, path: str, *, recursive: bool = False, user: BoxUser = "user") -> None:
+        """A file or link, or a directory with all that is in it. Raises FileMissing, IsDirectory."""
+        self._value("remove_path", path=path, recursive=recursive, user=user)
+
+    def watch(self, path: str = "", *, recursive: bool = False, with_info: bool = False) -> Watch:
+        """Note from now on what happens in a directory, with *recursive* in all below."""
+        result = self._value("watch_path", path=path, recursive=recursive, with_info=with_info)
+        return Watch(self._transport, f"{self._path}/watches/{encode_path(str(result.value['watch_id']))}")
+
+
+class Watch:
+    """What happens in a directory. It goes on until it is ended, or nobody has asked for ten minutes."""
+
+    def __init__(self, transport: Transport, path: str) -> None:
+        self._transport = transport
+        self._path = path
+
+    def read(self, *, wait_s: float = 0.0) -> models.WatchEvents:
+        """What happened since the last answer; without anything yet, after at most *wait_s* (60) seconds."""
+        reply = ask(self._transport, "GET", self._path, query={"wait_s": wait_s})
+        return read_answer(models.WatchEvents, reply.body)
+
+    def events(self) -> Generator[models.WatchEvent, None, None]:
+        """Yield what happens as it does, until the directory is gone. Leaving ends no watch.
+
+        Raises:
+            Conflict: something is missing, since more happened than is kept.
+        """
+        stream = ask_stream(self._transport, "GET", f"{self._path}/events")
+        with closing(stream.lines()) as lines:
+            for line in lines:
+                if line.startswith(b'{"event":"error"'):
+                    raise from_wire(read_object(line)["error"])
+                yield read_answer(models.WatchEvent, line)
+
+    def end(self) -> None:
+        ask(self._transport, "DELETE", self._path)
+
+
 LONGEST_LOOK_S = 30
 """A request that waits is asked again after so long."""
-READING = frozenset({"list_directory", "read_file", "search_files"})
+READING = frozenset({"list_directory", "list_path", "read_file", "read_path", "search_files", "stat_path"})
 """Tools that change nothing: a call repeated over a broken connection needs no key."""
 
 
@@ -1153,6 +1278,7 @@ class SyncSandbox(Commands, Pipelines, Transfers):
         super().__init__(transport, f"/v1/sandboxes/{encode_path(info.sandbox_id)}")
         self.info = info
         self.id = info.sandbox_id
+        self.files = Files(self, transport, self._path)
 
     def __enter__(self) -> SyncSandbox:
         return self

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from coldframe.contract.command import CommandEvent, CommandSpec
 from coldframe.contract.errors import WrongState
 from coldframe.contract.files import Request, WriteAnswer, WriteFile
+from coldframe.contract.paths import WritePath
 from coldframe.contract.policy import Label
 from coldframe.contract.ports import A, Box, Snapshots
 from coldframe.contract.snapshot import Point
@@ -29,7 +30,7 @@ class AtRest:
     async def ask(self, request: Request[A]) -> A:
         return await self._snapshots.ask(self._point, request)
 
-    async def write(self, request: WriteFile, content: AsyncIterable[bytes]) -> WriteAnswer:
+    async def write(self, request: WriteFile | WritePath, content: AsyncIterable[bytes]) -> WriteAnswer:
         raise WrongState("files at rest cannot be written to")
 
 

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterable, AsyncIterator
 from coldframe.contract.command import CommandEvent, CommandSpec
 from coldframe.contract.errors import WrongState
 from coldframe.contract.files import FindOutputs, Request, WriteAnswer, WriteFile
+from coldframe.contract.paths import WritePath
 from coldframe.contract.ports import A
 from coldframe.contract.sandbox import SandboxInfo
 from coldframe.control.sandboxes import Sandboxes
@@ -31,5 +32,5 @@ class PastBox:
         info = self._sandboxes.find(self._info.sandbox_id)
         return await (await self._sandboxes.box(info, reads_only=True)).ask(request)
 
-    async def write(self, request: WriteFile, content: AsyncIterable[bytes]) -> WriteAnswer:
+    async def write(self, request: WriteFile | WritePath, content: AsyncIterable[bytes]) -> WriteAnswer:
         raise WrongState("what is past cannot be written to")

@@ -17,18 +17,20 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from coldframe.guest import manifest
+from coldframe.guest.box_paths import open_root
 from coldframe.guest.command import Command, now
 from coldframe.guest.contacts import ContactLog
 from coldframe.guest.digests import KeptDigests
 from coldframe.guest.facts import Named
 from coldframe.guest.loop import IN, Loop
+from coldframe.guest.path_watch import PathWatches
 from coldframe.guest.paths import open_directory
 from coldframe.guest.ports import find_ports
 from coldframe.guest.presence import Presence
 from coldframe.guest.records import Record, end_record, is_id, open_record, read_record
 from coldframe.guest.refusals import Refusals
 from coldframe.guest.shells import Entered, Shells
-from coldframe.guest.spawn import BoxUser
+from coldframe.guest.spawn import BoxUser, Steps, steps_into
 from coldframe.guest.temporary import weigh_temporary
 from coldframe.guest.transcript import Transcript
 from coldframe.guest.usage import Tree
@@ -44,6 +46,7 @@ PREPARED_ENTRIES, PREPARED_BYTES = 200, 4 << 20
 """A workspace of so much is scanned before anybody asks for a command: a few milliseconds at most."""
 END_WITHIN_S = 10.0
 """Whoever says that the box ends has it ended by then, or it goes on."""
+MOST_PATH_BYTES = 4000
 KEPT_COMMANDS = 64
 """Ended commands held in memory; older ones are read back from their records."""
 
@@ -127,6 +130,8 @@ class Commands:
         self._live: dict[Command, int] = {}
         """Commands of which something may live, and when each began, in ns; some may have ended since."""
         self.shells = Shells()
+        self.box_root = open_root()
+        self.path_watches = PathWatches(loop)
         self._entered: dict[str, Entered] = {}
         """By the command that runs in a session."""
         self._count = 0
@@ -222,7 +227,9 @@ class Commands:
         environment = self._environment(request, command_id, user)
         root = self.setting.root
         try:
-            directory = open_directory(root, request["cwd"]) if request.get("cwd") else root
+            cwd = request.get("cwd") or ""
+            outside = absolute_directory(cwd) if cwd.startswith("/") else None
+            directory = open_directory(root, cwd) if cwd and outside is None else root
         except Failure:
             if self.read_record(command_id) is None:
                 raise
@@ -262,6 +269,7 @@ class Commands:
                 spec,
                 tree=tree,
                 become=() if user is None else user.become,
+                enter=() if outside is None else steps_into(outside),
                 nothing=self._nothing,
                 transcript=Transcript(self.setting.records, f"{command_id}.out"),
                 late=Transcript(self.setting.records, f"{command_id}.late"),
@@ -283,6 +291,11 @@ class Commands:
         if name not in users and (users or name != "user"):
             raise Failure("NOT_IN_PROFILE", f"this sandbox has no user `{name[:80]}` for commands", user=name)
         return users.get(name)
+
+    def steps_to_become(self, name: object) -> Steps:
+        """What a child does to be a user of the box. Raises Failure for one that is not there."""
+        user = self._user(str(name))
+        return () if user is None else user.become
 
     def _environment(self, request: dict[str, Any], command_id: str, user: BoxUser | None) -> dict[bytes, bytes]:
         environment = {**self.setting.environment, **(user.environment if user is not None else {})}
@@ -466,6 +479,14 @@ def checked_id(value: object) -> str:
     if not isinstance(value, str) or not is_id(value):
         raise Failure("INVALID_ARGUMENT", "malformed command id")
     return value
+
+
+def absolute_directory(path: str) -> bytes:
+    """As a child can go there. Raises Failure for what is no path."""
+    directory = path.encode("utf-8", "surrogateescape")
+    if b"\0" in directory or len(directory) > MOST_PATH_BYTES:
+        raise Failure("INVALID_ARGUMENT", "the directory holds a NUL, or is too long", argument="cwd")
+    return directory
 
 
 def command_line(request: dict[str, Any]) -> str:

@@ -8,10 +8,12 @@ import os
 import signal
 import socket
 import traceback
+from collections.abc import Callable
 from typing import Any
 
 import coldframe.guest.outputs
 import coldframe.guest.unsaved  # noqa: F401  registers its verb
+from coldframe.guest.box_paths import PathWriter, Spool, write_spooled
 from coldframe.guest.command import Command
 from coldframe.guest.commands import Commands, Setting, checked_id
 from coldframe.guest.dial import Dial
@@ -19,14 +21,17 @@ from coldframe.guest.files import FileWriter
 from coldframe.guest.frames import MALFORMED, BadFrame, Reader, encode, is_whole
 from coldframe.guest.input import Input, Sending, Taken
 from coldframe.guest.loop import HANGUP, IN, OUT, Timer
+from coldframe.guest.path_watch import PathWatch
 from coldframe.guest.search import BUDGET_GRACE_S
 from coldframe.guest.transcript import STREAMS, Chunk, StoredTranscript
-from coldframe.guest.verbs import VERBS, Failure, Verb
+from coldframe.guest.verbs import VERBS, Answer, Failure
 
 SEND_BUFFER_BYTES = 2 * 1024 * 1024
 """What is encoded ahead for one connection; the rest waits in the transcript."""
 SLOW_VERB_S = 30.0
-GROWING_VERBS = ("write_file", "edit_file", "make_directory")
+GROWING_VERBS = ("write_file", "edit_file", "make_directory", "write_path", "make_path", "move_path")
+MOST_WAIT_S = 60.0
+"""For the next event of a watch."""
 
 
 class Connection:
@@ -44,11 +49,12 @@ class Connection:
         self._cursor = 0
         self._told_start = False
         self._attached = False
-        self._writer: FileWriter | None = None
+        self._writer: FileWriter | PathWriter | Spool | None = None
         self._helper: tuple[int, int, Timer] | None = None
         self._sending: tuple[Input, Sending] | None = None
         """To a command's input, which may wait for room."""
         self._dial: Dial | None = None
+        self._awaited: tuple[PathWatch, Timer] | None = None
         peer.setblocking(False)
         commands.loop.watch(peer.fileno(), IN, self._on_event)
 
@@ -110,13 +116,15 @@ class Connection:
             self._ask(head, body)
         elif operation == "write":
             commands.require_room(0)
-            self._writer = FileWriter(commands.setting.root, head)
+            self._writer = self._begin_writing(head)
         elif operation == "chunk":
             if self._writer is not None:  # after a failure the rest of the upload is read and dropped
                 commands.require_room(len(body))
                 self._writer.write(body)
         elif operation == "commit":
-            if self._writer is not None:
+            if isinstance(self._writer, Spool):
+                self._commit_spooled(self._writer)
+            elif self._writer is not None:
                 answer = self._writer.commit()
                 self._writer = None
                 self._send(encode({"answer": answer}))
@@ -166,12 +174,21 @@ class Connection:
         elif name == "tighten_limits":
             commands.tighten_limits(request["limits"])
             self._send(encode({"answer": {"ok": True}}))
+        elif name == "watch_path":
+            self._send(encode({"answer": commands.path_watches.begin(commands.box_root, request)}))
+        elif name == "read_watch":
+            self._read_watch(request)
+        elif name == "end_watch":
+            commands.path_watches.end(request["watch_id"])
+            self._send(encode({"answer": {"ok": True}}))
         elif name not in VERBS:
             raise Failure("INVALID_ARGUMENT", f"unknown verb `{str(name)[:40]}`")
+        elif VERBS[name].anywhere:
+            self._ask_anywhere(name, request, content)
         elif VERBS[name].slow:
             if name == "list_runtimes":
                 request["path_env"] = commands.setting.environment[b"PATH"].decode()
-            self._ask_helper(name, request, content)
+            self._ask_helper(name, request, lambda: VERBS[name].function(commands.setting.root, request, content))
         else:
             if name in GROWING_VERBS:
                 edits = request.get("edits") or ()
@@ -223,7 +240,79 @@ class Connection:
         if sent != len(answer):
             self._commands.loop.soon(self._close)
 
-    def _ask_helper(self, name: str, request: dict[str, Any], content: bytes) -> None:
+    # -- any path of the box -------------------------------------------------------------------
+
+    def _ask_anywhere(self, name: str, request: dict[str, Any], content: bytes) -> None:
+        """As the user that it names; as another than the keeper itself, in a child that becomes that user first."""
+        commands = self._commands
+        user = request.pop("user", "user")
+        become = commands.steps_to_become(user)
+        if name in GROWING_VERBS:
+            commands.require_room(len(content))
+        function, root = VERBS[name].function, commands.box_root
+        if user == "user" and not VERBS[name].slow:
+            answer, body = function(root, request, content)
+            self._send(encode({"answer": answer}, body))
+            return
+
+        def serve() -> Answer:
+            for act in become:
+                act()
+            return function(root, request, content)
+
+        self._ask_helper(name, request, serve)
+
+    def _begin_writing(self, head: dict[str, Any]) -> FileWriter | PathWriter | Spool:
+        if head.get("verb") != "write_path":
+            return FileWriter(self._commands.setting.root, head)
+        if head.get("user", "user") == "user":
+            return PathWriter(self._commands.box_root, head)
+        self._commands.steps_to_become(head["user"])
+        return Spool(self._commands.setting.root, head)
+
+    def _commit_spooled(self, spool: Spool) -> None:
+        become = self._commands.steps_to_become(spool.request.pop("user"))
+        root = self._commands.box_root
+
+        def serve() -> Answer:
+            for act in become:
+                act()
+            return write_spooled(root, spool.request, spool.file)
+
+        self._writer = None
+        try:
+            self._ask_helper("write_path", {}, serve)
+        finally:
+            spool.abort()
+
+    def _read_watch(self, request: dict[str, Any]) -> None:
+        if self._awaited is not None:
+            raise Failure("INVALID_ARGUMENT", "one request at a time")
+        watch = self._commands.path_watches.find(request["watch_id"])
+        if watch.on_event is not None:  # whoever waits already, perhaps without anybody behind it, is answered now
+            watch.on_event()
+        answer = watch.take()
+        wait_s = min(float(request.get("wait_s") or 0.0), MOST_WAIT_S)
+        if not wait_s or answer["events"] or answer["overflowed"] or answer["ended"]:
+            self._send(encode({"answer": answer}))
+            return
+
+        def tell() -> None:
+            self._forget_awaited()
+            self._send(encode({"answer": watch.take()}))
+
+        self._awaited = watch, self._commands.loop.after(wait_s, tell, while_held=True)
+        watch.on_event = tell
+
+    def _forget_awaited(self) -> None:
+        if self._awaited is not None:
+            watch, timer = self._awaited
+            self._awaited = watch.on_event = None
+            timer.cancel()
+
+    # -- verbs that take long ------------------------------------------------------------------
+
+    def _ask_helper(self, name: str, request: dict[str, Any], serve: Callable[[], Answer]) -> None:
         """Run a verb that may take long in a forked child, so that it delays nobody and can be killed."""
         if self._helper is not None:
             raise Failure("INVALID_ARGUMENT", "one request at a time")
@@ -232,7 +321,7 @@ class Connection:
         try:
             pid = os.fork()
             if pid == 0:
-                _help(VERBS[name], self._commands.setting, request, content, write)
+                _help(serve, self._commands.setting, write)
         except OSError:
             os.close(read)
             raise
@@ -391,6 +480,7 @@ class Connection:
             self._writer = None
         if self._helper is not None:
             self._end_helper()
+        self._forget_awaited()
         if self._sending is not None:
             command_input, sending = self._sending
             self._sending = None
@@ -402,14 +492,14 @@ class Connection:
         self._peer.close()
 
 
-def _help(verb: Verb, setting: Setting, request: dict[str, Any], content: bytes, write: int) -> None:
+def _help(serve: Callable[[], Answer], setting: Setting, write: int) -> None:
     """The helper child: serve one verb, write one frame, be gone. Never returns."""
     try:
         setting.seal()
         os.set_blocking(write, True)
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         try:
-            answer, body = verb.function(setting.root, request, content)
+            answer, body = serve()
             frame = encode({"answer": answer}, body)
         except Failure as failure:
             frame = encode({"error": {"code": failure.code, "message": failure.message, "facts": failure.facts}})

@@ -32,6 +32,7 @@ _CODES = {
     errno.ENOTEMPTY: ("CONFLICT", "`{}` is being filled while it is removed"),
     errno.ENOSPC: ("LIMIT_DISK", "no space is left for `{}`"),
     errno.EDQUOT: ("LIMIT_DISK", "the disk quota is used up, at `{}`"),
+    errno.EOPNOTSUPP: ("INVALID_ARGUMENT", "the file system of `{}` keeps no notes of files"),
     errno.EFBIG: ("LIMIT_DISK", "`{}` would exceed the largest allowed file"),
     errno.ENOSYS: ("ISOLATION_UNAVAILABLE", "the kernel cannot keep `{}` below the workspace: openat2 is missing"),
 }

@@ -147,6 +147,8 @@ class FileWriter:
         try:
             with Named(self._name):
                 self._prepare(request.get("mode"))
+                for name, value in request.get("attributes", {}).items():
+                    os.setxattr(self._file, name, value)
         except BaseException:
             self.abort()
             raise

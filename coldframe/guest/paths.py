@@ -24,12 +24,23 @@ HOP_BYTES = 4000
 
 DIRECTORY = os.O_PATH | os.O_DIRECTORY
 
+PROC = 0x9FA0
+"""Magic number of the file system in which a process finds what it is itself, its memory included."""
+
 _SYS_OPENAT2 = 437
 _SYS_FACCESSAT2 = 439
 _SYS_FCHMODAT2 = 452
 _RESOLVE_NO_MAGICLINKS, _RESOLVE_NO_SYMLINKS, _RESOLVE_BENEATH = 0x02, 0x04, 0x08
 _AT_SYMLINK_NOFOLLOW, _AT_EACCESS, _AT_EMPTY_PATH = 0x100, 0x200, 0x1000
 _RENAME_NOREPLACE = 1
+
+
+class BoxRoot(int):
+    """Descriptor of the box's own root, where that of the workspace could stand: any path of the box is below it then.
+
+    Nothing but the kernel says who may do what there, so whoever opens is the user in whose name it is asked. Of /proc nothing
+    is opened: what would be found there is the keeper, or a child of it.
+    """
 
 
 class _How(ctypes.Structure):
@@ -66,11 +77,26 @@ def open_beneath(root: int, path: bytes, flags: int) -> int:
         OSError: as open(2) gives it.
     """
     try:
-        return _openat2(root, path, flags, 0)
+        return _beside_proc(root, _openat2(root, path, flags, 0), path)
     except OSError as error:
         if error.errno not in (errno.EXDEV, errno.ELOOP):
             raise
-    return _openat2(root, follow_links(root, path), flags, _RESOLVE_NO_SYMLINKS)
+    return _beside_proc(root, _openat2(root, follow_links(root, path), flags, _RESOLVE_NO_SYMLINKS), path)
+
+
+def _beside_proc(root: int, held: int, path: bytes) -> int:
+    """*held*, unless it is in /proc and *root* that of the box. Looked at once it is open, so that no link leads past it."""
+    if not isinstance(root, BoxRoot) or kind_of_system(held) != PROC:
+        return held
+    os.close(held)
+    shown = "/" + text_of(path)
+    raise Failure("NOT_A_REGULAR_FILE", f"`{shown}` is in /proc, which commands alone read", path=shown, kind="device")
+
+
+def kind_of_system(held: int) -> int:
+    """Magic number of the file system behind a descriptor; 0 if it cannot be told."""
+    space = (ctypes.c_long * 32)()  # struct statfs begins with it
+    return int(space[0]) & 0xFFFFFFFF if _libc.fstatfs(held, ctypes.byref(space)) == 0 else 0
 
 
 def open_unlinked(root: int, path: bytes, flags: int) -> int:
@@ -83,7 +109,8 @@ def open_unlinked(root: int, path: bytes, flags: int) -> int:
             if held >= 0:
                 os.close(held)
             held, path = step, path[cut + 1 :]
-        return _openat2(root if held < 0 else held, path, flags, _RESOLVE_NO_SYMLINKS)
+        found = _openat2(root if held < 0 else held, path, flags, _RESOLVE_NO_SYMLINKS)
+        return _beside_proc(root, found, path)
     finally:
         if held >= 0:
             os.close(held)
@@ -123,7 +150,7 @@ def follow_links(root: int, path: bytes) -> bytes:
         if links > MOST_LINKS:
             raise Failure("INVALID_ARGUMENT", f"`{text_of(path)}` is a loop of symbolic links", path=text_of(path))
         if target.startswith(b"/"):
-            target = _below_mount(target, path)
+            target = _below_mount(root, target, path)
             done.clear()
         ahead += target.split(b"/")[::-1]
     return b"/".join(done)
@@ -147,7 +174,9 @@ def _outside(path: bytes) -> Failure:
     return Failure("OUTSIDE_WORKSPACE", f"`{text_of(path)}` leaves the workspace", path=text_of(path))
 
 
-def _below_mount(path: bytes, asked: bytes) -> bytes:
+def _below_mount(root: int, path: bytes, asked: bytes) -> bytes:
+    if isinstance(root, BoxRoot):
+        return path.lstrip(b"/")
     if path == MOUNT or path.startswith(MOUNT + b"/"):
         return path[len(MOUNT) :].lstrip(b"/")
     raise _outside(asked)
@@ -168,7 +197,7 @@ def read_name(root: int, path: str) -> bytes:
         raise Failure("INVALID_ARGUMENT", "the path is not valid text") from error
     if b"\0" in asked:
         raise Failure("INVALID_ARGUMENT", "the path holds a NUL")
-    below = _below_mount(asked, asked) if asked.startswith(b"/") else asked
+    below = _below_mount(root, asked, asked) if asked.startswith(b"/") else asked
     parts = [part for part in below.split(b"/") if part not in (b"", b".")]
     if b".." not in parts:
         return b"/".join(parts)

@@ -40,6 +40,7 @@ NUMBERS = {
         "ioctl": 16,
         "getpid": 39,
         "execve": 59,
+        "chdir": 80,
         "fchdir": 81,
         "setsid": 112,
         "setgroups": 116,
@@ -55,6 +56,7 @@ NUMBERS = {
     "aarch64": {
         "dup3": 24,
         "ioctl": 29,
+        "chdir": 49,
         "fchdir": 50,
         "write": 64,
         "capset": 91,

@@ -16,6 +16,7 @@ looked up before any child is there (`settle_calls`), and the keeper sleeps unti
 """
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import os
@@ -187,6 +188,8 @@ class Start(NamedTuple):
     terminal: bool
     become: Steps
     """The last that it does, to be the user that it is to be."""
+    enter: Steps
+    """What it does as that user: to get to a directory that is not below the workspace."""
     birth: Callable[[], tuple[int, Steps] | None]
     """The group that the child can be born in, if it can, and what it has to do with no descriptor closed yet: filter,
     groups, limits, mark.
@@ -318,7 +321,13 @@ def _steps(order: Start, sources: list[int], report: int) -> tuple[tuple[str, St
     if order.terminal:
         streams.append(Call("ioctl", 0, termios.TIOCSCTTY, 0))
     session = ("session", (Call("setsid"), Call("fchdir", order.directory)))
-    return session, ("streams", tuple(streams)), ("user", order.become)
+    return session, ("streams", tuple(streams)), ("user", order.become), ("directory", order.enter)
+
+
+def steps_into(directory: bytes) -> Steps:
+    """For a child that goes to a directory of the box by its path, where nobody but the kernel says whether it may."""
+    path = ctypes.create_string_buffer(directory)
+    return (Call("chdir", ctypes.addressof(path), kept=path),)
 
 
 def _become(joining: Steps, steps: tuple[tuple[str, Steps], ...], attempts: list[Attempt], report: int) -> None:

@@ -16,14 +16,16 @@ class Verb(NamedTuple):
     function: Function
     slow: bool
     """Runs in a forked child under a deadline, so that a huge tree or a bad pattern delays nobody else."""
+    anywhere: bool
+    """Gets the root of the box in place of that of the workspace, as the user of the box that the request names."""
 
 
 VERBS: dict[str, Verb] = {}
 
 
-def verb(name: str, *, slow: bool = False) -> Callable[[Function], Function]:
+def verb(name: str, *, slow: bool = False, anywhere: bool = False) -> Callable[[Function], Function]:
     def register(function: Function) -> Function:
-        VERBS[name] = Verb(function, slow)
+        VERBS[name] = Verb(function, slow, anywhere)
         return function
 
     return register

@@ -17,6 +17,7 @@ import ctypes
 import os
 import struct
 
+from coldframe.guest.paths import kind_of_system
 from coldframe.guest.trees import HISTORY
 
 MOST_DIRECTORIES = 2_000
@@ -146,14 +147,8 @@ class TreeWatch:
 
 def is_memory(root: int) -> bool:
     """Whether the file system of *root* is one in memory, where what is written through a map changes no time."""
-    return _kind_of(root) in _MEMORY
+    return kind_of_system(root) in _MEMORY
 
 
 def _is_local(root: int) -> bool:
-    return _kind_of(root) in _LOCAL
-
-
-def _kind_of(root: int) -> int:
-    """Magic number of the file system; 0 if it cannot be told."""
-    space = (ctypes.c_long * 32)()  # struct statfs begins with its kind
-    return int(space[0]) & 0xFFFFFFFF if _libc.fstatfs(root, ctypes.byref(space)) == 0 else 0
+    return kind_of_system(root) in _LOCAL

@@ -11,6 +11,7 @@ from coldframe.contract.command import CommandEvent, CommandResult, CommandSpec,
 from coldframe.contract.errors import GuestLost, InvalidArgument, WrongState
 from coldframe.contract.files import ListShells, Request, WriteAnswer, WriteFile
 from coldframe.contract.model import Model
+from coldframe.contract.paths import StatPath, WritePath
 from coldframe.host.dials import connect_inside
 from coldframe.host.link import Connection, Link
 
@@ -68,8 +69,10 @@ class KeeperBox:
             ) from error
         return parse_answer(answer_model(type(request)), value, body)
 
-    async def write(self, request: WriteFile, content: AsyncIterable[bytes]) -> WriteAnswer:
+    async def write(self, request: WriteFile | WritePath, content: AsyncIterable[bytes]) -> WriteAnswer:
         fields = request.model_dump(mode="json", exclude={"content"})
+        if isinstance(request, WritePath):  # a keeper of before there was this would take it for another user's
+            await self.ask(StatPath(path="/"))
         async with self._link.connection() as connection:
             await connection.send({"op": "write", **fields})
             await _send_chunks(connection, content)

@@ -17,7 +17,7 @@ from coldframe.policy.wrappers import BUILTINS
 
 _TOOL_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 
-READING_TOOLS = frozenset({"list_directory", "read_file", "search_files"})
+READING_TOOLS = frozenset({"list_directory", "read_file", "search_files", "stat_path", "watch_path"})
 """Tools that write nowhere, so that no clearance of a place concerns them."""
 
 

@@ -105,6 +105,12 @@ async def read_file(call: ToolCall[ReadFileArguments]) -> Ran:
             if_version=arguments.if_version,
         )
     )
+    return answered(call, found)
+
+
+def answered(call: ToolCall[ReadFileArguments], found: ReadAnswer) -> Ran:
+    """What was found in the form that the caller wants it in."""
+    arguments = call.arguments
     data = found.content
     if call.deliver is not None:
         call.deliver(data)

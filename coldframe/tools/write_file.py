@@ -97,6 +97,11 @@ async def write_file(call: ToolCall[WriteFileArguments]) -> Ran:
         sha256=arguments.sha256,
     )
     done = await (call.box.ask(request) if call.content is None else call.box.write(request, call.content))
+    return written(done)
+
+
+def written(done: WriteAnswer) -> Ran:
+    """The answer and the record of what was written."""
     answer = WriteFileAnswer.of(done)
     files = one_change(
         answer.path,

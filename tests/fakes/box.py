@@ -38,6 +38,7 @@ from coldframe.contract.files import (
 )
 from coldframe.contract.isolation import WALLS, IsolationReport, LimitReport, Property
 from coldframe.contract.model import Model
+from coldframe.contract.paths import WritePath
 from coldframe.contract.sandbox import SandboxSpec
 from tests.fakes.command import FakeCommand
 from tests.fakes.files import FILE_VERBS, FakeFiles
@@ -130,7 +131,7 @@ class FakeBox:
         answer: A = _VERBS[type(request)](self, request) if about_files is None else about_files(self.files, request)
         return answer
 
-    async def write(self, request: WriteFile, content: AsyncIterable[bytes]) -> WriteAnswer:
+    async def write(self, request: WriteFile | WritePath, content: AsyncIterable[bytes]) -> WriteAnswer:
         self._check_alive()
         self._seen.asked.append(request)
         data = b"".join([part async for part in content])

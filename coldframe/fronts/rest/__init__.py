@@ -37,6 +37,7 @@ from coldframe.fronts.rest import (
     snapshots,
     templates,
     volumes,
+    watches,
 )
 from coldframe.fronts.rest.json_routes import JsonRoute
 from coldframe.fronts.rest.schema import RawRoute, make_document
@@ -46,6 +47,7 @@ ROUTES: tuple[RawRoute | JsonRoute, ...] = (
     *calls.ROUTES,
     *commands.ROUTES,
     *files.ROUTES,
+    *watches.ROUTES,
     *sandboxes.ROUTES,
     *snapshots.ROUTES,
     *volumes.ROUTES,
