@@ -52,6 +52,24 @@ class ContextInfo(Model):
     created_at: datetime
 
 
+class CellRequest(Model):
+    """One cell as a caller sends it."""
+
+    code: Annotated[str, Field(max_length=MOST_CODE_BYTES)]
+    context_id: ContextId | None = None
+    """None for the one of the language that is there without being made."""
+    language: Language | None = None
+    """None for that of the context; Python without one."""
+    timeout_s: Annotated[float, Field(gt=0)] | None = None
+    """From its beginning on. None for as long as a command of the sandbox may run, which is the most as well."""
+    queue_s: Annotated[float, Field(gt=0, le=86_400)] | None = None
+    """How long it waits for its turn, before it is given up; None for as long as it takes."""
+    env: dict[str, str] = Field(default_factory=dict)
+    """Variables of the environment for this cell alone."""
+    inline_bytes: Annotated[int, Field(ge=1024, le=64 * 1024 * 1024)] | None = None
+    """A value that is longer is kept as a file of the workspace; None for a MiB."""
+
+
 class CellOrder(Model):
     """One cell as the kernel gets it."""
 

@@ -6,6 +6,7 @@
     │   ├── RecipeInvalid          RECIPE_INVALID       with the field or line of the recipe
     │   └── RulesInvalid           RULES_INVALID        with the line of the rule file
     ├── Unauthenticated            UNAUTHENTICATED
+    │   └── PreviewLocked          PREVIEW_LOCKED       it takes a link or a token
     ├── Refused                    family permission: nothing was done, and will not be
     │   ├── GrantMissing           GRANT_MISSING        the role may not
     │   ├── DeniedByRule           DENIED_BY_RULE
@@ -15,12 +16,16 @@
     │   ├── CredentialBudget       CREDENTIAL_BUDGET    it was used as often as it may be
     │   ├── CredentialExpired      CREDENTIAL_EXPIRED
     │   ├── CredentialRevoked      CREDENTIAL_REVOKED
+    │   ├── PreviewLabelled        PREVIEW_LABEL        what it shows is labelled higher than it may show
     │   ├── OutsideWorkspace       OUTSIDE_WORKSPACE
     │   ├── PermissionDenied       PERMISSION_DENIED    file mode or owner
     │   └── ReadOnly               READ_ONLY
     ├── Missing                    family input
     │   ├── NotFound               NOT_FOUND            sandbox, agent, command, token …
     │   ├── ResultExpired          EXPIRED              it was kept for its time
+    │   ├── PreviewGone            PREVIEW_GONE         it was revoked, or its time is over
+    │   ├── InputMissing           INPUT_MISSING        what it was made from is not there any more
+    │   ├── CredentialMissing      CREDENTIAL_MISSING   a credential that it needs is not to be had
     │   ├── UnknownTool            UNKNOWN_TOOL
     │   └── FileMissing            FILE_NOT_FOUND
     ├── Unfit                      family conflict or input: the thing is there but not fit for this
@@ -39,12 +44,15 @@
     │   ├── ContractChanged        CONTRACT_CHANGED     what was agreed to is not what would be made
     │   ├── ContractDrift          CONTRACT_DRIFT       what was made is not what was agreed to
     │   ├── NotReplayable          NOT_REPLAYABLE       what a call began from is not to be had
+    │   ├── InputChanged           INPUT_CHANGED        what it was made from is not what it was
     │   ├── SnapshotCorrupt        SNAPSHOT_CORRUPT     a snapshot or an archive of one is not what it was
     │   ├── BuildFailed            TEMPLATE_BUILD_FAILED  a step of a recipe ended badly
     │   ├── DependencyMissing      DEPENDENCY_MISSING   that version of a package is not to be had
     │   ├── TemplateChanged        TEMPLATE_CHANGED     a template is not what was built
     │   ├── TemplateWithdrawn      TEMPLATE_WITHDRAWN   somebody took it back
     │   ├── TemplateCheckFailed    TEMPLATE_CHECK_FAILED  the check that was to vouch for it did not pass
+    │   ├── CellNotBegun           CELL_NOT_BEGUN       its turn did not come, and it will not run
+    │   ├── KernelUnavailable      KERNEL_UNAVAILABLE   what runs code cells cannot be started, or has ended
     │   ├── StartNotReady          START_NOT_READY      what a template starts does not serve
     │   ├── TooLarge               TOO_LARGE
     │   └── PatternTooSlow         PATTERN_TOO_SLOW
@@ -190,6 +198,17 @@ class Unauthenticated(ColdframeError):
     offer = ("token.create", "makes a token (owner or admin)", {})
 
 
+class PreviewLocked(Unauthenticated):
+    """The preview is shared with those who have a link or its token."""
+
+    code = "PREVIEW_LOCKED"
+    status = 401
+    retry: ClassVar[Retry] = "after_change"
+    family: ClassVar[Family] = "permission"
+    hint = "open it by a link of `coldframe preview open`, or send its token as `Coldframe-Preview-Token`"
+    offer = ("preview.open", "gives a link that opens it once", {})
+
+
 class Refused(ColdframeError):
     """Nothing was done, and the same call will be refused again."""
 
@@ -286,6 +305,17 @@ class CredentialRevoked(Refused):
     offer = ("credential.read", "shows when it was taken back", {})
 
 
+class PreviewLabelled(Refused):
+    """What the preview shows is labelled higher than it was shared for."""
+
+    code = "PREVIEW_LABEL"
+    status = 403
+    retry: ClassVar[Retry] = "after_change"
+    family: ClassVar[Family] = "permission"
+    hint = "whoever shares it can raise `up_to` of a preview that is not public, or serve it from another session"
+    offer = ("preview.show", "shows how high it is labelled now", {})
+
+
 class OutsideWorkspace(Refused):
     """The path, or a link in it, leaves the workspace."""
 
@@ -349,6 +379,39 @@ class ResultExpired(Missing):
     family: ClassVar[Family] = "state"
     hint = "look at its receipt; run it again for new output"
     offer = ("receipt.get", "has the digests of what there was", {})
+
+
+class PreviewGone(Missing):
+    """The preview was revoked, or its time is over."""
+
+    code = "PREVIEW_GONE"
+    status = 410
+    retry: ClassVar[Retry] = "never"
+    family: ClassVar[Family] = "state"
+    hint = "ask whoever shared it to share it again"
+    offer = ("preview.create", "shares the port again", {})
+
+
+class InputMissing(Missing):
+    """Something that it was made from is not to be had any more. Nothing was taken in its place."""
+
+    code = "INPUT_MISSING"
+    status = 409
+    retry: ClassVar[Retry] = "after_change"
+    family: ClassVar[Family] = "state"
+    hint = "put back what is named in `input`, or make it anew from what there is"
+    offer = ("preview.show", "shows what it was made from", {})
+
+
+class CredentialMissing(Missing):
+    """A credential or variable that it was made with is not to be had. Nothing was taken in its place."""
+
+    code = "CREDENTIAL_MISSING"
+    status = 409
+    retry: ClassVar[Retry] = "after_change"
+    family: ClassVar[Family] = "permission"
+    hint = "have an admin add the credential that is named, or give the variable with `env`"
+    offer = ("credential.read", "lists the credentials", {})
 
 
 class UnknownTool(Missing):
@@ -559,6 +622,17 @@ class NotReplayable(Unfit):
     offer = ("receipt.get", "shows what it began from", {})
 
 
+class InputChanged(Unfit):
+    """Something that it was made from is not what it was. Nothing is served from it."""
+
+    code = "INPUT_CHANGED"
+    status = 409
+    retry: ClassVar[Retry] = "after_change"
+    family: ClassVar[Family] = "state"
+    hint = "`input` names it: get the old one back, or make it anew from what there is now"
+    offer = ("preview.show", "shows what it was made from", {})
+
+
 class SnapshotCorrupt(Unfit):
     """A snapshot, or an archive of one, is cut off or was altered. Nothing was started from it, and nothing of it stays."""
 
@@ -622,6 +696,28 @@ class TemplateCheckFailed(Unfit):
     family: ClassVar[Family] = "state"
     hint = "look at `stdout` and `stderr`; correct the check, or the template, and mark it then"
     offer = ("template.show", "shows what is in the template", {})
+
+
+class CellNotBegun(Unfit):
+    """A cell whose turn did not come in time, or whose sender has left before. It will not run."""
+
+    code = "CELL_NOT_BEGUN"
+    status = 409
+    retry: ClassVar[Retry] = "later"
+    family: ClassVar[Family] = "state"
+    hint = "wait for the cells before it, interrupt the one that runs, or make another context"
+    offer = ("context.list", "shows which contexts work, and how many cells wait in each", {})
+
+
+class KernelUnavailable(Unfit):
+    """The kernel of a context of code cells cannot be started, or has ended. Cells that are sent again get a new one."""
+
+    code = "KERNEL_UNAVAILABLE"
+    status = 409
+    retry: ClassVar[Retry] = "after_change"
+    family: ClassVar[Family] = "state"
+    hint = "look at the message: install what is missing, make a context with another directory, or send the cell again"
+    offer = ("command.output", "shows what the kernel wrote", {})
 
 
 class StartNotReady(Unfit):

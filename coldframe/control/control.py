@@ -14,8 +14,10 @@ from coldframe.control.agents import Agents
 from coldframe.control.announced_builds import AnnouncedBuilds
 from coldframe.control.attribution import Attribution
 from coldframe.control.build_contacts import BuildContacts
+from coldframe.control.cells import Cells
 from coldframe.control.comparisons import Comparisons
 from coldframe.control.contacts import Contacts
+from coldframe.control.contexts import Contexts
 from coldframe.control.contract_plans import ContractPlans
 from coldframe.control.contract_renewal import ContractRenewal
 from coldframe.control.contracts import Contracts
@@ -30,6 +32,7 @@ from coldframe.control.inputs import Inputs
 from coldframe.control.judged_acts import JudgedActs
 from coldframe.control.judged_outputs import JudgedOutputs
 from coldframe.control.keyed_calls import KeyedCalls
+from coldframe.control.lease_networks import LeaseNetworks
 from coldframe.control.leases import Leases
 from coldframe.control.ledger import Ledger
 from coldframe.control.lifecycle import Lifecycle
@@ -41,6 +44,12 @@ from coldframe.control.packages import Packages
 from coldframe.control.partial_uploads import PartialUploads
 from coldframe.control.persistence import Persistence
 from coldframe.control.pipelines import Pipelines
+from coldframe.control.preview_access import PreviewAccess
+from coldframe.control.preview_inputs import PreviewInputsTaken
+from coldframe.control.preview_rebuilds import PreviewRebuilds
+from coldframe.control.preview_rows import PreviewRows
+from coldframe.control.preview_states import PreviewStates
+from coldframe.control.previews import Previews
 from coldframe.control.probe import Probe
 from coldframe.control.receipts import Receipts
 from coldframe.control.reconciliation import Reconciliation
@@ -92,6 +101,7 @@ class Control:
     endings: Endings
     timers: Timers
     leases: Leases
+    lease_networks: LeaseNetworks
     access_tokens: AccessTokens
     contracts: Contracts
     plans: ContractPlans
@@ -109,6 +119,8 @@ class Control:
     runtimes: Runtimes
     packages: Packages
     partial_uploads: PartialUploads
+    previews: Previews
+    preview_rebuilds: PreviewRebuilds
     pipelines: Pipelines
     snapshots: Snapshots
     snapshot_upkeep: SnapshotUpkeep
@@ -130,6 +142,8 @@ class Control:
     volumes: Volumes
     host: Host
     probe: Probe
+    contexts: Contexts
+    cells: Cells
     clock: Callable[[], datetime]
 
     async def start(self) -> None:
@@ -140,6 +154,7 @@ class Control:
             LedgerUnavailable: nothing can be recorded, so nothing may run.
         """
         self.rulebook.start()
+        self.lease_networks.start()
         await self.reconciliation.run()
         await self.volumes.settle()
         await self.rulebook.changed()
@@ -158,6 +173,8 @@ class Control:
     async def close(self) -> None:
         """Let go of calls under way, which run on, and close the records. The host is its owner's to close."""
         await self.probe.close()
+        await self.cells.close()
+        await self.contexts.close()
         await self.pipelines.close()
         await self.replays.close()
         await self.template_builds.close()
@@ -284,9 +301,22 @@ def build_control(
     resets = Resets(
         *(store, ledger, sandboxes, sessions, keyed, snapshots, lifecycle, judged, gate, comparisons, templates), host
     )
+    contexts = Contexts(ledger, sandboxes, gate, outputs, clock)
     declared = DeclaredFiles(store, ledger, sandboxes)
     receipts = Receipts(ledger, sandboxes)
     endings = Endings(ledger, sandboxes, snapshots, lifecycle, gate, host)
+    packages = Packages(ledger, sandboxes, snapshots, templates, gate, host, network, contacts)
+    access_tokens = AccessTokens(store, tokens, sandboxes, os.path.join(directory, "access.key"))
+    preview_rows = PreviewRows(store)
+    preview_access = PreviewAccess(preview_rows, ledger, tokens, access_tokens, leases, sandboxes, host, clock)
+    preview_states = PreviewStates(preview_access, sandboxes, clock)
+    preview_access.why = preview_states.why
+    preview_inputs = PreviewInputsTaken(snapshots, credentials, packages, host)
+    previews = Previews(
+        *(store, ledger, preview_rows, preview_access, preview_states, preview_inputs, sandboxes, judged, gate, outputs),
+        *(lifecycle, clock),
+    )
+    sandboxes.changed = preview_access.check_again
     return Control(
         store=store,
         ledger=ledger,
@@ -301,7 +331,8 @@ def build_control(
         endings=endings,
         timers=timers,
         leases=leases,
-        access_tokens=AccessTokens(store, tokens, sandboxes, os.path.join(directory, "access.key")),
+        lease_networks=LeaseNetworks(leases, sandboxes, rulebook),
+        access_tokens=access_tokens,
         contracts=contracts,
         plans=plans,
         inputs=Inputs(store, ledger, agents, rulebook, sandboxes, credentials),
@@ -329,7 +360,11 @@ def build_control(
         watches=Watches(ledger, rulebook, sandboxes, sessions, taints),
         kept_results=kept_results,
         runtimes=Runtimes(sandboxes, gate),
-        packages=Packages(ledger, sandboxes, snapshots, templates, gate, host, network, contacts),
+        packages=packages,
+        previews=previews,
+        preview_rebuilds=PreviewRebuilds(
+            *(ledger, previews, preview_states, preview_inputs, sandboxes, creation, lifecycle, credentials, judged)
+        ),
         partial_uploads=PartialUploads(os.path.join(directory, "uploads"), sandboxes, rulebook, gate),
         roster=Roster(sandboxes, timers, lifecycle, endings, makers, usage, clock),
         pipelines=Pipelines(ledger, sandboxes, gate, outputs, tokens, clock),
@@ -341,5 +376,7 @@ def build_control(
         volumes=Volumes(store, ledger, attachments, judged, sandboxes, host, clock),
         host=host,
         probe=Probe(sandboxes),
+        contexts=contexts,
+        cells=Cells(ledger, sandboxes, sessions, taints, contexts, gate),
         clock=clock,
     )

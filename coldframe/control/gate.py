@@ -352,6 +352,10 @@ class Gate:
             return stored, judge_call(of.whole(CallStarted.model_validate(started.body).context), rules)
         return stored, judge_call(CallContext.model_validate(body["context"]), rules)
 
+    def is_under_way(self, command_id: str) -> bool:
+        """Whether a command is followed to its end, which has not come yet."""
+        return ids_of(command_id).call_id in self._flights
+
     def is_busy(self, sandbox_id: str) -> bool:
         """Whether a call that may change something is under way in a sandbox; a command is until it has ended."""
         flights = (one for one in self._flights.values() if one.info.sandbox_id == sandbox_id)

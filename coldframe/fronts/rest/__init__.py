@@ -24,6 +24,7 @@ from coldframe.fronts.mount import Mounted
 from coldframe.fronts.rest import (
     agents,
     calls,
+    cells,
     commands,
     contracts,
     credentials,
@@ -45,6 +46,7 @@ from coldframe.fronts.rest.schema import RawRoute, make_document
 OnMissing = Literal["refuse", "degrade"]
 ROUTES: tuple[RawRoute | JsonRoute, ...] = (
     *calls.ROUTES,
+    *cells.ROUTES,
     *commands.ROUTES,
     *files.ROUTES,
     *watches.ROUTES,

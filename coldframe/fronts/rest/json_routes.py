@@ -63,6 +63,11 @@ def checked_query(kind: type[M], request: Request) -> M:
     return cast("M", _checked(kind, _query_of(request, kind)))
 
 
+async def checked_body(kind: type[M], request: Request) -> M:
+    """The same with its body."""
+    return cast("M", _checked(kind, await _json_of(request)))
+
+
 def _query_of(request: Request, kind: type[Model]) -> dict[str, Any]:
     asked = request.query_params
     return {
