@@ -13,7 +13,15 @@ from typing import Any, NoReturn
 from pydantic import StrictBool, StrictInt
 
 from coldframe.contract.caller import Caller
-from coldframe.contract.errors import ColdframeError, HostUnreachable, NotFound, UnsavedWork, WrongState, from_wire
+from coldframe.contract.errors import (
+    ColdframeError,
+    HostUnreachable,
+    NotFound,
+    UnsavedWork,
+    WrongState,
+    from_wire,
+    next_action,
+)
 from coldframe.contract.files import FindUnsaved, ListAnswer, ListDirectory, TemporaryPaths, UnsavedAnswer
 from coldframe.contract.persistence import HOME, Event, fate, is_there, item_of, items_of
 from coldframe.contract.policy import Label
@@ -139,13 +147,15 @@ class Endings:
             async with asyncio.timeout(LOOK_S):
                 found = await self._host.snapshots.ask(self._snapshots.workspace_of(info), FindUnsaved(most=1))
         except TimeoutError:
-            self._refuse(caller, info, LookAnswer(complete=False), "it could not be looked at: the host is too slow")
+            reason = f"its files gave no answer within {LOOK_S:g} s, as where a file system of theirs hangs"
+            self._refuse(caller, info, LookAnswer(complete=False), reason, could_look=False)
         except NotFound:
             return  # there is no workspace any more
         except HostUnreachable:
             raise  # it cannot be ended either: asked again later, both can be done
         except ColdframeError as error:
-            self._refuse(caller, info, LookAnswer(complete=False), f"it could not be looked at: {error.message}")
+            reason = f"it could not be looked at: {error.message}"
+            self._refuse(caller, info, LookAnswer(complete=False), reason, could_look=False)
         if found.total == 0 and found.looked_everywhere:
             return
         told, reason = LookAnswer(unsaved_total=found.total, complete=False), ""
@@ -157,9 +167,12 @@ class Endings:
             reason = "not all of it could be looked at, or not in time"
         self._refuse(caller, info, told, reason)
 
-    def _refuse(self, caller: Caller, info: SandboxInfo, found: LookAnswer, reason: str) -> NoReturn:
+    def _refuse(
+        self, caller: Caller, info: SandboxInfo, found: LookAnswer, reason: str, *, could_look: bool = True
+    ) -> NoReturn:
         named = ", ".join(f"`{path}`" for path in found.unsaved[:3])
-        text = f"the end of sandbox `{info.sandbox_id}` would lose work that is in no commit"
+        would = "would lose" if could_look else "may lose"
+        text = f"the end of sandbox `{info.sandbox_id}` {would} work that is in no commit"
         if found.unsaved_total:
             text += f": {found.unsaved_total} files" + (f", as {named}" if named else "")
         text += f" ({reason})" if reason else ""
@@ -171,8 +184,18 @@ class Endings:
             "files": found.unsaved_total,
         }
         self._ledger.append("sandbox.end_refused", info.sandbox_id, body)
+        # A snapshot reads the same files, so it is no way out where they do not answer.
+        gone = next_action(
+            "sandbox.terminate",
+            "ends it without a look, and its files with it",
+            discard=True,
+            sandbox_id=info.sandbox_id,
+        )
+        look = next_action("sandbox.get", "tells how it stands; later its files may answer", sandbox_id=info.sandbox_id)
         raise UnsavedWork(
             text,
+            hint=None if could_look else "ask again later, or say `discard` if nothing in it is needed any more",
+            next_actions=None if could_look else [look, gone],
             sandbox_id=info.sandbox_id,
             files=list(found.unsaved),
             total=found.unsaved_total,

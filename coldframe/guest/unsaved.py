@@ -98,8 +98,8 @@ class _Search:
             if repository is None:
                 return
             self._compare(repository)
-        except Unreadable as error:
-            reason = str(error)
+        except (Unreadable, MemoryError) as error:
+            reason = str(error) or "it takes too much memory to read"
             self._tell(_join(top, GIT), "unreadable")
         shown = text_of(top) or "."
         self.found.append({"path": shown, "unsaved": self.total - before, "reason": reason})

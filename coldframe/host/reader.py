@@ -25,6 +25,9 @@ from coldframe.guest.verbs import VERBS, Failure
 ANSWERED = frozenset({"list_directory", "read_file", "search_files", "find_unsaved", "list_packages", "digest_tree"})
 MOST_QUESTION_BYTES = 1024 * 1024
 MOST_MEMORY_BYTES = 2 << 30
+LESS_MEMORY_BYTES = {"find_unsaved": 768 << 20}
+"""By question: of one that many ask at once, as when many sandboxes end, and that hostile files can make large. A repository of
+half a million files can be looked at with it."""
 GRACE_S = 2
 PIECE_BYTES = 1 << 20
 _NO_NEW_PRIVILEGES = 38
@@ -51,7 +54,7 @@ def _answer(message: bytes, root: int, write: int, content: int = -1) -> None:
     """In a child: one frame, and the end. An answer that is not whole tells that it was ended before."""
     try:
         question = json.loads(message)
-        _become(question["owner"], float(question["budget_s"]))
+        _become(question["owner"], float(question["budget_s"]), str(question["request"].get("verb")))
         os.fchdir(root)
         frame = _served(question["request"], root, content, writes=bool(question.get("writes")))
         rest = memoryview(frame)
@@ -61,9 +64,10 @@ def _answer(message: bytes, root: int, write: int, content: int = -1) -> None:
         os._exit(0)
 
 
-def _become(owner: list[int] | None, budget_s: float) -> None:
+def _become(owner: list[int] | None, budget_s: float, verb: str) -> None:
+    memory_bytes = LESS_MEMORY_BYTES.get(verb, MOST_MEMORY_BYTES)
     resource.setrlimit(resource.RLIMIT_CPU, (int(budget_s) + GRACE_S, int(budget_s) + GRACE_S))
-    resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY_BYTES, MOST_MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     signal.alarm(int(budget_s) + GRACE_S)  # also where it waits and uses no processor

@@ -66,6 +66,8 @@ R = TypeVar("R")
 UPKEEP_EVERY_S = 3600.0
 IMPORTER = FIRST_UID + UID_COUNT
 """As root, whose imported files are until a workspace is made of them: nobody's."""
+MOST_LOOKS_AT_WORK = 2
+"""For work that no commit has, each of which may take much memory: others wait their turn."""
 MOST_AT_ONCE = 4
 """Steps, looks, and archives, of each; more wait."""
 _PIECE_BYTES = 256 * 1024
@@ -111,6 +113,7 @@ class MachineSnapshots:
         self._upkeep: asyncio.Task[None] | None = None
         self._upkeep_wanted = asyncio.Event()
         self._closing = threading.Event()
+        self._looks_at_work = ThreadPoolExecutor(MOST_LOOKS_AT_WORK, "snapshots-unsaved")
         self._steps, self._looks, self._archives = (
             ThreadPoolExecutor(MOST_AT_ONCE, f"snapshots-{name}") for name in ("steps", "looks", "archives")
         )
@@ -256,7 +259,8 @@ class MachineSnapshots:
             raise InvalidArgument(f"files at rest do not answer `{request.verb[:40]}`")
         if isinstance(point, SystemPoint) and isinstance(point.of, WorkspacePoint):
             await self._boxes.gone_from(point.of)
-        return await _thread(self._looks, partial(self._ask, point, request))
+        pool = self._looks_at_work if request.verb == "find_unsaved" else self._looks
+        return await _thread(pool, partial(self._ask, point, request))
 
     def _ask(self, point: Point, request: Request[A]) -> A:
         if isinstance(point, SystemPoint):
@@ -404,7 +408,7 @@ class MachineSnapshots:
         if self._upkeep is not None:
             await asyncio.wait({self._upkeep})
         await asyncio.to_thread(self._reader.close)
-        for pool in (self._steps, self._looks, self._archives):
+        for pool in (self._steps, self._looks, self._archives, self._looks_at_work):
             pool.shutdown(wait=False)
 
     # -- inside --------------------------------------------------------------------------------

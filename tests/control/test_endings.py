@@ -9,6 +9,7 @@ import pytest
 
 from coldframe.contract.errors import GrantMissing, HostUnreachable, PermissionDenied, UnsavedWork, WrongState
 from coldframe.contract.sandbox import EndMany, SandboxInfo, SandboxSpec
+from coldframe.control import endings
 from tests.control.bench import OWNER, VIEWER, Bench, opened
 from tests.fakes.box import FakeBox
 
@@ -102,6 +103,30 @@ def test_what_cannot_be_looked_at_is_kept_and_names_go_to_nobody_who_may_not_see
                     with pytest.raises(told):  # what is asked again later is not what somebody has to decide
                         await bench.control.endings.terminate(OWNER, info.sandbox_id)
                 assert bench.control.sandboxes.find(info.sandbox_id).state.state == "running"
+            await bench.control.endings.terminate(OWNER, info.sandbox_id, discard=True)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.req("T3.42")
+def test_files_that_do_not_answer_are_told_as_such_with_what_can_be_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def hangs(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            info = await temporary(bench)
+            monkeypatch.setattr(endings, "LOOK_S", 0.01)
+            with monkeypatch.context() as patch:
+                patch.setattr(type(bench.host.snapshots), "ask", hangs)
+                with pytest.raises(UnsavedWork) as refused:
+                    await bench.control.endings.terminate(OWNER, info.sandbox_id)
+                assert "gave no answer within" in str(refused.value) and "may lose" in str(refused.value)
+                offered = [(one["op"], one["args"].get("discard")) for one in refused.value.next_actions]
+                assert offered == [("sandbox.get", None), ("sandbox.terminate", True)], "nothing goes by itself"
+                assert "snapshot" not in refused.value.advice and "discard" in refused.value.advice
             await bench.control.endings.terminate(OWNER, info.sandbox_id, discard=True)
 
     asyncio.run(scenario())

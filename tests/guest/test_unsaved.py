@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from coldframe.contract.files import FindUnsaved, UnsavedAnswer
+from coldframe.guest import unsaved
 from coldframe.guest.git_ignore import Rules
 from tests.guest.workspace import Workspace, unprivileged
 
@@ -286,6 +287,26 @@ def test_a_repository_made_to_take_memory_is_told_as_unreadable(workspace: Works
     answer = workspace.ask(FindUnsaved())
     assert answer.looked_everywhere
     assert [(one.path, one.change) for one in answer.files] == [("repo/.git", "unreadable")]
+
+
+def test_a_repository_for_which_there_is_no_memory_is_told_as_unreadable_and_the_others_are_looked_at(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("large", "small"):
+        (workspace.path / name).mkdir()
+        git(workspace.path / name, "init", "-q")
+        (workspace.path / name / "new").write_text("x")
+    read = unsaved._Search._compare
+
+    def compare(search: unsaved._Search, repository: unsaved._Repository) -> None:
+        if repository.top == b"large":
+            raise MemoryError
+        read(search, repository)
+
+    monkeypatch.setattr(unsaved._Search, "_compare", compare)
+    found = workspace.ask(FindUnsaved())
+    assert {one.path: one.change for one in found.files} == {"large/.git": "unreadable", "small/new": "untracked"}
+    assert [one.reason for one in found.repositories if one.path == "large"] == ["it takes too much memory to read"]
 
 
 def test_trees_that_hold_one_another_end_with_the_time(workspace: Workspace) -> None:
