@@ -10,6 +10,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from coldframe.contract.command import FileChanges
+from coldframe.contract.diagnosis import Diagnosis
 from coldframe.contract.model import Model
 from coldframe.contract.outputs import DeclaredOutputs
 from coldframe.contract.policy import CallContext, Decision, InputContext, Label, ResultContext
@@ -153,6 +154,8 @@ class CallEnded(CallRecord):
     """As in the record of the start."""
     outputs: DeclaredOutputs | None = Field(default=None, exclude_if=lambda outputs: outputs is None)
     """None for a call that declared none."""
+    diagnosis: Diagnosis | None = Field(default=None, exclude_if=lambda diagnosis: diagnosis is None)
+    """What its output says is missing; not of one whose result was withheld."""
     shown: Shown | None = None
     """None for commands, which have `stdout` and `stderr`, and where nothing but what was done is told."""
     label: Label

@@ -5,6 +5,7 @@ docs/profiles.md is written from it. What belongs to a profile is what its state
 session, so there is nothing in it to come back to, to show to others, or to install into.
 """
 
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Literal, NamedTuple, get_args
@@ -69,7 +70,7 @@ _COMPUTER: tuple[Profile, ...] = ("computer",)
 CAPABILITIES: Mapping[str, Capability] = MappingProxyType(
     {
         "code_cells": Capability("Cells of code whose variables stay from one to the next", _ALL, ("run_code",)),
-        "shell": Capability("Commands and shell lines", _COMMANDS, ("run_command",)),
+        "shell": Capability("Commands and shell lines", _COMMANDS, ("run_command", "run_anywhere")),
         "files": Capability(
             "Reading, writing, editing, listing and searching files",
             _ALL,
@@ -129,13 +130,13 @@ def require_capability(profile: Profile, capability: str, *, sandbox_id: str | N
 
 
 def require_tool(profile: Profile, tool: str, *, sandbox_id: str | None = None, background: bool = False) -> None:
-    """Return if a tool can be called in such a sandbox, as a command that goes on in the *background*. One that no capability
-    names can. Raises NotInProfile."""
+    """Return if a tool can be called in such a sandbox, a command also if it goes on in the *background*. One that no
+    capability names can be: it is a part of something else. Raises NotInProfile."""
     capability = _OF_TOOL.get(tool)
+    if capability == "shell" and background:
+        capability = "background_jobs"
     if capability is not None:
         require_capability(profile, capability, sandbox_id=sandbox_id)
-    if background:
-        require_capability(profile, "background_jobs", sandbox_id=sandbox_id)
 
 
 def require_act(profile: Profile, act: str, *, sandbox_id: str | None = None) -> None:
@@ -165,17 +166,33 @@ def require_install(profile: Profile, what: str, *, sandbox_id: str | None = Non
     )
 
 
+_INSTALL = re.compile(
+    r"""(?:^|[;&|(]|\bsudo\s)[ \t]*[!%]{0,2}[ \t]*(?:[\w./-]{0,200}python[\d.]{0,8}\s+-m\s+)?
+    (?P<manager>pip[\d.]{0,4}|uv\s+pip|conda|mamba|npm|pnpm|yarn|apt|apt-get)\s+(?:-\S{1,40}\s+){0,8}(?:install|add|i|ci)\b
+    |['"](?P<quoted>pip[\d.]{0,4}|conda|npm|apt-get)['"]\s{0,9},\s{0,9}['"](?:install|add)['"]
+    |['"](?P<line>pip[\d.]{0,4}|conda|npm|apt-get)\s+install\s""",
+    re.MULTILINE | re.VERBOSE,
+)
+
+
+def find_install(code: str) -> str | None:
+    """The manager of packages that a cell of code calls to install something, as far as its text says."""
+    found = _INSTALL.search(code)
+    return None if found is None else found["manager"] or found["quoted"] or found["line"]
+
+
 def _hint(profiles: tuple[Profile, ...]) -> str:
     named = " or ".join(f"`{one}`" for one in profiles)
     return f"promote it to {named}, or create a sandbox of that profile"
 
 
 def _ways(profiles: tuple[Profile, ...], sandbox_id: str | None) -> list[NextAction]:
-    create = next_action("sandbox.create", f"makes one of the profile `{profiles[0]}`", profile=profiles[0])
-    if sandbox_id is None:
-        return [create]
+    which = {} if sandbox_id is None else {"sandbox_id": sandbox_id}
     effect = f"goes on as `{profiles[0]}` under the same id, with the same files"
-    return [next_action("sandbox.promote", effect, sandbox_id=sandbox_id, to=profiles[0]), create]
+    return [
+        next_action("sandbox.promote", effect, **which, to=profiles[0]),
+        next_action("sandbox.create", f"makes one of the profile `{profiles[0]}`", profile=profiles[0]),
+    ]
 
 
 # -- which one a piece of work needs ----------------------------------------------------------------------------------
@@ -226,7 +243,7 @@ class Recommendation(Model):
     """Why no smaller one is enough; why this one is, where nothing asks for more."""
 
 
-_NEEDS: tuple[tuple[str, bool, Profile, str], ...] = (
+NEEDS: tuple[tuple[str, bool, Profile, str], ...] = (
     ("inputs_at_start", False, "sandbox", "inputs that come later need a place that waits for them"),
     ("few_runs", False, "sandbox", "many runs build on what the ones before have left"),
     ("result_is_output", False, "workspace", "a result that is a changed state has to be somewhere"),
@@ -249,7 +266,7 @@ def recommend_profile(requirements: Requirements) -> Recommendation:
     reproduce this work after the first model turn?"""
     reasons = [
         Reason(requirement=name, profile=profile, text=text)
-        for name, answer, profile, text in _NEEDS
+        for name, answer, profile, text in NEEDS
         if getattr(requirements, name) is answer
     ]
     if not reasons:

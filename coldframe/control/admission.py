@@ -161,7 +161,7 @@ class Admission:
             told = arguments if seen is None else {**arguments, "snapshot_ids": list(seen.snapshot_ids)}
             draft.arguments_sha256 = digest_of(told)
             draft.facts = checked.facts()
-            require_tool(info.spec.profile, spec.name, sandbox_id=info.sandbox_id, background=draft.facts.background)
+            require_tool(info.spec.profile, tool, sandbox_id=info.sandbox_id, background=draft.facts.background)
             asked = {"sandbox": sandbox_id, "tool": tool, "session": session_id, "arguments": draft.arguments_sha256}
             request = "" if key is None else digest_of(asked)
             known = await self._same_call(caller, info, spec, checked, key, request)

@@ -59,6 +59,12 @@ _OF_COMMANDS: dict[str, tuple[str, Retry, str, str]] = {
         "run it again later; the log of its contacts says which registry",
         _AGAIN,
     ),
+    "DEPENDENCY_MISSING": (
+        "It failed, and its output says that something is not installed.",
+        "after_change",
+        "look at `diagnosis`: it names what is missing and suggests what may help",
+        _AGAIN,
+    ),
 }
 """Meaning, retry, fix and operation."""
 

@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from coldframe.contract.command import Activity, CommandInfo, CommandResult, EndedWith
+from coldframe.contract.diagnosis import Diagnosis
 from coldframe.contract.errors import NextAction, ResultExpired, next_action
 from coldframe.contract.outputs import DeclaredOutputs
 from coldframe.contract.state import StateObject
@@ -25,6 +26,7 @@ COMMAND_CODES = {
     "EXPIRED": "state",
     "OUTPUT_MISSING": "input",
     "REGISTRY_UNREACHABLE": "infrastructure",
+    "DEPENDENCY_MISSING": "input",
 }
 """Code to family of everything that may be the matter with a command."""
 _PASSING = ("PROCESS_LOST", "CANCELLED", "TIMED_OUT_WALL", "TIMED_OUT_IDLE", "REGISTRY_UNREACHABLE")
@@ -145,6 +147,19 @@ def without_registries(info: CommandInfo, reasons: tuple[str, ...]) -> CommandIn
     again = next_action("run_command", "runs it again")
     told = _state("exited", info.result, "REGISTRY_UNREACHABLE", "; ".join(reasons), [log, again], info.command_id)
     return info.model_copy(update={"status": told})
+
+
+def with_diagnosis(info: CommandInfo, diagnosis: Diagnosis | None) -> CommandInfo:
+    """*info* of one whose output says what is missing. How it ended stays as it is, and so does what is known better."""
+    status = info.status
+    if diagnosis is None or status is None:
+        return info
+    suggested = diagnosis.suggested_action
+    more: dict[str, object] = {"next_actions": (suggested.model_dump(mode="json"), *status.next_actions)}
+    if status.code is None:
+        message = f"{diagnosis.ecosystem.replace('_', ' ')} `{diagnosis.name}` is missing: {diagnosis.evidence}"
+        more |= {"code": diagnosis.code, "family": COMMAND_CODES[diagnosis.code], "message": message}
+    return info.model_copy(update={"diagnosis": diagnosis, "status": status.model_copy(update=more)})
 
 
 def with_expiry(info: CommandInfo, error: ResultExpired, since: datetime) -> CommandInfo:

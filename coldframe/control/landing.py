@@ -128,6 +128,8 @@ class Landing:
                 context,
                 decision,
             )
+            if refusal is not None:
+                body = body.model_copy(update={"diagnosis": None})  # it quotes the output
             entry = self._ledger.append(
                 "call.ended", flight.ids.call_id, body.model_dump(mode="json"), connection=connection
             )

@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple, cast
 
 from coldframe.contract.caller import Caller
 from coldframe.contract.command import CommandEvent, CommandInfo, CommandResult, Ended, FileChanges, OutputChunk
+from coldframe.contract.diagnosis import Diagnosis
 from coldframe.contract.errors import (
     DeniedByRule,
     GuestLost,
@@ -41,6 +42,7 @@ from coldframe.contract.tool import OutputWindow
 from coldframe.control.call_records import ids_of
 from coldframe.control.command_states import (
     may_be_for_want_of_packages,
+    with_diagnosis,
     with_expiry,
     with_status,
     without_registries,
@@ -133,7 +135,7 @@ class Outputs:
                 known = live.get(started.command_id)
                 known = known or _info_of(started, _state_of(call, None), None)
                 shown = with_status(self._shown(caller, call, known), began=call.began)
-                found.append(self._with_receipt(shown, call))
+                found.append(with_diagnosis(self._with_receipt(shown, call), _diagnosis_of(call)))
         return found
 
     async def command(self, caller: Caller, sandbox_id: str, command_id: str) -> CommandInfo:
@@ -151,6 +153,7 @@ class Outputs:
         shown = self._with_receipt(shown, call)
         if may_be_for_want_of_packages(shown):
             shown = without_registries(shown, self._contacts.unreached_registries(command_id))
+        shown = with_diagnosis(shown, _diagnosis_of(call))
         if shown.status is None or shown.status.code != "CANCELLED":
             return shown
         if known.result is not None and known.result.ended_with is not None:
@@ -451,6 +454,10 @@ def _expired(call: _Call, gone_at: datetime) -> ResultExpired:
 
 def _expired_info(call: _Call, gone_at: datetime) -> CommandInfo:
     return with_expiry(_info_of(call.started, _state_of(call, None), None), _expired(call, gone_at), gone_at)
+
+
+def _diagnosis_of(call: _Call) -> Diagnosis | None:
+    return None if call.ended is None else call.ended.diagnosis
 
 
 def _state_of(call: _Call, result: CommandResult | None) -> Literal["running", "ended", "lost"]:

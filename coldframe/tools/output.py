@@ -5,6 +5,7 @@ import codecs
 from collections import deque
 from typing import Literal
 
+from coldframe.contract.diagnosis import READ_BYTES
 from coldframe.contract.model import Model
 from coldframe.tools.registry import STREAM_CAP_BYTES
 
@@ -12,6 +13,9 @@ OVER_CAP_VIEW_BYTES = 2 * 1024 * 1024
 """What is shown of each stream past the cap: half from its head, half from its tail."""
 TRANSCRIPT_TEXT_BYTES = 1024 * 1024
 """Past this much output the transcript gives only the order and the lengths; the text is in the streams."""
+
+LAST_BYTES = READ_BYTES
+"""Of the end of each stream, which are kept for a diagnosis whatever is handed over."""
 
 Stream = Literal["stdout", "stderr"]
 STREAMS: tuple[Stream, Stream] = ("stdout", "stderr")
@@ -41,9 +45,14 @@ class OutputCollector:
         self._heads: dict[Stream, bytearray] = {"stdout": bytearray(), "stderr": bytearray()}
         self._tails: dict[Stream, deque[bytes]] = {"stdout": deque(), "stderr": deque()}
         self._tail_bytes: dict[Stream, int] = {"stdout": 0, "stderr": 0}
+        self._last: dict[Stream, bytearray] = {"stdout": bytearray(), "stderr": bytearray()}
 
     def add(self, stream: Stream, data: bytes) -> None:
         self.total[stream] += len(data)
+        last = self._last[stream]
+        last += data[-LAST_BYTES:]
+        if len(last) > 2 * LAST_BYTES:
+            del last[:-LAST_BYTES]
         if not self.keep:
             return
         if self.whole and max(self.total.values()) > STREAM_CAP_BYTES:
@@ -75,6 +84,10 @@ class OutputCollector:
         if self.whole:
             return b"".join(bytes(data) for name, data in self.segments if name == stream), b""
         return bytes(self._heads[stream]), b"".join(self._tails[stream])
+
+    def last(self, stream: Stream) -> bytes:
+        """Return the end of a stream, also where the chunks were handed over."""
+        return bytes(self._last[stream][-LAST_BYTES:])
 
     def judged(self) -> bytes:
         """Return what rules that read output look at: each stream whole, and both in the order of their writes.

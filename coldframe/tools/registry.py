@@ -221,6 +221,7 @@ _KINDS: dict[str, Literal["file", "directory", "symlink"]] = {
     "symlink": "symlink",
 }
 
+
 def _show_nobody(_: CellEvent) -> None:
     pass
 

@@ -19,6 +19,7 @@ from coldframe.contract.cell import (
     Language,
 )
 from coldframe.contract.errors import GuestLost, InvalidArgument
+from coldframe.contract.profile import find_install, require_install
 from coldframe.contract.sandbox import SandboxSpec
 from coldframe.tools.registry import Answer, Arguments, CallFacts, Ran, Text, ToolCall, check_limits, tool
 
@@ -55,6 +56,8 @@ class RunCodeArguments(Arguments):
         )
 
     def fit(self, spec: SandboxSpec) -> None:
+        if (manager := find_install(self.code)) is not None:
+            require_install(spec.profile, manager)
         check_limits(spec.limits, timeout_s=self.timeout_s)
 
 

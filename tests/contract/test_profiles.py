@@ -12,6 +12,7 @@ from coldframe.contract.profile import (
     CAPABILITIES,
     PROFILES,
     Requirements,
+    find_install,
     has,
     recommend_profile,
     require_act,
@@ -99,7 +100,7 @@ def test_tools_and_acts_are_held_to_the_table_and_installing_has_a_code_of_its_o
     require_act("interpreter", "replay_call")
     for ask in (
         partial(require_tool, "interpreter", "run_command"),
-        partial(require_tool, "interpreter", "run_code", background=True),
+        partial(require_tool, "interpreter", "run_command", background=True),
         partial(require_act, "interpreter", "reset_sandbox"),
     ):
         with pytest.raises(NotInProfile):
@@ -109,6 +110,28 @@ def test_tools_and_acts_are_held_to_the_table_and_installing_has_a_code_of_its_o
         require_install("interpreter", "pip", sandbox_id="sbx_1")
     assert caught.value.code == "INSTALL_NOT_IN_PROFILE"
     assert caught.value.next_actions[0]["op"] == "sandbox.promote"
+
+
+@pytest.mark.parametrize(
+    ("code", "manager"),
+    [
+        ("!pip install tinychart", "pip"),
+        ("%pip install tinychart", "pip"),
+        ("x = 1\n  !python3 -m pip install -q tinychart", "pip"),
+        ("pip3 --quiet install tinychart", "pip3"),
+        ("!sudo apt-get -y install gcc", "apt-get"),
+        ("import subprocess, sys\nsubprocess.run([sys.executable, '-m', 'pip', 'install', 'x'])", "pip"),
+        ("import os; os.system('pip install x')", "pip"),
+        ("npm install leftbox", "npm"),
+        ("!uv pip install x", "uv pip"),
+        ("print('how to install pip')", None),
+        ("text = 'run pip freeze'", None),
+        ("!pip list", None),
+        ("pip = 3\ninstall = pip", None),
+    ],
+)
+def test_a_cell_that_installs_is_known_by_its_text(code: str, manager: str | None) -> None:
+    assert find_install(code) == manager
 
 
 CONDITIONS = (
