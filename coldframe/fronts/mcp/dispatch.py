@@ -163,7 +163,7 @@ class Dispatch:
                 self._end_soon(asked)
             raise
         if asked.is_task and answer.get("structuredContent", {}).get("state") == "running":
-            return tasks.begun(answer)
+            return tasks.begun(asked, answer)
         return answer
 
     async def _run(self, exchange: Exchange, offer: Offer, asked: Asked, arguments: dict[str, Any]) -> dict[str, Any]:

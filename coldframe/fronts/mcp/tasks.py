@@ -8,29 +8,34 @@ from typing import Any, Literal
 
 from coldframe.contract.command import CommandInfo
 from coldframe.contract.errors import ColdframeError, GuestLost, WrongState
+from coldframe.control.call_records import ids_of
 from coldframe.fronts.mcp.answers import CallAnswer, answered, command_text, of_error
 from coldframe.fronts.mcp.choice import sandbox_of_command
 from coldframe.fronts.mcp.offers import Asked
 from coldframe.tools.registry import find_tool
 
 POLL_MS = 1000
+RECORDED_WITHIN_S = 5.0
 MOST_OUTPUT_BYTES = 8 * 1024 * 1024
 """Of each stream in the result of a task; the rest is read by `read_logs`."""
 _FALSE = ("timed_out", "cancelled", "out_of_memory", "invalid_utf8", "complete", "truncated", "streamed")
 
 
-def begun(answer: CallAnswer) -> dict[str, Any]:
+def begun(asked: Asked, answer: CallAnswer) -> dict[str, Any]:
     """The task that stands for *answer*, which says that its command runs."""
-    value = answer["structuredContent"]
-    return {"resultType": "task", **_task(value["command_id"], "working", value["started_at"], value["started_at"])}
+    task_id = answer["structuredContent"]["command_id"]
+    at = _begun_at(asked, task_id)
+    return {"resultType": "task", **_task(task_id, "working", at, at)}
 
 
 async def state_of(asked: Asked, task_id: str) -> dict[str, Any]:
     """How it stands, with its result if it has one. Raises NotFound."""
     info = sandbox_of_command(asked.control, asked.caller, task_id)
     known = await asked.control.outputs.command(asked.caller, info.sandbox_id, task_id)
-    at = _time(known.started_at)
-    if known.state == "running":
+    at = _begun_at(asked, task_id)
+    if known.state != "running" and not _is_recorded(asked, task_id):
+        await asked.control.gate.await_end(task_id, RECORDED_WITHIN_S)  # the box is ahead of the ledger for a moment
+    if known.state == "running" or not _is_recorded(asked, task_id):
         return {"resultType": "complete", **_task(task_id, "working", at, _time(datetime.now(UTC)))}
     result = known.result
     if result is None:
@@ -67,8 +72,18 @@ def _task(task_id: str, status: str, created_at: str, updated_at: str) -> dict[s
     }
 
 
-def _time(at: datetime | None) -> str:
-    return (at or datetime.now(UTC)).isoformat()
+def _is_recorded(asked: Asked, command_id: str) -> bool:
+    return bool({"call.ended", "call.interrupted"} & asked.control.ledger.course(ids_of(command_id).call_id).keys())
+
+
+def _begun_at(asked: Asked, command_id: str) -> str:
+    """As the ledger has it."""
+    entry = asked.control.ledger.course(ids_of(command_id).call_id).get("call.started")
+    return _time(datetime.now(UTC) if entry is None else entry.at)
+
+
+def _time(at: datetime) -> str:
+    return at.isoformat()
 
 
 async def stored_answer(asked: Asked, sandbox_id: str, known: CommandInfo) -> CallAnswer:
@@ -114,8 +129,7 @@ async def _output(
 
 
 async def _call_of(asked: Asked, sandbox_id: str, command_id: str) -> dict[str, Any]:
-    word = command_id.partition("_")[2]
-    receipt = asked.control.receipts.get(asked.caller, f"rcp_{word}")
+    receipt = asked.control.receipts.get(asked.caller, ids_of(command_id).receipt_id)
     return {
         "call_id": receipt.call_id,
         "sandbox_id": sandbox_id,
