@@ -173,6 +173,8 @@ class Control:
     async def close(self) -> None:
         """Let go of calls under way, which run on, and close the records. The host is its owner's to close."""
         await self.probe.close()
+        await self.preview_rebuilds.close()
+        await self.previews.close()
         await self.cells.close()
         await self.contexts.close()
         await self.pipelines.close()
@@ -273,10 +275,16 @@ def build_control(
     leases = Leases(store, ledger, clock)
     timers.lease_end = leases.end_of
     leases.moved = lambda sandbox_id: timers.watch(sandboxes.find(sandbox_id))
+    lease_networks = LeaseNetworks(leases, sandboxes, rulebook)
+
+    def renew_contract(sandbox_id: str) -> None:
+        contracts.issue(sandboxes.find(sandbox_id), sandboxes.measured(sandbox_id))
+
+    lease_networks.renew = renew_contract
     lifecycle = Lifecycle(
         *(store, ledger, rulebook, contacts, sandboxes, creation, taints, timers, host, clock), contracts.issue
     )
-    usage = Usage(store, ledger, snapshots, host)
+    usage = Usage(store, ledger, snapshots, host, clock)
     creation.makers = makers = Makers(ledger, sandboxes, usage, maxima)
     timers.used = lambda info: usage.so_far(info, clock())
 
@@ -316,7 +324,7 @@ def build_control(
         *(store, ledger, preview_rows, preview_access, preview_states, preview_inputs, sandboxes, judged, gate, outputs),
         *(lifecycle, clock),
     )
-    sandboxes.changed = preview_access.check_again
+    taints.settled = preview_access.check_labels
     return Control(
         store=store,
         ledger=ledger,
@@ -331,7 +339,7 @@ def build_control(
         endings=endings,
         timers=timers,
         leases=leases,
-        lease_networks=LeaseNetworks(leases, sandboxes, rulebook),
+        lease_networks=lease_networks,
         access_tokens=access_tokens,
         contracts=contracts,
         plans=plans,

@@ -55,7 +55,8 @@ class Makers:
         return keep_latest(self._known, sandbox_id, name, MOST_KNOWN)
 
     async def check_stored(self, caller: Caller) -> None:
-        """Raise LimitReached if the caller has as much stored as may be. What is stored is added up now."""
+        """Raise LimitReached if the caller has as much stored as may be. What is stored is added up again where something may have
+        changed since the last time."""
         most = self._maxima.stored_mib
         if most is None:
             return
@@ -63,7 +64,7 @@ class Makers:
         for info in self._mine(caller):
             place = info.agent_id or info.sandbox_id
             if place not in counted:  # the sandboxes of an agent have one workspace
-                counted[place] = await self._usage.workspace_bytes(info)
+                counted[place] = await self._usage.counted_bytes(info)
         taken = self._usage.snapshot_bytes().items()
         kept = sum(size for sandbox_id, size in taken if _token_of(self.find(sandbox_id)) == caller.token_id)
         used = (sum(counted.values()) + kept) // MIB

@@ -1,7 +1,8 @@
 """What a sandbox has used so far, in units of time and bytes. There is no price table, so nothing is said of money."""
 
-from datetime import datetime
-from typing import Any
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
 
 from coldframe.contract.errors import ColdframeError, NotFound
 from coldframe.contract.files import ListDirectory
@@ -23,17 +24,37 @@ MOST_KNOWN = 1000
 """Sandboxes whose sums are kept."""
 _SNAPSHOTS = """SELECT sandbox_id, coalesce(sum(json_extract(measured, '$.own_bytes')), 0) FROM snapshots
 WHERE state = 'ready' AND sandbox_id IS NOT NULL GROUP BY sandbox_id"""
+_LAST = {
+    "agent": "SELECT max(seq) FROM ledger WHERE agent_id = ? AND agent_id IS NOT NULL",
+    "sandbox": "SELECT max(seq) FROM ledger WHERE sandbox_id = ?",
+}
+COUNT_HOLDS = timedelta(seconds=60)
+"""Of a workspace of which nothing came on record since: what runs in the background writes on without an entry."""
 MIB = 1 << 20
+
+
+class _Count(NamedTuple):
+    """What a workspace had."""
+
+    bytes: int
+    seq: int
+    """Of the last entry about it by then."""
+    at: datetime
 
 
 class Usage:
     """Of each sandbox, from what is on record and on disk."""
 
-    def __init__(self, store: Store, ledger: Ledger, snapshots: Snapshots, host: Host) -> None:
+    def __init__(
+        self, store: Store, ledger: Ledger, snapshots: Snapshots, host: Host, clock: Callable[[], datetime]
+    ) -> None:
         self._store = store
         self._ledger = ledger
         self._snapshots = snapshots
         self._host = host
+        self._clock = clock
+        self._counts: dict[str, _Count] = {}
+        """By agent, or by sandbox where the workspace is temporary."""
         self._known: dict[str, tuple[int, ...]] = {}
         """Up to which entry calls were added up, and what they came to."""
 
@@ -75,6 +96,17 @@ class Usage:
         except ColdframeError:
             return most
         return files if complete else max(files, most)
+
+    async def counted_bytes(self, info: SandboxInfo) -> int:
+        """The same as it was counted last, if nothing has happened there since, as far as that is known."""
+        place = info.agent_id or info.sandbox_id
+        self._ledger.settle()
+        ((last,),) = self._store.read(_LAST["agent" if info.agent_id else "sandbox"], (place,))
+        now, known = self._clock(), self._counts.get(place)
+        if known is not None and known.seq == (last or 0) and timedelta() <= now - known.at < COUNT_HOLDS:
+            return known.bytes
+        count = _Count(await self.workspace_bytes(info), last or 0, now)
+        return keep_latest(self._counts, place, count, MOST_KNOWN).bytes
 
     def snapshot_bytes(self) -> dict[str, int]:
         """What all snapshots have alone, by the sandbox that they were taken through, be it there or not."""

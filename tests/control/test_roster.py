@@ -17,6 +17,7 @@ from coldframe.control import makers, sandbox_rows
 from coldframe.control.makers import Maxima
 from coldframe.control.retention import Retention
 from coldframe.control.roster import SortedBy
+from coldframe.control.usage import COUNT_HOLDS
 from tests.control.bench import AGENT, OWNER, VIEWER, opened
 from tests.fakes.box import FakeBox
 
@@ -195,6 +196,34 @@ def test_an_owner_has_no_more_than_the_operator_lets_and_that_is_on_record(tmp_p
 
 
 @pytest.mark.req("T4.64")
+def test_what_an_owner_has_is_added_up_again_only_where_something_happened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            bench.maxima = Maxima(stored_mib=100)
+            await bench.restart()
+            looks = []
+            ask = type(bench.host.snapshots).ask
+
+            async def counting(self: Any, point: Any, request: Any) -> Any:
+                looks.append(point)
+                return await ask(self, point, request)
+
+            monkeypatch.setattr(type(bench.host.snapshots), "ask", counting)
+            made = [await bench.control.creation.create(OWNER, SandboxSpec(background=True)) for _ in range(5)]
+            assert len(looks) == 4, "each is looked at once, though there were four creations after the first"
+            await bench.call(made[0], "write_file", OWNER, path="a", content="x")
+            await bench.control.creation.create(OWNER, SandboxSpec(background=True))
+            assert len(looks) == 6, "the fifth, and the one that was written to"
+            bench.pass_time(COUNT_HOLDS)
+            await bench.control.creation.create(OWNER, SandboxSpec(background=True))
+            assert len(looks) == 6 + 6, "what runs without a record writes too"
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.req("T4.64")
 def test_neither_many_files_nor_an_end_makes_what_an_owner_has_stored_look_less(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,6 +237,7 @@ def test_neither_many_files_nor_an_end_makes_what_an_owner_has_stored_look_less(
             place = bench.root / "background" / info.session_id
             for number in range(20):
                 (place / f"file{number}").write_text("x")
+            bench.pass_time(COUNT_HOLDS)  # nothing of this is on record
             with monkeypatch.context() as patch:
                 patch.setattr("coldframe.control.usage.MOST_FILES", 10)
                 with pytest.raises(LimitReached) as full:
