@@ -32,6 +32,21 @@ _SELECT = "SELECT sandbox_id, token_id, ends_at, terms FROM leases"
 _SET = "INSERT OR REPLACE INTO leases (sandbox_id, token_id, ends_at, terms) VALUES (?, ?, ?, ?)"
 
 
+class LeaseEgress(Model):
+    """What its sandbox reaches, as far as the rules let it."""
+
+    everything: bool = True
+    """Every name by HTTPS and HTTP; without it what follows alone."""
+    names: tuple[str, ...] = ()
+    """`NAME`, or `*.NAME` for all below it."""
+    addresses: tuple[str, ...] = ()
+    """Addresses and ranges, of which nobody looks into what is sent there."""
+
+    @property
+    def reaches_nothing(self) -> bool:
+        return not self.everything and not self.names and not self.addresses
+
+
 class LeaseTerms(Model):
     """What was agreed when it was taken."""
 
@@ -44,6 +59,10 @@ class LeaseTerms(Model):
     """Whether its ports are shown to nobody without a token."""
     metadata: dict[str, str] = {}
     environment: dict[str, str] = {}
+    egress: LeaseEgress | None = None
+    """None for what the network profile of the sandbox says."""
+    network: str | None = None
+    """The profile that was made for it, if it was made with one."""
     asked: dict[str, Any] = {}
     """What else was asked for, in the words of the protocol, to be told again."""
 
@@ -123,6 +142,7 @@ class Leases:
             "at_end": lease.terms.at_end,
             "metadata": json.dumps(lease.terms.metadata, sort_keys=True),
             "variables": sorted(lease.terms.environment),
+            "egress": None if lease.terms.egress is None else lease.terms.egress.model_dump(mode="json"),
         }
         with self._store.transaction() as own:
             self._kept.forget(lease.sandbox_id)

@@ -16,8 +16,10 @@ import hashlib
 import logging
 from collections.abc import Awaitable, Callable
 from datetime import datetime
+from typing import Any
 
 import sqlalchemy as sa
+import yaml
 
 from coldframe.contract.caller import Caller
 from coldframe.contract.errors import ColdframeError, GrantMissing, NotFound, PolicyUnavailable, RulesInvalid
@@ -65,6 +67,8 @@ class Rulebook:
         """When the set in force came into force, however often it was loaded again since; None without one."""
         self.changed: Callable[[], Awaitable[None]] = _nobody
         """Waited for when another set has come into force here."""
+        self.more_network: Callable[[], dict[str, Any]] = dict
+        """Network profiles that no file holds, and who uses them, in the form of the section `network`."""
         self._loading = asyncio.Lock()
         self._work: set[asyncio.Task[None]] = set()
         self._past: dict[str, RuleSet] = {}
@@ -149,7 +153,7 @@ class Rulebook:
     async def _bring_into_force(self, rules: RuleSet, caller: Caller, reason: str) -> None:
         async with self._loading:
             try:
-                await self._host.use_network_rules(rules.text)
+                await self._host.use_network_rules(self._with_more(rules.text))
                 self._take(rules, origin="call", caller=caller, reason=reason)
             except RulesInvalid:
                 raise  # and the host has what it had
@@ -168,9 +172,33 @@ class Rulebook:
                 _log.error("the host takes no network rules of the set in force: %s", error.message)
                 await self._host.use_network_rules(DEFAULT_RULES.text)
 
+    async def use_more_network(self) -> None:
+        """Have what `more_network` says now hold, here and for the connections of every box.
+
+        Raises HostUnreachable: the host has what it had, or is told again; here nothing has changed.
+        """
+        async with self._loading:
+            try:
+                await self._host.use_network_rules(self._network_text)
+            except BaseException:
+                self._tell_later()
+                raise
+            self.renew_network()
+
+    def renew_network(self) -> None:
+        """Have what `more_network` says now hold here; the host is told it with the next change."""
+        if self._current is not None:
+            rules = load_rules(self._current.text)
+            more = self.more_network()
+            self._current = rules.with_network(load_rules(_with(rules.text, more)).network) if more else rules
+
+    def _with_more(self, text: str) -> str:
+        more = self.more_network()
+        return _with(text, more) if more else text
+
     @property
     def _network_text(self) -> str:
-        return DEFAULT_RULES.text if self._current is None else self._current.text
+        return self._with_more(DEFAULT_RULES.text if self._current is None else self._current.text)
 
     def _tell_later(self) -> None:
         """The host may have been told of a set that is not in force: take that back, whatever it takes."""
@@ -258,6 +286,8 @@ class Rulebook:
             self._ledger.append("policy.changed", rules.sha256, body, connection=connection, durable=True)
             since = self._find_since()
         self._current, self.since = rules, since
+        if self.more_network():
+            self.renew_network()
 
     def _find_since(self) -> datetime:
         """Of the newest set."""
@@ -280,6 +310,20 @@ class Rulebook:
 
 
 async def _nobody() -> None: ...
+
+
+def _with(text: str, more: dict[str, Any]) -> str:
+    """The network rules of a file with further profiles, as a file of these alone.
+
+    Raises RulesInvalid: it holds one of that name, or they are too many."""
+    found = yaml.safe_load(text)
+    network = (found.get("network") if isinstance(found, dict) else None) or {}
+    for part in ("profiles", "use"):
+        own = network.get(part) or {}
+        if both := own.keys() & more.get(part, {}).keys():
+            raise RulesInvalid(f"`{part}` has `{min(both)}`, which is a name of ours", line=1)
+        network[part] = {**own, **more.get(part, {})}
+    return yaml.safe_dump({"version": 1, "network": network}, sort_keys=False, allow_unicode=True)
 
 
 def _loaded(text: str) -> RuleSet:

@@ -145,6 +145,10 @@ class RuleSet:
     def __delattr__(self, name: str) -> None:
         raise AttributeError(f"a rule set is immutable: `{name}`")
 
+    def with_network(self, network: NetworkRules) -> "RuleSet":
+        """The same with other network rules: text and digest stay those of the file."""
+        return RuleSet(self.text, self.settings, self.rules, network)
+
     def limits_of(self, agent_id: str) -> dict[str, int]:
         """Limits that the settings put on an agent, the lower one where its own and those for everybody differ."""
         found: dict[str, int] = {}

@@ -6,12 +6,17 @@ from ipaddress import ip_network
 from typing import Any, NamedTuple
 
 from coldframe.contract.errors import InvalidArgument
+from coldframe.control.leases import LeaseEgress
 from coldframe.fronts.e2b.routes import refuse_field
 
 ALL = frozenset({"0.0.0.0/0", "::/0"})
 MOST_PLACES = 100
 _NAME = re.compile(r"(?:\*\.)?(?:[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?\.)+[A-Za-z0-9_-]{1,63}\.?")
 _REFUSED = {
+    "maskRequestHost": (
+        "servers are asked for `localhost`, which development servers accept",
+        "leave it out; the name that was asked for is in `X-Forwarded-Host`",
+    ),
     "rules": (
         "requests are not rewritten by rules of a sandbox",
         "give the sandbox a credential that is put into requests on their way: `coldframe credential add`",
@@ -25,19 +30,20 @@ _REFUSED = {
 class Egress(NamedTuple):
     """What may be reached, and by whom the sandbox may be."""
 
-    none: bool = False
-    """Nothing."""
-    allowed: tuple[str, ...] = ()
-    denied: tuple[str, ...] = ()
+    lease: LeaseEgress | None = None
+    """None for whatever the rules let it reach."""
     needs_token: bool = False
-    masked_host: str | None = None
     told: dict[str, Any] = {}
     """To be told again."""
+
+    @property
+    def nothing(self) -> bool:
+        return self.lease is not None and self.lease.reaches_nothing
 
 
 def read_egress(body: Mapping[str, Any], *, is_update: bool = False) -> Egress:
     """Raises InvalidArgument."""
-    network = body.get("network") if not is_update else body
+    network = body if is_update else body.get("network")
     if network is None:
         network = {}
     if not isinstance(network, dict):
@@ -46,32 +52,35 @@ def read_egress(body: Mapping[str, Any], *, is_update: bool = False) -> Egress:
         if network.get(name):
             raise refuse_field(f"network.{name}", why, hint)
     allowed, denied = _places(network.get("allowOut"), "allowOut"), _places(network.get("denyOut"), "denyOut")
+    access = body.get("allow_internet_access", body.get("allowInternetAccess"))
+    return Egress(
+        lease=_lease(allowed, denied, denies_all=access is False or bool(ALL.intersection(denied))),
+        needs_token=network.get("allowPublicTraffic") is False,
+        told={name: network[name] for name in ("allowOut", "denyOut", "allowPublicTraffic") if name in network},
+    )
+
+
+def _lease(allowed: tuple[str, ...], denied: tuple[str, ...], *, denies_all: bool) -> LeaseEgress | None:
+    names = tuple(place for place in allowed if not _is_range(place))
+    if names and not denies_all:
+        raise InvalidArgument(
+            "names in `allowOut` have an effect only where `denyOut` has all traffic, 0.0.0.0/0", argument="allowOut"
+        )
     for place in denied:
         if not _is_range(place):
             raise InvalidArgument(
                 f"`denyOut` takes addresses and ranges, and `{place[:100]}` is none", argument="denyOut"
             )
-    denies_all = bool(ALL.intersection(denied))
-    if any(not _is_range(place) for place in allowed) and not denies_all:
-        raise InvalidArgument(
-            "names in `allowOut` have an effect only where `denyOut` has all traffic, 0.0.0.0/0",
-            argument="allowOut",
-        )
-    access = body.get("allow_internet_access", body.get("allowInternetAccess"))
-    told = {
-        name: network[name]
-        for name in ("allowOut", "denyOut", "allowPublicTraffic", "maskRequestHost")
-        if name in network
-    }
-    masked = network.get("maskRequestHost")
-    return Egress(
-        none=(access is False or denies_all) and not allowed,
-        allowed=allowed,
-        denied=denied,
-        needs_token=network.get("allowPublicTraffic") is False,
-        masked_host=masked if isinstance(masked, str) and masked else None,
-        told=told,
-    )
+        if place not in ALL and not denies_all and ip_network(place, strict=False).is_global:
+            raise refuse_field(
+                "network.denyOut",
+                f"`{place}` is public, and names that lead there would be let through all the same",
+                "deny all traffic, 0.0.0.0/0, and name in `allowOut` what may be reached",
+            )
+    if not denies_all and not allowed:
+        return None
+    addresses = tuple(str(ip_network(place, strict=False)) for place in allowed if _is_range(place))
+    return LeaseEgress(everything=not denies_all, names=names, addresses=addresses)
 
 
 def _places(value: object, name: str) -> tuple[str, ...]:

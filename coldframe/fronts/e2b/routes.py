@@ -140,9 +140,10 @@ def error_answer(error: ColdframeError) -> Response:
 
 
 def error_of(error: ColdframeError) -> dict[str, Any]:
+    has_own_advice = error.advice != type(error).hint  # that of the code names routes of our own API
     return {
         "code": error.status,
-        "message": f"{error.message} ({error.advice})",
+        "message": f"{error.message} ({error.advice})" if has_own_advice else error.message,
         "error_code": error.wire_code or error.code,
     }
 

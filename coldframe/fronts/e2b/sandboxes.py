@@ -9,10 +9,11 @@ from starlette.responses import Response
 
 from coldframe.contract.errors import ColdframeError, InvalidArgument, LimitReached, NotFound, WrongState
 from coldframe.contract.sandbox import SandboxInfo, SandboxSpec
-from coldframe.control.leases import Lease, LeaseTerms
+from coldframe.control.leases import Lease, LeaseEgress, LeaseTerms
+from coldframe.fronts.e2b.egress import read_egress
 from coldframe.fronts.e2b.named_sandboxes import PAUSED, RUNNING, STATES, Named, find_named, opened, shown, shown_whole
 from coldframe.fronts.e2b.pages import next_page, read_page
-from coldframe.fronts.e2b.routes import E2bCall, E2bRoute, answer, error_of, no_content
+from coldframe.fronts.e2b.routes import E2bCall, E2bRoute, answer, error_of, no_content, refuse_field
 from coldframe.fronts.e2b.wishes import Wish, read_timeout, read_wish
 
 V1_TIMEOUT_S, TIMEOUT_S = 15, 300
@@ -39,26 +40,38 @@ async def _create(call: E2bCall, default_timeout_s: int, is_secure: bool | None)
 async def make(call: E2bCall, wish: Wish, key: str | None = None) -> SandboxInfo:
     """A sandbox with a lease, whose time begins when it runs."""
     control, begun = call.control, None  # stays so where one was made under this key before
+    spec, terms, network = wish.spec, wish.terms, None
+    if terms.egress is not None:
+        again = None if key is None else f"{call.caller.token_id} {key}"
+        network = await control.lease_networks.open(terms.egress, again)
+        spec, terms = spec.model_copy(update={"network": network}), terms.model_copy(update={"network": network})
 
     def take(sandbox_id: str, connection: Any) -> None:
         nonlocal begun
         begun = control.clock()
         # From now on there is an end to it, even if this server ends before it is made.
-        ends_at = control.clock() + timedelta(seconds=wish.timeout_s)
-        terms = _with_own(wish.terms, sandbox_id)
-        control.leases.take(sandbox_id, call.caller, ends_at, terms, connection)
+        ends_at = begun + timedelta(seconds=wish.timeout_s)
+        control.leases.take(sandbox_id, call.caller, ends_at, _with_own(terms, sandbox_id), connection)
 
-    info = await control.creation.create(call.caller, wish.spec, idempotency_key=key, beside=take)
-    now = control.clock()
-    if begun is not None and now - begun > TOLD_EXACTLY and (lease := control.leases.find(info.sandbox_id)) is not None:
-        control.leases.set_end(lease, now + timedelta(seconds=wish.timeout_s), call.caller)
+    try:
+        info = await control.creation.create(call.caller, spec, idempotency_key=key, beside=take)
+    except BaseException:
+        if network is not None:
+            control.lease_networks.drop(network)
+        raise
+    now, lease = control.clock(), control.leases.find(info.sandbox_id)
+    if lease is not None and begun is not None:
+        if now - begun > TOLD_EXACTLY:
+            lease = control.leases.set_end(lease, now + timedelta(seconds=wish.timeout_s), call.caller)
+        if network is not None:
+            control.lease_networks.made(network, lease)
     return info
 
 
 def _with_own(terms: LeaseTerms, sandbox_id: str) -> LeaseTerms:
     """With the variables by which programs know where they are."""
     own = {"E2B_SANDBOX": "true", "E2B_SANDBOX_ID": sandbox_id.removeprefix("sbx_")}
-    return terms.model_copy(update={"environment": {**own, **terms.environment}})
+    return terms.model_copy(update={"environment": {**terms.environment, **own}})
 
 
 async def connect(call: E2bCall) -> Response:
@@ -175,6 +188,23 @@ async def pause(call: E2bCall) -> Response:
     return no_content()
 
 
+async def set_network(call: E2bCall) -> Response:
+    """What it reaches from now on, in place of all that was said before; also for connections that are open."""
+    body = await call.body()
+    egress = read_egress(body, is_update=True)
+    named = _leased(call, find_named(call))
+    assert named.lease is not None
+    if "allowPublicTraffic" in body:
+        raise refuse_field(
+            "allowPublicTraffic",
+            "who may visit its ports is said at its creation",
+            "leave it out, or create another one",
+        )
+    wanted = egress.lease or LeaseEgress()
+    await call.control.lease_networks.change(named.lease, named.info, wanted, call.caller, network=egress.told)
+    return no_content()
+
+
 async def fork(call: E2bCall) -> Response:
     """New ones whose files begin as those of this one are now. It goes on; no process of it goes along."""
     body = await call.body()
@@ -187,7 +217,6 @@ async def fork(call: E2bCall) -> Response:
         {
             "background": True,
             "template": source.template,
-            "network": source.network,
             "limits": source.limits,
             "on_timeout": "terminate",
         }
@@ -195,21 +224,38 @@ async def fork(call: E2bCall) -> Response:
     results: list[dict[str, Any]] = []
     for number in range(count):
         try:
-            if spec.snapshot is None:
-                made = await call.control.forks.fork(call.caller, named.info.sandbox_id, spec)
-                spec = spec.model_copy(update={"snapshot": made.spec.snapshot})
-            else:  # all of them begin as the same moment
-                made = await call.control.creation.create(call.caller, spec)
+            made, lease = await _fork_one(call, named, spec, timeout_s)
         except ColdframeError as error:
             if number == 0 and not isinstance(error, LimitReached):
                 raise  # so would all others
             results.append({"error": error_of(error)})
             continue
-        ends_at = call.control.clock() + timedelta(seconds=timeout_s)
-        terms = _with_own(named.terms, made.sandbox_id)
-        lease = call.control.leases.take(made.sandbox_id, call.caller, ends_at, terms)
+        spec = spec.model_copy(update={"snapshot": made.spec.snapshot})  # all of them begin as the same moment
         results.append({"sandbox": opened(call, Named(made, lease))})
     return answer(results, 201)
+
+
+async def _fork_one(call: E2bCall, source: Named, spec: SandboxSpec, timeout_s: float) -> tuple[SandboxInfo, Lease]:
+    """With what its source reaches, and no more."""
+    control, terms, network = call.control, source.terms, None
+    if terms.egress is not None:
+        network = await control.lease_networks.open(terms.egress)
+    spec = spec.model_copy(update={"network": network or source.info.spec.network})
+    try:
+        if spec.snapshot is None:
+            made = await control.forks.fork(call.caller, source.info.sandbox_id, spec)
+        else:
+            made = await control.creation.create(call.caller, spec)
+    except BaseException:
+        if network is not None:
+            control.lease_networks.drop(network)
+        raise
+    ends_at = control.clock() + timedelta(seconds=timeout_s)
+    terms = _with_own(terms.model_copy(update={"network": network}), made.sandbox_id)
+    lease = control.leases.take(made.sandbox_id, call.caller, ends_at, terms)
+    if network is not None:
+        control.lease_networks.made(network, lease)
+    return made, lease
 
 
 def _named(call: E2bCall, info: SandboxInfo) -> Named:
@@ -279,4 +325,5 @@ ROUTES = (
     E2bRoute("POST", f"{_ONE}/refreshes", refresh),
     E2bRoute("POST", f"{_ONE}/pause", pause),
     E2bRoute("POST", f"{_ONE}/fork", fork),
+    E2bRoute("PUT", f"{_ONE}/network", set_network),
 )

@@ -67,6 +67,7 @@ async def read_wish(call: E2bCall, body: Mapping[str, Any], *, default_timeout_s
         **_lifecycle(body),
         resume_s=max(1, round(read_timeout(body.get("timeout"), default_timeout_s))),
         needs_token=egress.needs_token,
+        egress=None if egress.nothing else egress.lease,
         metadata=metadata,
         environment=read_variables(body.get("envVars")),
         asked=asked,
@@ -157,10 +158,9 @@ async def _limits(call: E2bCall, ref: str) -> dict[str, float]:
 
 def _network(call: E2bCall, egress: Egress) -> str | None:
     """The profile to ask for: as open as the rules let it, since that is what E2B gives; who may not choose one has theirs."""
-    if egress.none:
+    if egress.nothing:
         return "none"
-    rules = call.control.rulebook.current.network
-    caller = call.caller
+    rules, caller = call.control.rulebook.current.network, call.caller
     if caller.role in (Role.OWNER, Role.ADMIN) or rules.granted(sandbox_id="", agent_id=None, role=caller.role):
         return "open"
     return None
