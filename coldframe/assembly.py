@@ -63,6 +63,7 @@ _SERVER_CODE = (
     "coldframe.fronts.corked",
     "coldframe.fronts.edge.listener",
     "coldframe.fronts.edge.protocol",
+    "coldframe.fronts.previews.porter",
     "uvloop",
 )
 _OF_CLIENTS = re.compile(
@@ -453,6 +454,7 @@ async def _serve_http(settings: Settings, ready: int) -> None:
     from coldframe.fronts.edge.listener import EdgeListener
     from coldframe.fronts.edge.protocol import KEEP_ALIVE_S as EDGE_KEEP_ALIVE_S
     from coldframe.fronts.edge.protocol import EdgeProtocol
+    from coldframe.fronts.previews.porter import PreviewPorter
     from coldframe.fronts.rest import build_app
     from coldframe.host.remote import RemoteHost
 
@@ -497,11 +499,13 @@ async def _serve_http(settings: Settings, ready: int) -> None:
             "timeout_graceful_shutdown": 5,
         }
         server = uvicorn.Server(uvicorn.Config(app, http=CorkedProtocol, timeout_keep_alive=KEEP_ALIVE_S, **common))
+        porter = PreviewPorter(control.previews.access, edge.domains, edge.names)
+        control.previews.place = functools.partial(_preview_url, (*settings.edge_domains, "localhost")[0], edge_port)
         at_edge = uvicorn.Config(edge, http=EdgeProtocol, timeout_keep_alive=EDGE_KEEP_ALIVE_S, **common)
         at_edge.load()
         edge_connections = EdgeListener(
             edge_listener,
-            lambda: EdgeProtocol(at_edge, server.server_state, {}),
+            lambda: EdgeProtocol(at_edge, server.server_state, {}, porter=porter),
             lambda: authority().context(),
         )
         edge_connections.start()
@@ -518,6 +522,12 @@ async def _serve_http(settings: Settings, ready: int) -> None:
         edge_listener.close()
         await control.close()
         await host.close()
+
+
+def _preview_url(domain: str, port: int, address: str) -> str:
+    """Of names below `localhost` no browser asks anybody, and none would trust a certificate of ours unasked."""
+    scheme = "http" if domain == "localhost" else "https"
+    return f"{scheme}://{address}.{domain}:{port}/"
 
 
 def _edge_authority(directory: str, domains: tuple[str, ...]) -> "EdgeAuthority":

@@ -51,6 +51,7 @@ from coldframe.control.preview_rows import PreviewRows
 from coldframe.control.preview_states import PreviewStates
 from coldframe.control.previews import Previews
 from coldframe.control.probe import Probe
+from coldframe.control.promotions import Promotions
 from coldframe.control.receipts import Receipts
 from coldframe.control.reconciliation import Reconciliation
 from coldframe.control.replays import Replays
@@ -126,6 +127,7 @@ class Control:
     snapshot_upkeep: SnapshotUpkeep
     resets: Resets
     forks: Forks
+    promotions: Promotions
     archives: SnapshotArchives
     templates: Templates
     template_builds: TemplateBuilds
@@ -185,6 +187,7 @@ class Control:
         await self.results.close()
         await self.creation.close()
         await self.snapshot_upkeep.close()
+        await self.promotions.close()
         await self.lifecycle.close()
         await self.volumes.close()
         await self.gate.close()
@@ -325,6 +328,10 @@ def build_control(
         *(lifecycle, clock),
     )
     taints.settled = preview_access.check_labels
+    promotions = Promotions(
+        *(store, ledger, agents, sandboxes, sessions, snapshots, templates, lifecycle, judged, longest)
+    )
+    promotions.moved = history.move
     return Control(
         store=store,
         ledger=ledger,
@@ -351,6 +358,7 @@ def build_control(
         snapshot_upkeep=snapshot_upkeep,
         resets=resets,
         forks=Forks(snapshots, sandboxes, creation, judged),
+        promotions=promotions,
         archives=SnapshotArchives(store, ledger, rulebook, snapshots, judged, host, clock),
         templates=templates,
         template_builds=template_builds,

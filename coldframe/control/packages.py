@@ -7,7 +7,6 @@ each has changed in the workspace, and from what was handed over to it by regist
 import contextlib
 import re
 from collections import defaultdict
-from collections.abc import AsyncIterator
 from functools import partial
 from typing import NamedTuple
 
@@ -15,7 +14,6 @@ from pydantic import StrictStr
 
 from coldframe.contract.caller import Caller
 from coldframe.contract.errors import ColdframeError, HostUnreachable, NotFound, from_wire
-from coldframe.contract.network import NetworkPackage
 from coldframe.contract.packages import (
     FoundPackage,
     ListPackages,
@@ -26,12 +24,12 @@ from coldframe.contract.packages import (
     PackageView,
 )
 from coldframe.contract.persistence import HOME
-from coldframe.contract.policy import Label, Outcome
+from coldframe.contract.policy import Label
 from coldframe.contract.ports import Host
 from coldframe.contract.sandbox import SandboxInfo
 from coldframe.contract.snapshot import Point, SnapshotPoint, SystemPoint, WorkspacePoint
 from coldframe.control.at_rest import AtRest, View
-from coldframe.control.contacts import Contacts, Wanted
+from coldframe.control.contacts import Contacts
 from coldframe.control.gate import Gate
 from coldframe.control.ledger import Ledger
 from coldframe.control.network import Network
@@ -212,27 +210,22 @@ class Packages:
             found[one.manager, one.name].append(one.version)
         return found
 
+    async def handed_over(self, caller: Caller, sandbox_id: str) -> dict[tuple[PackageManager, str, str], str]:
+        """Digests of what registries have given a sandbox, by manager, name and version. Raises GrantMissing, NotFound."""
+        self._sandboxes.get(caller, sandbox_id)
+        return {key: found.digest for key, found in (await self._handed_over(sandbox_id)).items()}
+
     async def _handed_over(self, sandbox_id: str) -> dict[tuple[PackageManager, str, str], _Fetched]:
         """By registries to this sandbox."""
         found: dict[tuple[PackageManager, str, str], _Fetched] = {}
         with contextlib.suppress(HostUnreachable):
             await self._network.catch_up(sandbox_id)
-        async for package, command_id in self._packages_of(sandbox_id):
+        async for package, command_id in self._contacts.packages_of(sandbox_id):
             manager: PackageManager | None = _MANAGERS.get(package.kind)
             if manager is not None and package.file and package.digest:
                 name = package.name if manager != "pip" else re.sub(r"[-_.]+", "-", package.name).lower()
                 found.setdefault((manager, name, package.version), _Fetched(package.digest, command_id))
         return found
-
-    async def _packages_of(self, sandbox_id: str) -> AsyncIterator[tuple[NetworkPackage, str | None]]:
-        wanted, after, more = Wanted(sandbox_id=sandbox_id, outcome=Outcome.ALLOW), 0, True
-        while more:
-            found, more = await self._contacts.page(wanted, after=after, limit=1000)
-            for logged in found:
-                for request in logged.contact.requests:
-                    if request.package is not None:
-                        yield request.package, logged.contact.command_id
-                after = logged.number
 
     def _commands(self, sandbox_id: str) -> dict[tuple[PackageManager, str, str], str | None]:
         """Which command wrote the record of a package last, by what each has changed. Versions are in the names of pip's

@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary
 import sqlalchemy as sa
 
 from coldframe.contract.caller import Caller
-from coldframe.contract.command import CommandEvent, Contact, Ended, OutputChunk
+from coldframe.contract.command import CommandEvent, CommandInfo, Contact, Ended, OutputChunk
 from coldframe.contract.document import ContractDocument
 from coldframe.contract.errors import (
     ColdframeError,
@@ -30,7 +30,7 @@ from coldframe.contract.errors import (
     WrongState,
     next_action,
 )
-from coldframe.contract.files import ListProcesses, ListRuntimes, ProcessInfo, Runtime, TightenLimits
+from coldframe.contract.files import ListCommands, ListProcesses, ListRuntimes, ProcessInfo, Runtime, TightenLimits
 from coldframe.contract.isolation import IsolationReport
 from coldframe.contract.packages import ListSystemPackages, PackagesFound
 from coldframe.contract.policy import Label, Outcome, Role
@@ -60,7 +60,9 @@ from coldframe.control.sandbox_rows import (
     SET_REPORT,
     SET_RUNNING,
     SET_STATE,
+    SET_WHOSE,
     STATES_OF_LIVING,
+    TEMPORARY,
     degraded_of,
     fallen_walls,
     newest,
@@ -141,6 +143,12 @@ class Sandboxes:
         row = (sandbox_id, spec.agent_id, session_id, written, begins, Label.PUBLIC.value)
         self._store.raw.execute(INSERT, (*row, format_time(now)))
 
+    def become(self, sandbox_id: str, spec: SandboxSpec) -> None:
+        """It is another one by its spec from now on, in the transaction of whoever records it."""
+        with self._store.transaction():
+            self._kept.forget(sandbox_id)
+            self._store.raw.execute(SET_WHOSE, (spec.model_dump_json(), spec.agent_id, sandbox_id))
+
     def remove(self, sandbox_id: str, *, connection: sa.Connection) -> None:
         """As if it had never been there."""
         self._kept.forget(sandbox_id)
@@ -176,8 +184,14 @@ class Sandboxes:
         if info.agent_id is None:
             return True
         with contextlib.suppress(NotFound):
-            return info.created_at >= self._agents.get(info.agent_id).created_at
+            made = self._agents.get(info.agent_id).created_at
+            return info.created_at >= made or self._was_promoted(info, made)
         return False
+
+    def _was_promoted(self, info: SandboxInfo, made: datetime) -> bool:
+        """Whether it came to its agent later than it was created itself, when that agent was there."""
+        found = self._ledger.last(info.sandbox_id, "sandbox.promoted", before=1 << 62)
+        return found is not None and found.body["agent_id"] == info.agent_id and found.at >= made
 
     def require_its_agent(self, info: SandboxInfo) -> None:
         """Raise WrongState where the workspace of its agent is another one by now, made later under the same id."""
@@ -298,6 +312,17 @@ class Sandboxes:
         require(caller, "command.read")
         box = await self.box(self.get(caller, sandbox_id), reads_only=True)
         return list((await box.ask(ListProcesses())).processes)
+
+    async def seen_inside(
+        self, info: SandboxInfo, command_id: str | None
+    ) -> tuple[CommandInfo | None, builtins.list[ProcessInfo]]:
+        """That command as its box knows it, and what runs there. Raises WrongState if there is no box."""
+        box = await self.box(info, reads_only=True)
+        processes = (await box.ask(ListProcesses())).processes
+        if command_id is None:
+            return None, list(processes)
+        commands = (await box.ask(ListCommands(command_id=command_id))).commands
+        return next((one for one in commands if one.command_id == command_id), None), list(processes)
 
     async def runtimes(self, caller: Caller, sandbox_id: str) -> builtins.list[Runtime]:
         """Return the runtimes found inside, each with what the gate would say to starting it now."""
@@ -503,7 +528,8 @@ class Sandboxes:
     async def sweep(self) -> builtins.list[str]:
         """Have the host remove what belongs to no sandbox that has a box, or is about to. Returns what was."""
         living = {str(sandbox_id): state for sandbox_id, state, _ in self._store.read(STATES_OF_LIVING)}
-        kept = {session.session_id for sandbox_id in living for session in self._sessions.of_sandbox(sandbox_id)}
+        temporary = [str(sandbox_id) for (sandbox_id,) in self._store.read(TEMPORARY)]
+        kept = {session.session_id for sandbox_id in temporary for session in self._sessions.of_sandbox(sandbox_id)}
         return await self._host.sweep(
             keep_boxes={sandbox_id for sandbox_id, state in living.items() if state != "stopped"}, keep_sessions=kept
         )

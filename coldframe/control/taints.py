@@ -32,6 +32,8 @@ class Taints:
         """By sandbox; of a new one PUBLIC goes without saying."""
         self.sharing: Callable[[], list[str]] = list
         """Those whose label may rise with that of a sandbox elsewhere: they have volumes."""
+        self.settled: Callable[[], None] = lambda: None
+        """Called before anything may follow that a label has risen for."""
         self._telling: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def settle(self, info: SandboxInfo) -> None:
@@ -40,6 +42,7 @@ class Taints:
         Raises:
             HostUnreachable: nobody knows whether it is, so nothing may follow.
         """
+        self.settled()
         if self._sandboxes.networked:
             for sandbox_id in self._sandboxes.networked.beside(info):
                 await self._tell(sandbox_id)
@@ -47,12 +50,14 @@ class Taints:
 
     async def settle_agent(self, agent_id: str) -> None:
         """The same for the workspace of an agent."""
+        self.settled()
         for sandbox_id in self._sandboxes.networked.of_agent(agent_id):
             await self._tell(sandbox_id)
         await self.settle_sharing()
 
     async def settle_sharing(self) -> None:
         """The same for every box that has a volume."""
+        self.settled()
         for sandbox_id in self.sharing():
             if sandbox_id in self._sandboxes.networked:
                 await self._tell(sandbox_id)

@@ -40,17 +40,17 @@ class CorkedTransport:
                 self._transport.writelines((held, data))
         elif 0 < len(data) <= HELD_BYTES:
             self._held = data
-            self._loop.call_soon(self._let_go)
+            self._loop.call_soon(self.let_go)
         else:
             self._transport.write(data)
 
-    def _let_go(self) -> None:
+    def let_go(self) -> None:
         held, self._held = self._held, b""
         if held and not self._transport.is_closing():
             self._transport.write(held)
 
     def close(self) -> None:
-        self._let_go()
+        self.let_go()
         self._transport.close()
 
     def __getattr__(self, name: str) -> Any:

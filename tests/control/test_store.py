@@ -411,6 +411,7 @@ def test_calls_by_key_of_an_older_database_are_kept(tmp_path: Path) -> None:
             "TABLE template_archives",
             "TABLE leases",
             "TABLE access_tokens",
+            "TABLE previews",
         ),
         *(f"TABLE lineage_{table}" for table in ("position", "heights", "steps", "items", "edges")),
     ):

@@ -211,6 +211,28 @@ CREATE TABLE open_calls_position (
 	PRIMARY KEY (id)
 );
 
+CREATE TABLE previews (
+	preview_id TEXT NOT NULL,
+	label_id TEXT NOT NULL,
+	port INTEGER NOT NULL,
+	sandbox_id TEXT NOT NULL,
+	name TEXT,
+	public INTEGER NOT NULL,
+	up_to TEXT NOT NULL,
+	token_digest BLOB,
+	cookie_key BLOB NOT NULL,
+	terms TEXT NOT NULL,
+	command_id TEXT,
+	started_at TEXT,
+	stopped_by TEXT,
+	inputs TEXT,
+	created_by TEXT NOT NULL,
+	created_at TEXT NOT NULL,
+	expires_at TEXT,
+	revoked_at TEXT,
+	PRIMARY KEY (preview_id)
+);
+
 CREATE TABLE rule_sets (
 	number INTEGER NOT NULL,
 	sha256 TEXT NOT NULL,
@@ -445,6 +467,10 @@ CREATE INDEX network_contacts_host ON network_contacts (host);
 
 CREATE INDEX network_contacts_sandbox_id ON network_contacts (sandbox_id);
 
+CREATE INDEX previews_address ON previews (label_id, port);
+
+CREATE INDEX previews_sandbox_id ON previews (sandbox_id);
+
 CREATE INDEX sandboxes_agent_id ON sandboxes (agent_id, created_at, sandbox_id);
 
 CREATE INDEX sandboxes_created_at ON sandboxes (created_at, sandbox_id);
@@ -463,4 +489,4 @@ CREATE INDEX volume_uses_volume_id ON volume_uses (volume_id);
 
 CREATE UNIQUE INDEX volumes_name ON volumes (name);
 
-INSERT INTO alembic_version VALUES ('0018');
+INSERT INTO alembic_version VALUES ('0019');

@@ -12,12 +12,13 @@ def make_apps(control: Control) -> Apps:
     """Who answers what at the edge. Loaded at the first request there: most starts of a server see none."""
     from coldframe.fronts.e2b.cells import CellsApi
     from coldframe.fronts.e2b.control import ControlApi
-    from coldframe.fronts.e2b.gateway import Gateway, answers_nothing
+    from coldframe.fronts.e2b.data_plane import DataPlane
+    from coldframe.fronts.e2b.gateway import Gateway
     from coldframe.fronts.previews.enter import make_door
 
     return {
         "preview": make_door(control.previews.access),
         "control": ControlApi(control),
-        "envd": Gateway(control, answers_nothing),
+        "envd": Gateway(control, DataPlane(control)),
         "cells": Gateway(control, CellsApi(control)),
     }

@@ -30,7 +30,7 @@ class Edge:
         """*make_apps* is asked at the first request: what speaks other protocols costs a start nothing."""
         self._make_apps = make_apps
         self.domains = check_domains(domains)
-        self._names = frozenset(name.lower() for name in names)
+        self.names = frozenset(name.lower() for name in names)
 
     @cached_property
     def _apps(self) -> Apps:
@@ -94,7 +94,7 @@ class Edge:
             header(b"e2b-sandbox-port"),
             has_key=b"x-api-key" in found or bearer,
         )
-        target = find_target(asked, self.domains, self._names)
+        target = find_target(asked, self.domains, self.names)
         origin = header(b"origin")
         if target.kind != "preview" and origin is not None and origin != f"{scope.get('scheme', 'http')}://{host}":
             raise Refused(f"requests from the origin `{origin[:100]}` are not accepted", hint="call from a program")
