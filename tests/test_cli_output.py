@@ -10,6 +10,7 @@ import pytest
 from coldframe.cli import connection, sandboxes, snapshots
 from coldframe.cli.output import show_error
 from coldframe.cli.pipelines import _why
+from coldframe.cli.templates import _facts
 from coldframe.contract.errors import InvalidArgument, UnsavedWork
 from coldframe.contract.packages import PackageChange, PackageView
 from coldframe.contract.pipeline import StepInfo
@@ -63,3 +64,12 @@ def test_a_snapshot_whose_size_is_not_known_yet_leaves_no_gap(
     _connected(monkeypatch, SimpleNamespace(take_snapshot=lambda *_, **__: taken))
     snapshots.take("sbx", name="")
     assert capsys.readouterr().out.startswith(f"a1: {told}")
+
+
+def test_facts_of_a_template_are_rows_however_deep_they_lie() -> None:
+    known = {"name": "app", "tags": ["a", "b"], "base": None, "settings": {"env": {"MODE": "x"}, "start": None}}
+    marks = {"known_good": [{"by": "ada", "check_ms": 3}, {"by": "bob"}], "withdrawn": {}}
+    assert _facts("", {**known, **marks}) == [
+        *(("name", "app"), ("tags", "a, b"), ("settings env MODE", "x")),
+        *(("known good 1 by", "ada"), ("known good 1 check ms", 3), ("known good 2 by", "bob")),
+    ]

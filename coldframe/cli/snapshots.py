@@ -245,9 +245,7 @@ def import_(
 
 def _size(info: "SnapshotInfo", before: str = "") -> str:
     """Empty as long as it was not added up."""
-    said = [
-        f"{number} {what}" for number, what in ((info.files, "entries"), (info.bytes, "bytes")) if number is not None
-    ]
+    said = [f"{number} {what}" for number, what in ((info.files, "files"), (info.bytes, "bytes")) if number is not None]
     return before + ", ".join(said) if said else ""
 
 

@@ -176,8 +176,21 @@ def show_(
         show_table(found.packages, ("by", "package", "version", "for"), rows, empty="no packages")
         return
     shown = {key: value for key, value in plain(found).items() if key not in ("packages", "recipe")}
-    facts = [(key.replace("_", " "), value) for key, value in shown.items()]
+    facts = _facts("", shown)
     show_table(facts, ("what", "is"), facts, empty="")
+
+
+def _facts(above: str, value: object) -> list[tuple[str, object]]:
+    """One row for each thing that is known, however deep it lies; what there is nothing of has none."""
+    if isinstance(value, dict):
+        return [
+            row for key, below in value.items() for row in _facts(f"{above} {key.replace('_', ' ')}".strip(), below)
+        ]
+    if isinstance(value, list):
+        if any(isinstance(one, dict) for one in value):
+            return [row for number, one in enumerate(value, 1) for row in _facts(f"{above} {number}", one)]
+        value = ", ".join(map(str, value))
+    return [] if value in (None, "") else [(above, value)]
 
 
 @app.command()

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from coldframe.client.gathered import Gathered
 from coldframe.contract.dockerfile import parse_dockerfile
-from coldframe.contract.errors import RecipeInvalid
+from coldframe.contract.errors import NotFound, RecipeInvalid
 from coldframe.contract.recipes import Draft, LocalFiles, parse_lock, parse_recipe
 from coldframe.contract.template import (
     MOST_FILES,
@@ -47,11 +47,19 @@ def read_dockerfile(
     ready: ReadyCheck | None = None,
 ) -> Gathered:
     """A Dockerfile with what it copies from the folder *context*, by default its own. *env_of* tells the variables that a
-    template sets. Raises RecipeInvalid, OSError."""
+    template sets; NotFound of it is told as RecipeInvalid, with the line. Raises RecipeInvalid, OSError."""
     with open(path, encoding="utf-8", errors="replace") as file:
         text = file.read()
     draft = parse_dockerfile(text, name=name, version=version, build_args=build_args, ready=ready)
-    base_env = env_of(draft.fields["base"])
+    try:
+        base_env = env_of(draft.fields["base"])
+    except NotFound as error:
+        raise RecipeInvalid(
+            f"line {draft.base_line}: FROM names `{draft.fields['base'][:80]}`, and there is no such template",
+            hint="images of a registry are not fetched: name a template of `coldframe template list`, as `FROM debian`",
+            line=draft.base_line,
+            instruction="FROM",
+        ) from error
     if base_env:
         draft = parse_dockerfile(
             text, name=name, version=version, build_args=build_args, base_env=base_env, ready=ready

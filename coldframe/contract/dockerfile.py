@@ -42,6 +42,7 @@ class _Stage:
         self.base_env = {"PATH": PATH, **base_env}
         self.used: set[str] = set()
         self.base: str | None = None
+        self.base_line: int | None = None
         self.env: dict[str, str] = {}
         self.args: dict[str, str] = {}
         self.outer: dict[str, str] = {}
@@ -91,7 +92,7 @@ def parse_dockerfile(
         fields["start"] = StartCommand(command=command, user=stage.user, cwd=cwd, ready=ready)
     elif ready is not None:
         raise RecipeInvalid("there is a ready check, but neither CMD nor ENTRYPOINT to be ready", field="start.ready")
-    return Draft(fields, tuple(stage.steps))
+    return Draft(fields, tuple(stage.steps), base_line=stage.base_line)
 
 
 # -- lines ------------------------------------------------------------------------------------------------------------
@@ -213,7 +214,7 @@ def _take_from(stage: _Stage, one: _Instruction) -> None:
             f"`{words[0][:80]}` is no name of a template",
             hint="images of a registry are not fetched: name a template of `coldframe template list`, as `FROM debian`",
         )
-    stage.base = words[0]
+    stage.base, stage.base_line = words[0], one.line
 
 
 def _take_arg(stage: _Stage, one: _Instruction) -> None:

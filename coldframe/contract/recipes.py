@@ -83,6 +83,8 @@ class Draft(NamedTuple):
     steps: tuple[Step | LocalFiles, ...]
     locks: tuple[str, ...] = ()
     """Files with the packages that are to be installed."""
+    base_line: int | None = None
+    """Of a Dockerfile: where it names its base."""
 
     def recipe(self, steps: Sequence[Step], locked: Sequence[Package] | None = None) -> Recipe:
         """With its files gathered. Raises RecipeInvalid."""

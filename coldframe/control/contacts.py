@@ -9,7 +9,7 @@ import asyncio
 import heapq
 import ipaddress
 import json
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -17,7 +17,14 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from pydantic import TypeAdapter
 
-from coldframe.contract.network import DeniedSum, LoggedContact, NetworkContact, NetworkRequest, ReachedBy
+from coldframe.contract.network import (
+    DeniedSum,
+    LoggedContact,
+    NetworkContact,
+    NetworkPackage,
+    NetworkRequest,
+    ReachedBy,
+)
 from coldframe.contract.policy import Outcome, Role
 from coldframe.control.ledger import format_time, parse_time
 from coldframe.control.store import Store, metadata
@@ -70,6 +77,10 @@ _FIELDS = "number, change, sandbox_id, agent_id, session_id, document, requests"
 _READ = f"SELECT {_FIELDS} FROM network_contacts WHERE number = ?"  # noqa: S608
 _FIND_COMMAND = (
     "SELECT command_id FROM network_contacts WHERE sandbox_id = ? AND contact_id = ? ORDER BY number DESC LIMIT 1"
+)
+_WITH_PACKAGES = (
+    "SELECT number, command_id, requests FROM network_contacts WHERE sandbox_id = ? AND number > ? AND outcome = 'allow' "
+    "AND instr(requests, '\"package\":{') ORDER BY number LIMIT ?"
 )
 _UNREACHED = (
     "SELECT DISTINCT json_extract(one.value, '$.reason') AS reason FROM network_contacts, json_each(requests) AS one "
@@ -226,6 +237,20 @@ class Contacts:
     def unreached_registries(self, command_id: str) -> tuple[str, ...]:
         """What the view of packages told a command of registries that it could not reach for it, each sentence once."""
         return tuple(reason.partition(": ")[2] for (reason,) in self._store.read(_UNREACHED, (command_id,)))
+
+    async def packages_of(self, sandbox_id: str) -> AsyncIterator[tuple[NetworkPackage, str | None]]:
+        """What registries gave a sandbox, in the order in which its contacts came on record, and to which command. Other
+        contacts, of which there may be very many, are not read."""
+        after, more = 0, True
+        while more:
+            rows = self._store.read(_WITH_PACKAGES, (sandbox_id, after, PARSED_AT_ONCE))
+            more = len(rows) == PARSED_AT_ONCE
+            for number, command_id, requests in rows:
+                after = number
+                for request in _REQUESTS.validate_json(requests):
+                    if request.package is not None:
+                        yield request.package, command_id
+            await asyncio.sleep(0)
 
     async def page(self, wanted: Wanted, *, after: int, limit: int) -> tuple[list[LoggedContact], bool]:
         """Those behind number *after*, in the order in which they came on record, and whether there are more: no more than

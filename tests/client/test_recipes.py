@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from coldframe.client.recipes import gather
-from coldframe.contract.errors import RecipeInvalid
+from coldframe.client.recipes import gather, read_dockerfile
+from coldframe.contract.errors import NotFound, RecipeInvalid
 from coldframe.contract.recipes import parse_recipe
 
 
@@ -30,3 +30,15 @@ def test_a_lock_beside_the_recipe_is_read(tmp_path: Path) -> None:
     (tmp_path / "locks" / "all").write_text("six==1.0\n")
     found = gather(parse_recipe("name = 'app'\nlock = './locks/all'\n"), str(tmp_path))
     assert found.recipe.locked is not None and [one.name for one in found.recipe.locked] == ["six"]
+
+
+@pytest.mark.req("T4.68")
+def test_a_base_that_is_no_template_is_told_with_the_line_that_names_it(tmp_path: Path) -> None:
+    def env_of(base: str) -> dict[str, str]:
+        raise NotFound(f"no template `{base}`")
+
+    (tmp_path / "Dockerfile").write_text("# what it stands on\nARG V=3.11\nFROM python:$V\nRUN true\n")
+    with pytest.raises(RecipeInvalid) as refused:
+        read_dockerfile(str(tmp_path / "Dockerfile"), name="app", env_of=env_of)
+    assert (refused.value.facts["line"], refused.value.facts["instruction"]) == (3, "FROM")
+    assert "`python:3.11`" in str(refused.value) and "template list" in refused.value.advice

@@ -13,7 +13,7 @@ import sqlalchemy
 from sqlalchemy.pool import StaticPool
 
 import coldframe.control.contacts as contacts_module
-from coldframe.contract.network import NetworkRequest
+from coldframe.contract.network import NetworkPackage, NetworkRequest
 from coldframe.contract.policy import Outcome
 from coldframe.control.contacts import Contacts, Wanted
 from coldframe.control.migrations import upgrade
@@ -185,3 +185,24 @@ def test_contacts_of_a_version_of_before_are_found_as_they_were(tmp_path: Path) 
         assert "requests" not in json.loads(document)
     finally:
         store.close()
+
+
+def test_packages_are_told_in_order_without_reading_other_contacts(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(contacts_module, "PARSED_AT_ONCE", 4)
+    contacts = filled(store)
+    for number in range(10):
+        package = NetworkPackage(kind="python", name=f"p{number}", file=f"p{number}.whl", digest="sha256:0")
+        with_package = request(f"/files/p{number}").model_copy(update={"package": package})
+        denied = {"outcome": Outcome.DENY} if number == 5 else {}
+        requests = (request("/simple"), with_package, with_package)
+        put(contacts, f"p{number}", "sbx-ada", "ada", requests=requests, command_id=f"cmd{number}", **denied)
+    put(contacts, "other", "sbx-bob", "bob", requests=(request('/"package":{'),))
+
+    async def told(sandbox_id: str) -> list[tuple[str, str | None]]:
+        return [(package.name, command_id) async for package, command_id in contacts.packages_of(sandbox_id)]
+
+    expected = [(f"p{number}", f"cmd{number}") for number in range(10) if number != 5 for _ in range(2)]
+    assert asyncio.run(told("sbx-ada")) == expected
+    assert asyncio.run(told("sbx-bob")) == []

@@ -76,7 +76,7 @@ def test_each_of_twelve_packages_is_told_where_it_is_and_what_drifted(
                 for one in handed:
                     yield one
 
-            monkeypatch.setattr(bench.control.packages, "_packages_of", packages_of)
+            monkeypatch.setattr(bench.control.packages._contacts, "packages_of", packages_of)
             view = await bench.control.packages.view(OWNER, info.sandbox_id)
             found = {(one.manager, one.name): (one.installed, one.cached, one.in_snapshot) for one in view.packages}
             assert len(expected) == 12 and found == expected

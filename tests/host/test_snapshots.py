@@ -659,7 +659,10 @@ def test_what_one_agent_has_in_its_files_keeps_no_other_from_being_counted(
     monkeypatch: pytest.MonkeyPatch, bound: str, number: int, made: str
 ) -> None:
     async def steps(machine: Machine) -> None:
-        for agent, command in (("agent", made), ("bob", "echo one > file")):
+        for agent, command in (
+            ("agent", made),
+            ("bob", "mkdir -p folder/deep; ln -s file link; echo one > folder/deep/file"),
+        ):
             await machine.create(agent, SandboxSpec(agent_id=agent, on_missing="degrade"), session_id=agent)
             await run(await machine.box(agent), command)
             await machine.end_box(agent)
@@ -673,6 +676,8 @@ def test_what_one_agent_has_in_its_files_keeps_no_other_from_being_counted(
             return facts[other.snapshot_id].files is not None and facts[other.snapshot_id].added_bytes is not None
 
         await until(is_counted, "it is counted")
+        facts = {one.snapshot_id: one for one in await machine.snapshots.all()}
+        assert facts[other.snapshot_id].files == 2, "the file and the link; directories are none"
         for act in (
             machine.snapshots.changes(at(deep.snapshot_id), at(other.snapshot_id), limit=100),
             exported(machine, deep.snapshot_id),

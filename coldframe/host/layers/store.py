@@ -356,8 +356,8 @@ class LayerStore(Moves):
         for part in parts:
             with self.seen(snapshot_id, part=part) as (view, _):
                 for place in view.walk():
-                    files += 1
                     status = place.status
+                    files += not stat.S_ISDIR(status.st_mode)
                     if stat.S_ISREG(status.st_mode) and (status.st_dev, status.st_ino) not in seen:
                         size += status.st_size
                         if status.st_nlink > 1:

@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
-from coldframe.contract.errors import NotFound, TemplateChanged, Unavailable, WrongState
+from coldframe.contract.errors import NotFound, TemplateChanged, Unavailable, WrongState, next_action
 from coldframe.contract.template import Manager, Package, Settings, TemplateFacts, template_digest
 from coldframe.host.layers.trees import sync_all
 from coldframe.host.removal import remove_in_range
@@ -331,7 +331,11 @@ class Templates:
         if others := self.standing_on(digest):
             raise WrongState(
                 f"other templates stand on it: {', '.join(others[:5])}",
-                hint="remove these first",
+                hint="remove these first, or withdraw this one, so that nothing new begins from it",
+                next_actions=[
+                    next_action("template.withdraw", "has nothing new begin from it, and leaves what stands"),
+                    next_action("template.remove", "removes one that stands on it", template=others[0]),
+                ],
                 used_by=[f"template {one}" for one in others],
             )
         grave = os.path.join(self._folder, _DRAFT + secrets.token_hex(8))

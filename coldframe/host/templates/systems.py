@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple
 
-from coldframe.contract.errors import IsolationUnavailable, NotFound, WrongState
+from coldframe.contract.errors import IsolationUnavailable, NotFound, WrongState, next_action
 from coldframe.contract.isolation import Property
 from coldframe.host.isolation.own_system import System
 from coldframe.host.layers.mapping import Extents, shown_as
@@ -256,7 +256,10 @@ class Systems:
             if found:
                 raise WrongState(
                     f"{len(found)} workspaces or snapshots stand on the template: {', '.join(found[:5])}",
-                    hint="delete these agents and snapshots first",
+                    hint="delete these agents and snapshots first, or withdraw the template, so that no other begins from it",
+                    next_actions=[
+                        next_action("template.withdraw", "has nothing new begin from it, and leaves what stands")
+                    ],
                     used_by=[*found],
                 )
             yield

@@ -184,8 +184,9 @@ def test_a_template_is_made_step_by_step_and_sandboxes_begin_from_it(place: Path
         )
         async with sandbox(machine, "upon", "upon") as said:
             assert await said("ls /srv; /opt/tools/placed") == "of-user\nplaced\n"
-        with pytest.raises(WrongState, match="other templates stand on it"):
+        with pytest.raises(WrongState, match="other templates stand on it") as refused:
             await machine.templates.remove(found.digest)
+        assert [one["op"] for one in refused.value.next_actions] == ["template.withdraw", "template.remove"]
         for one in (upon.template, first.template, other.template, same):
             await machine.templates.remove(one.digest)
 
@@ -315,6 +316,7 @@ def test_what_a_workspace_stands_on_stays_and_what_nobody_needs_goes(
             with pytest.raises(WrongState, match="workspace/holder") as refused:
                 await machine.templates.remove(made.digest)
             assert refused.value.facts["used_by"] == ["workspace/holder"]
+            assert refused.value.next_actions[0]["op"] == "template.withdraw"
             await machine.templates.remove(other.digest)
             assert {"in-use", "unused"} & {one.name for one in machine.templates.store.list()} == {"in-use"}
             monkeypatch.setattr(step_cache, "KEPT_S", -1.0)
