@@ -40,7 +40,7 @@ from coldframe.policy.rules import RuleSet
 _RULES = "permissions.rules"
 _TIME = TypeAdapter(datetime)
 _CAUSES = ("policy.changed", "credential.added", "credential.rotated", "credential.revoked", "credential.agent_removed")
-_OWN_CAUSES = ("isolation.changed", "sandbox.started")
+_OWN_CAUSES = ("isolation.changed", "sandbox.promoted", "sandbox.started")
 """Those that concern one sandbox."""
 MOST_CAUSES = 20
 MOST_KEPT = 256

@@ -324,7 +324,18 @@ def build_control(
     preview_access.why = preview_states.why
     preview_inputs = PreviewInputsTaken(snapshots, credentials, packages, host)
     previews = Previews(
-        *(store, ledger, preview_rows, preview_access, preview_states, preview_inputs, sandboxes, judged, gate, outputs),
+        *(
+            store,
+            ledger,
+            preview_rows,
+            preview_access,
+            preview_states,
+            preview_inputs,
+            sandboxes,
+            judged,
+            gate,
+            outputs,
+        ),
         *(lifecycle, clock),
     )
     taints.settled = preview_access.check_labels

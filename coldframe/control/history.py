@@ -93,6 +93,10 @@ class History:
             self._noted.append((entry, started))
             self._store.after(lambda _: None, self._lose_track)
 
+    def move(self, sandbox_id: str) -> None:
+        """Its files are those of an agent from now on: what it did before was shown where they were."""
+        self._homes.pop(sandbox_id, None)
+
     def keep_position(self) -> None:
         """Record how far the projection is, in the transaction under way, if it has come further by much."""
         if self._reached() - (self._kept_position or 0) >= KEEP_EVERY:
@@ -226,13 +230,13 @@ class History:
                 _log.warning("history of `%s` is not shown: %s", owner, error)
 
     def _home(self, entry: LedgerEntry) -> tuple[str, str | None] | None:
-        """Whose projection: by the sandbox as it was made, not by what the call said. None for a foreign or unknown one."""
+        """Whose projection: by the sandbox as it was made, or promoted, not by what the call said. None for a foreign or unknown one."""
         sandbox_id = str(entry.body["sandbox_id"])
         if sandbox_id not in self._homes:
-            made = self._ledger.entries(kinds=("sandbox.created",), subject=sandbox_id, limit=1)
-            if not made:
+            made = self._ledger.last(sandbox_id, "sandbox.created", "sandbox.promoted", before=1 << 62)
+            if made is None:
                 return None
-            found = _Home(made[0].seq, made[0].body["agent_id"], made[0].body["session_id"])
+            found = _Home(made.seq, made.body["agent_id"], made.body["session_id"])
             keep_latest(self._homes, sandbox_id, found, MOST_HOMES)
         home = self._homes[sandbox_id]
         if home.agent_id != entry.body["agent_id"]:

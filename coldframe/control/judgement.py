@@ -160,6 +160,7 @@ def _judged(hook: Hook, ask: Callable[[], Decision]) -> Decision:
 
 JUDGED_ACTS = {
     "receipt.replay": "replay_call",
+    "sandbox.promote": "promote_sandbox",
     "sandbox.reset": "reset_sandbox",
     "snapshot.export": "export_snapshot",
     "snapshot.take": "take_snapshot",

@@ -39,6 +39,8 @@ FIELDS = (
 """The last one is the role of whoever made it, and None for a sandbox without network."""
 ALL_LIVING = f"SELECT {FIELDS} FROM sandboxes WHERE {LIVING}"  # noqa: S608  texts of ours
 STATES_OF_LIVING = f"SELECT sandbox_id, {STATE}, report IS NOT NULL FROM sandboxes WHERE {LIVING}"  # noqa: S608
+TEMPORARY = f"SELECT sandbox_id FROM sandboxes WHERE agent_id IS NULL AND {LIVING}"  # noqa: S608
+"""Those whose workspace is that of their first session."""
 INSERT = (
     "INSERT INTO sandboxes (sandbox_id, agent_id, session_id, spec, state, workspace_label, created_at) "
     "VALUES (?, ?, ?, ?, ?, ?, ?)"
@@ -46,6 +48,7 @@ INSERT = (
 SET_RUNNING = "UPDATE sandboxes SET report = ?, state = ? WHERE sandbox_id = ?"
 SET_REPORT = "UPDATE sandboxes SET report = ? WHERE sandbox_id = ?"
 SET_SPEC = "UPDATE sandboxes SET spec = ? WHERE sandbox_id = ?"
+SET_WHOSE = "UPDATE sandboxes SET spec = ?, agent_id = ? WHERE sandbox_id = ?"
 SET_STATE = "UPDATE sandboxes SET state = ? WHERE sandbox_id = ?"
 ROWS_AT_ONCE = 500
 """Rows that a listing reads at once: what is kept of them for each caller ends with the page that is asked for."""

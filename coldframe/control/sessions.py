@@ -43,6 +43,7 @@ _OF_SANDBOX = f"{_SELECT} WHERE sandbox_id = ? ORDER BY opened_at"
 _INSERT = (
     "INSERT INTO sessions (session_id, sandbox_id, agent_id, taint, opened_at, reset_from) VALUES (?, ?, ?, ?, ?, ?)"
 )
+_HAND_OVER = "UPDATE sessions SET agent_id = ? WHERE sandbox_id = ?"
 _CLOSE = "UPDATE sessions SET closed_at = ? WHERE session_id = ?"
 
 
@@ -100,6 +101,12 @@ class Sessions:
                 self._ledger.append("session.taint_raised", session_id, body, connection=inner, durable=True)
                 self.risen(inner)
             return taint
+
+    def hand_over(self, sandbox_id: str, agent_id: str | None) -> None:
+        """Its sandbox is that of an agent from now on, or was one in vain. Within the transaction of whoever records it."""
+        for session in self.of_sandbox(sandbox_id):
+            self._kept.forget(session.session_id)
+        self._store.raw.execute(_HAND_OVER, (agent_id, sandbox_id))
 
     def close(self, session_id: str) -> None:
         """End a session; its record stays. Idempotent."""

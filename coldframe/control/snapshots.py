@@ -171,6 +171,12 @@ class Snapshots:
         wish = SnapshotWish(name=f"end of {sandbox_id}", expires_at=expires_at)
         return await self.acts.whole(self._take("timer", sandbox_id, wish, None, {}))
 
+    async def take_for_promotion(self, by: str, sandbox_id: str) -> SnapshotInfo:
+        """Of one whose files become those of an agent, kept for a day. Raises what `take` does."""
+        expires_at = self._clock() + timedelta(seconds=AUTOMATIC_S)
+        wish = SnapshotWish(name=f"promotion of {sandbox_id}", reason="automatic", expires_at=expires_at)
+        return await self.acts.whole(self._take(by, sandbox_id, wish, None, {}))
+
     async def remove_by_timer(self, snapshot_id: str) -> None:
         """One that was taken so in vain."""
         if (row := self.row("snapshot_id = ?", snapshot_id)) is not None:
