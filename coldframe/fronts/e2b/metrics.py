@@ -2,16 +2,18 @@
 
 import asyncio
 import time
-from datetime import datetime
 from typing import Any
 
 from starlette.responses import Response
 
+from coldframe.contract.caller import Caller
 from coldframe.contract.errors import ColdframeError
 from coldframe.contract.files import ProcessInfo
 from coldframe.contract.ledger import LedgerEntry
+from coldframe.contract.sandbox import SandboxInfo
+from coldframe.control.control import Control
 from coldframe.control.rights import require
-from coldframe.fronts.e2b.named_sandboxes import RUNNING, Named, cpu_count, find_named
+from coldframe.fronts.e2b.named_sandboxes import RUNNING, cpu_count, find_named
 from coldframe.fronts.e2b.routes import E2bCall, E2bRoute, answer
 
 SPAN_S = 0.1
@@ -29,19 +31,20 @@ async def list_metrics(call: E2bCall) -> Response:
     now = call.control.clock()
     if named.state != RUNNING or not start - SLACK_S <= now.timestamp() <= end + SLACK_S:
         return answer([])
-    return answer([await _measure(call, named, now)])
+    return answer([await measure(call.control, call.caller, named.info)])
 
 
-async def _measure(call: E2bCall, named: Named, now: datetime) -> dict[str, Any]:
-    sandbox_id, limits = named.info.sandbox_id, named.info.spec.limits
-    before, began = await call.control.sandboxes.processes(call.caller, sandbox_id), time.monotonic()
+async def measure(control: Control, caller: Caller, info: SandboxInfo) -> dict[str, Any]:
+    """What it uses now. Raises WrongState: it does not run."""
+    sandbox_id, limits, now = info.sandbox_id, info.spec.limits, control.clock()
+    before, began = await control.sandboxes.processes(caller, sandbox_id), time.monotonic()
     await asyncio.sleep(SPAN_S)
-    after, span_s = await call.control.sandboxes.processes(call.caller, sandbox_id), time.monotonic() - began
+    after, span_s = await control.sandboxes.processes(caller, sandbox_id), time.monotonic() - began
     try:
-        disk = await call.control.roster.workspace_bytes(named.info)
+        disk = await control.roster.workspace_bytes(info)
     except ColdframeError:
         disk = 0
-    cores = cpu_count(named.info)
+    cores = cpu_count(info)
     return {
         "timestamp": now.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
         "timestampUnix": int(now.timestamp()),

@@ -1,7 +1,6 @@
 """Files as raw bytes, of any size, through the gate like every other call.
 
-A download is a sequence of `read_file` calls bound to one version of the file, so that it never mixes two:
-if the file changes meanwhile, the connection breaks instead of ending as if all were well.
+A download is a sequence of `read_file` calls bound to one version of the file (`fronts/windows.py`).
 """
 
 import asyncio
@@ -17,7 +16,6 @@ from starlette.responses import Response, StreamingResponse
 
 from coldframe.contract.errors import (
     ColdframeError,
-    Conflict,
     FileMissing,
     Internal,
     InvalidArgument,
@@ -32,6 +30,7 @@ from coldframe.fronts.rest.calls import SNAPSHOT
 from coldframe.fronts.rest.request import caller_of, control_of, number_of, path_after, session_of
 from coldframe.fronts.rest.schema import BYTES, JSON_RESULT, PLAIN_JSON, RawRoute
 from coldframe.fronts.streams import FRAMES, pack_frame
+from coldframe.fronts.windows import WINDOW_BYTES, windows
 from coldframe.tools.registry import relative_path
 
 
@@ -48,8 +47,6 @@ class AnyPath(Convertor[str]):
 
 
 register_url_convertor("anything", AnyPath())
-WINDOW_BYTES = 2 * 1024 * 1024
-"""Bytes of one read of a download, which holds two of them in memory."""
 CONTENT = NO_SNIFF | {"Content-Security-Policy": "sandbox; default-src 'none'"}
 
 
@@ -84,30 +81,13 @@ async def download_file(request: Request) -> Response:
     )
 
 
-async def _windows(
+def _windows(
     request: Request, path: str, data: bytes, version: str, offset: int, wanted: int
 ) -> AsyncGenerator[bytes, None]:
-    """One window after the other; the next is read while the one before goes out."""
-    ahead: asyncio.Task[tuple[ToolResult, bytes]] | None = None
-    try:
-        while True:
-            wanted -= len(data)
-            offset += len(data)
-            if wanted > 0:
-                ahead = asyncio.create_task(_read(request, path, offset, min(wanted, WINDOW_BYTES), version))
-            yield data
-            if ahead is None:
-                return
-            more, data = await ahead
-            ahead = None
-            if more.error is not None:
-                raise from_wire(more.error)
-            if not data:
-                raise Conflict(f"`{path}` became shorter during the download")
-    finally:
-        if ahead is not None:
-            ahead.cancel()
-            await asyncio.gather(ahead, return_exceptions=True)
+    async def read(at: int, length: int, of_version: str | None) -> tuple[ToolResult, bytes]:
+        return await _read(request, path, at, length, of_version)
+
+    return windows(read, path, data, version, offset, wanted)
 
 
 async def _frames(windows: AsyncGenerator[bytes, None], offset: int) -> AsyncIterator[bytes]:
