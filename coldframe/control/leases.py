@@ -16,6 +16,7 @@ from coldframe.contract.caller import Caller
 from coldframe.contract.model import Model
 from coldframe.contract.sandbox import SandboxInfo
 from coldframe.control.ledger import Ledger, format_time, parse_time
+from coldframe.control.rights import require
 from coldframe.control.store import Kept, Store, metadata
 
 AtEnd = Literal["terminate", "pause", "stop"]
@@ -108,16 +109,18 @@ class Leases:
         terms: LeaseTerms,
         connection: sa.Connection | None = None,
     ) -> Lease:
-        """Give *caller* a sandbox that is theirs to use, as has been checked."""
+        """Give *caller* a sandbox that is theirs to use, as has been checked. Raises GrantMissing."""
+        require(caller, "sandbox.extend")
         lease = Lease(sandbox_id=sandbox_id, token_id=caller.token_id, ends_at=ends_at, terms=terms)
         self._write(lease, caller.name, "sandbox.leased", connection)
         return lease
 
     def set_end(self, lease: Lease, ends_at: datetime | None, caller: Caller) -> Lease:
-        """Move its end, also to before."""
+        """Move its end, also to before. Raises GrantMissing."""
         return self._change(lease, caller, ends_at=ends_at)
 
     def set_terms(self, lease: Lease, terms: LeaseTerms, caller: Caller) -> Lease:
+        """Raises GrantMissing."""
         return self._change(lease, caller, terms=terms)
 
     def living(self) -> list[Lease]:
@@ -129,6 +132,7 @@ class Leases:
         return [_lease(row) for row in rows]
 
     def _change(self, lease: Lease, caller: Caller, **more: Any) -> Lease:
+        require(caller, "sandbox.extend")
         changed = lease.model_copy(update=more)
         self._write(changed, caller.name, "sandbox.lease_changed", None)
         return changed

@@ -13,7 +13,6 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from coldframe.contract.caller import Caller
 from coldframe.contract.errors import ColdframeError, NotFound, Unauthenticated
 from coldframe.control.access_tokens import Access
 from coldframe.control.control import Control
@@ -57,8 +56,7 @@ class Gateway:
                 scope["state"]["target"] = target._replace(sandbox_id=sandbox_id)
             scope["state"]["access"] = access
             if request.url.path == "/health" and request.method in ("GET", "HEAD"):
-                if sandbox_id is None:
-                    raise Unauthenticated("this names no sandbox", hint="send `E2b-Sandbox-Id`, or its access token")
+                # Where no sandbox is named it is the edge itself, which is there.
                 await no_content()(scope, receive, sent)
                 return
             await self._app(scope, receive, sent)
@@ -90,7 +88,7 @@ class Gateway:
         if not self._is_there(sandbox_id):
             raise Gone
         if access is not None:
-            await wake(self._control, access.caller, sandbox_id)
+            await wake(self._control, sandbox_id)
         elif self._control.sandboxes.find(sandbox_id).state.state not in ("running", *_COMES_UP):
             raise Gone
 
@@ -107,28 +105,24 @@ async def answers_nothing(scope: Scope, _: Receive, __: Send) -> None:
     raise NotFound(f"a sandbox has no `{scope['method']} {scope['path'][:200]}` here")
 
 
-async def wake(control: Control, caller: Caller, sandbox_id: str) -> None:
-    """Have a paused sandbox go on whose lease says that a call does that, for as long as it was given for.
+async def wake(control: Control, sandbox_id: str) -> None:
+    """Have a paused sandbox go on whose lease says that a call does that, for as long as it was given for: on behalf of whoever
+    has the lease, since they have said so.
 
-    Raises Gone: it is paused and stays so."""
+    Raises Gone: it is paused and stays so.
+    """
     state = control.sandboxes.find(sandbox_id).state.state
     if state in ("running", "queued", "starting"):
         return
     lease = control.leases.find(sandbox_id)
     if state == "stopped" or lease is None or not lease.terms.resumes_by_itself:
         raise Gone
-    control.leases.set_end(lease, control.clock() + timedelta(seconds=lease.terms.resume_s), caller)
-    await control.lifecycle.resume(caller, sandbox_id)
-
-
-async def wake_for_visitor(control: Control, sandbox_id: str) -> None:
-    """The same for somebody who visits one of its ports, on behalf of whoever has the lease. Raises Gone."""
-    if control.sandboxes.find(sandbox_id).state.state in ("running", "queued", "starting"):
-        return
-    lease = control.leases.find(sandbox_id)
-    if lease is None:
-        raise Gone
-    await wake(control, control.tokens.caller_of(lease.token_id, surface="e2b"), sandbox_id)
+    try:
+        holder = control.tokens.caller_of(lease.token_id, surface="e2b")
+    except Unauthenticated:
+        raise Gone from None
+    control.leases.set_end(lease, control.clock() + timedelta(seconds=lease.terms.resume_s), holder)
+    await control.lifecycle.resume(holder, sandbox_id)
 
 
 def gone_answer(request: Request, sandbox_id: str) -> Response:

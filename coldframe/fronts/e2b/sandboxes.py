@@ -10,6 +10,7 @@ from starlette.responses import Response
 from coldframe.contract.errors import ColdframeError, InvalidArgument, LimitReached, NotFound, WrongState
 from coldframe.contract.sandbox import SandboxInfo, SandboxSpec
 from coldframe.control.leases import Lease, LeaseEgress, LeaseTerms
+from coldframe.control.rights import may
 from coldframe.fronts.e2b.egress import read_egress
 from coldframe.fronts.e2b.named_sandboxes import PAUSED, RUNNING, STATES, Named, find_named, opened, shown, shown_whole
 from coldframe.fronts.e2b.pages import next_page, read_page
@@ -80,7 +81,10 @@ async def connect(call: E2bCall) -> Response:
     named = find_named(call)
     resumed = await _go_on(call, named)
     timeout_s = read_timeout(body.get("timeout"), TIMEOUT_S)
-    named = _leased(call, _named(call, call.control.sandboxes.find(named.info.sandbox_id)))
+    named = _named(call, call.control.sandboxes.find(named.info.sandbox_id))
+    if not may(call.caller, "sandbox.extend"):  # it is used as long as others let it run
+        return answer(opened(call, named), 201 if resumed else 200)
+    named = _leased(call, named)
     assert named.lease is not None
     ends_at = call.control.clock() + timedelta(seconds=timeout_s)
     if resumed or named.lease.ends_at is None or ends_at > named.lease.ends_at:
