@@ -23,6 +23,7 @@ from coldframe.cli import (
     network,
     pipelines,
     policy,
+    previews,
     replays,
     running,
     sandboxes,
@@ -54,6 +55,7 @@ app.add_typer(contracts.app, name="contract")
 app.add_typer(snapshots.app, name="snapshot")
 app.add_typer(templates.app, name="template")
 app.add_typer(volumes.app, name="volume")
+app.add_typer(previews.app, name="preview")
 app.add_typer(jobs.app, name="job")
 app.add_typer(pipelines.app, name="pipeline")
 app.add_typer(environments.app, name="env")

@@ -19,6 +19,7 @@ from typing import Any, Literal, TypeAlias
 
 from coldframe.client import models
 from coldframe.client.location import find_location
+from coldframe.client.previews import Previews
 from coldframe.client.replies import JsonObject, read_answer, read_answers, read_part
 from coldframe.client.sandbox import Sandbox, make_key
 from coldframe.client.templates import Templates
@@ -59,6 +60,7 @@ class Coldframe:
         self.sessions = SessionList(self._transport)
         self.network = NetworkView(self._transport)
         self.volumes = Volumes(self._transport)
+        self.previews = Previews(self._transport)
 
     async def __aenter__(self) -> Coldframe:
         return self

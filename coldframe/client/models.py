@@ -95,6 +95,7 @@ _HOMES = {
     "contract.policy": ("Label", "PolicyChange"),
     "contract.edge": ("EdgeInfo",),
     "contract.pool": ("PoolStatus",),
+    "contract.preview": ("PreviewCreated", "PreviewInfo", "PreviewLink", "PreviewRebuilt"),
     "contract.replay": ("Replay",),
     "contract.result": ("SandboxResult",),
     "contract.sandbox": (
