@@ -14,7 +14,7 @@ from typing import Any
 from starlette.requests import Request
 
 from coldframe.contract.command import CommandEvent, Ended, OutputChunk, Started
-from coldframe.contract.errors import Conflict, FileMissing, NotDirectory, WrongState, from_wire
+from coldframe.contract.errors import Conflict, FileMissing, GuestLost, NotDirectory, WrongState, from_wire
 from coldframe.contract.files import MOST_SENT_BYTES
 from coldframe.contract.tool import ToolResult
 from coldframe.fronts.e2b.box_user import BoxUser, Place
@@ -54,10 +54,13 @@ class Processes:
         asked = _Asked(user, message)
         told = _Telling(self._known, place, asked)
         events = place.control.gate.stream(place.caller, place.sandbox_id, "run_anywhere", asked.arguments)
-        async with aclosing(events) as source:  # type: ignore[type-var]  # a generator
-            async for event in source:
-                for one in told.of(event):
-                    yield one
+        try:
+            async with aclosing(events) as source:  # type: ignore[type-var]  # a generator
+                async for event in source:
+                    for one in told.of(event):
+                        yield one
+        except GuestLost as error:
+            raise _gone() from error
 
     async def connect(self, place: Place, user: BoxUser, message: Message) -> AsyncGenerator[Message, None]:
         """Tell of one that runs, or has ended: what no stream has told yet, and what comes."""
@@ -75,7 +78,7 @@ class Processes:
                 elif isinstance(event, Ended):
                     yield _end(event.result.model_dump(mode="json"))
                     return
-        raise ConnectError("unavailable", "the process was lost with its sandbox")
+        raise _gone()
 
     async def list(self, place: Place, user: BoxUser, message: Message) -> Message:
         """Those that run."""
@@ -214,8 +217,20 @@ def _data(process: Process, chunk: OutputChunk) -> list[Message]:
     return [{"event": {"data": {name: base64.b64encode(chunk.data[at : at + PIECE_BYTES]).decode()}}} for at in pieces]
 
 
+def _gone() -> ConnectError:
+    """In the words by which SDKs know it: where their connection breaks they ask whether the sandbox is there, and say so."""
+    return ConnectError(
+        "unavailable", "The sandbox was killed or reached its end of life while the request was in flight."
+    )
+
+
 def _end(value: dict[str, Any]) -> Message:
-    """How it ended, as Go tells it: a signal has no exit code. Why we ended it is said as well."""
+    """How it ended, as Go tells it: a signal has no exit code. Why we ended it is said as well.
+
+    Raises ConnectError: it ended with its sandbox.
+    """
+    if value["ended_with"] is not None:
+        raise _gone()
     number = value["signal"]
     if number is None:
         code = value["exit_code"] or 0
@@ -234,8 +249,6 @@ def _why(value: dict[str, Any]) -> str:
     limit = value["limit"]
     if limit is not None:
         return f"its limit `{limit['kind']}` of {limit['limit']:g} {limit['unit']} was reached"
-    if value["ended_with"] is not None:
-        return "its sandbox ended"
     return "it was lost" if value["ended"] == "lost" else ""
 
 
