@@ -10,6 +10,7 @@ import typer
 from coldframe.cli import (
     agents,
     bench,
+    code,
     contracts,
     credentials,
     e2b,
@@ -49,8 +50,10 @@ app.command("pool")(installation.pool)
 app.command("bench", context_settings=bench.PASS_ON)(bench.bench)
 app.command("run", context_settings=running.PASS_ALL)(running.run)
 app.command("exec")(running.exec_)
+app.command("run-code")(code.run_code)
 app.command("replay")(replays.replay)
 app.add_typer(sandboxes.app, name="sandbox")
+app.add_typer(code.app, name="code")
 app.add_typer(contracts.app, name="contract")
 app.add_typer(snapshots.app, name="snapshot")
 app.add_typer(templates.app, name="template")

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 import coldframe
 from coldframe.contract.cell import DRIVER, LENT
 from coldframe.contract.errors import IsolationUnavailable
+from coldframe.host import interpreter
 from coldframe.host.isolation import denials, programs
 
 NOTHING_DENIED: dict[str, list[str]] = {"denied": [], "denied_links": []}
@@ -31,7 +32,7 @@ def offered_tools() -> dict[str, str]:
 def lent_directories() -> dict[str, str]:
     """Where in a box what is: the packages for code cells that this machine lends, if they are installed here, and the driver."""
     driver = os.path.join(os.path.dirname(os.path.abspath(coldframe.__file__)), "kernel")
-    packages = os.path.join(sys.prefix, "share", "coldframe", "interpreter")
+    packages = interpreter.place()
     found = {DRIVER: driver}
     if os.path.isdir(packages) and os.stat(packages).st_mode & 0o005 == 0o005:
         found[LENT] = packages

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from coldframe.kernel.main import Driver
 
 PORTS = ("shell_port", "iopub_port", "stdin_port", "control_port", "hb_port")
-AGAIN_S = 0.015
+AGAIN_S = 0.03
 """How soon a kernel is asked again whether it is there: what it says while the way is made is lost."""
 ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _DELIMITER = b"<IDS|MSG>"
@@ -46,6 +46,9 @@ def maker_of(language: str, nursery: Nursery | None) -> "Callable[[Driver], Jupy
 class JupyterKernel:
     """One kernel, and the next if it ends."""
 
+    shows_late = False
+    """What a cell shows may come after the kernel has said that it is done; it has come once the next message is answered."""
+
     def __init__(self, driver: "Driver") -> None:
         self._driver = driver
         self._context = zmq.Context()
@@ -58,6 +61,9 @@ class JupyterKernel:
         self._iopub: Any = None
         self._asked = ""
         """Id of the message that is worked at."""
+        self._earlier: tuple[str, dict[str, Any]] | None = None
+        """Message that was done, and its reply, while what it shows late is waited for."""
+        self._is_silent = False
         self._greetings: set[str] = set()
         self._has_replied = self._is_idle = True
         self._reply: dict[str, Any] = {}
@@ -96,7 +102,7 @@ class JupyterKernel:
         connection = {"key": self._key.decode(), "signature_scheme": "hmac-sha256", **self.addresses()}
         with open(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             json.dump(connection, file)
-        self._greeted, self._greetings = False, set()
+        self._greeted, self._greetings, self._earlier = False, set(), None
         self._is_idle = self._has_replied = False
         self.launch(name)
         self._shell, self._control, self._iopub = (
@@ -131,11 +137,15 @@ class JupyterKernel:
             self._greet()
 
     def execute(self, code: str, *, silent: bool) -> None:
+        self._is_silent = silent
+        self._ask_to_execute(code)
+
+    def _ask_to_execute(self, code: str) -> None:
         self._is_idle = self._has_replied = False
         content = {
             "code": code,
-            "silent": silent,
-            "store_history": not silent,
+            "silent": self._is_silent,
+            "store_history": not self._is_silent,
             "user_expressions": {},
             "allow_stdin": False,
             "stop_on_error": False,
@@ -203,16 +213,19 @@ class JupyterKernel:
             return
         header, parent, _, content = (json.loads(part) for part in parts)
         asked = parent.get("msg_id")
+        kind = header.get("msg_type")
+        if self._earlier is not None and asked == self._earlier[0] and one is self._iopub and kind != "status":
+            self._show(kind, content)
+            return
         if asked not in self._greetings if not self._greeted else asked != self._asked:
             return
-        kind = header.get("msg_type")
         if one is self._shell:
             self._has_replied, self._reply = True, content
             self._settle()
         elif kind == "status":
             self._is_idle = self._is_idle or content.get("execution_state") == "idle"
             self._settle()
-        elif self._greeted:
+        elif self._greeted and self._earlier is None:
             self._show(kind, content)
 
     def _show(self, kind: str, content: dict[str, Any]) -> None:
@@ -235,12 +248,19 @@ class JupyterKernel:
     def _settle(self) -> None:
         if not (self._has_replied and self._is_idle):
             return
-        reply, self._asked = self._reply, ""
+        reply, asked, self._asked = self._reply, self._asked, ""
         if not self._greeted:
             self._greeted = True
             about = reply.get("language_info") or {}
             self._driver.on_ready(f"{about.get('name', '')} {about.get('version', '')}".strip())
             self._driver.take_up()
+            return
+        if self._earlier is not None:
+            _, reply = self._earlier
+            self._earlier = None
+        elif self.shows_late and not self._is_silent:
+            self._earlier, self._is_silent = (asked, reply), True
+            self._ask_to_execute("undefined")
             return
         if reply.get("status") == "error":
             self._fail(reply)
@@ -329,6 +349,8 @@ class ProgramKernel(JupyterKernel):
 
 class DenoKernel(ProgramKernel):
     """JavaScript and TypeScript."""
+
+    shows_late = True
 
     def command(self, connection_file: str) -> list[str]:
         return [_program("deno"), "jupyter", "--kernel", "--conn", connection_file]

@@ -47,6 +47,7 @@ BOX_HOLDERS = {
 STARTS_PROGRAMS = {  # file -> what it starts
     "coldframe.host.zygote_link": "the zygote",
     "coldframe.host.offered_tools": "the loader, to ask it for the libraries of a runtime",
+    "coldframe.host.interpreter": "pip, for the packages of code cells, when somebody installs these",
     "coldframe.host.disk_images": "mkfs.ext4, e2fsck and resize2fs, on images that no box ever writes directly",
     "coldframe.host.isolation.namespaces": "bwrap",
     "coldframe.host.isolation.own_system": "processes that hold user namespaces until these are open",
