@@ -25,12 +25,16 @@ from coldframe.host.held_memory import WALK_PAGES, held_bytes
 from coldframe.host.processes import kill
 
 MOST_FAILURES = 3
+AGAIN_AFTER = 20
+"""Sandboxes that are built after that, before boxes wait again, if all failures were on workspaces: these are agents', and three of
+one mind may have spoiled theirs."""
 OWN_USER = -1
 """Of a wish for a box whose user is to be nobody's yet, as a new workspace's is where each has its own."""
 _OF_THE_WISH = frozenset(
     [
         "mark",
         "tools",
+        "lent",
         "limits",
         "tells_all",
         "memory_enforced",
@@ -143,6 +147,8 @@ class Pool:
         """Users whose box waits for a workspace that is being made, until a sandbox was built: somebody's already, and not taken yet."""
         self._generation = 0
         self._failing: list[str] = []
+        """Workspaces of the failures in turn; an empty one is the machine's own."""
+        self._asked_since = 0
         self.used = 0
         """Boxes that became sandboxes."""
         self.refused: str | None = None
@@ -151,14 +157,14 @@ class Pool:
 
     def note_failure(self, workspace: str, reason: str) -> None:
         """Of a box that could not be built ahead, or not become a sandbox on a workspace. MOST_FAILURES in turn are this machine's
-        and not a workspace's, which is an agent's: there are none then from now on."""
+        and not a workspace's, which is an agent's: there are none then from now on, or for AGAIN_AFTER sandboxes."""
         with self._guard:
             if not workspace or workspace not in self._failing:
                 self._failing.append(workspace)
             if len(self._failing) < MOST_FAILURES or self.refused is not None:
                 _log.info("%s", reason)
                 return
-            self.refused = reason
+            self.refused, self._asked_since = reason, 0
         _log.warning("no boxes wait for sandboxes any more, each is built when it is asked for: %s", reason)
         self.empty()
 
@@ -171,6 +177,11 @@ class Pool:
         """Note that this was asked for: somebody may ask for the same next."""
         with self._guard:
             self._given.clear()
+            if self.refused is not None and "" not in self._failing:
+                self._asked_since += 1
+                if self._asked_since >= AGAIN_AFTER:
+                    self.refused = None
+                    self._failing.clear()
             if self.size and not self._closed and self.refused is None:
                 self._asked = [*self._asked, wish][-self.size :]
 

@@ -20,8 +20,9 @@ from coldframe.host.cgroups import BoxGroups
 from coldframe.host.confine import ConfineError
 from coldframe.host.isolation import namespaces
 from coldframe.host.machine import Machine
-from coldframe.host.pool import OWN_USER, Pool, ReadyBox, Wish
-from coldframe.host.workspaces import HISTORY, Workspaces
+from coldframe.host.pool import AGAIN_AFTER, OWN_USER, Pool, ReadyBox, Wish
+from coldframe.host.stacks import HISTORY
+from coldframe.host.workspaces import Workspaces
 from tests.host.egress.world import SITE
 from tests.host.machines import as_root_and_ordinary, needs_bubblewrap, new_box, on_a_machine, run, until
 from tests.host.networked import READ, Networked, on_a_networked_machine, rules
@@ -128,6 +129,7 @@ def test_a_box_that_waited_is_measured_and_seen_as_one_that_was_built_for_its_sa
             assert [(one.kind, one.limit, one.strength) for one in measured.limits] == [
                 (one.kind, one.limit, one.strength) for one in cold.limits
             ]
+            assert measured.first_process is not None and cold.first_process is not None
             without_user = {"uid_map": (), "gid_map": ()}
             assert measured.first_process.model_copy(update=without_user) == cold.first_process.model_copy(
                 update=without_user
@@ -344,6 +346,26 @@ def test_other_rules_and_other_settings_of_the_host_end_what_waits(who: str, mon
         assert current is None or machine._marks.read("other").settings is None  # type: ignore[union-attr]
 
     with_boxes_that_wait(steps, who=who)
+
+
+@pytest.mark.parametrize(("failing", "are_back"), [(("a", "b", "c"), True), (("a", "", "c"), False)])
+def test_workspaces_that_cannot_be_given_to_a_box_keep_boxes_away_for_some_sandboxes_and_not_for_ever(
+    tmp_path: Path, failing: tuple[str, ...], are_back: bool
+) -> None:
+    pool = Pool(SIZE, lambda _: None, Workspaces(str(tmp_path)))
+    wish = Wish("key", OWN_USER, {}, Limits())
+    for workspace in failing:
+        pool.ask(wish)
+        pool.note_failure(workspace, "its history is no file")
+    assert pool.refused == "its history is no file" and pool.lacking() is None
+    for _ in range(AGAIN_AFTER - 1):
+        pool.ask(wish)
+    assert pool.refused is not None
+    pool.ask(wish)
+    assert (pool.refused is None, pool.lacking() is not None) == (are_back, are_back)
+    for workspace in ("a", "a", "b"):
+        pool.note_failure(workspace, "again")
+    assert (pool.refused is None) is are_back, "two workspaces are not three"
 
 
 @as_root_and_ordinary
