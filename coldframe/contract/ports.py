@@ -11,7 +11,16 @@ from datetime import datetime
 from typing import Literal, Protocol, TypeVar
 
 from coldframe.contract.command import CommandEvent, CommandSpec, Contact, EndedWith
-from coldframe.contract.files import AtStake, Done, RemovePath, Request, TemporaryPaths, WriteAnswer, WriteFile
+from coldframe.contract.files import (
+    AtStake,
+    Done,
+    MakeDirectory,
+    RemovePath,
+    Request,
+    TemporaryPaths,
+    WriteAnswer,
+    WriteFile,
+)
 from coldframe.contract.isolation import IsolationReport
 from coldframe.contract.model import Model
 from coldframe.contract.network import NetworkAccess, NetworkAnswer, NetworkNews, NetworkPage, NetworkQuestion
@@ -271,6 +280,10 @@ class Volumes(Protocol):
 
     async def remove_path(self, volume_id: str, request: RemovePath) -> Done:
         """Remove a file without a box; links never lead out of the volume."""
+        ...
+
+    async def make_directory(self, volume_id: str, request: MakeDirectory, *, size_mib: int) -> Done:
+        """Make a directory and those above it, likewise; one that is there stays. Raises DiskFull."""
         ...
 
 

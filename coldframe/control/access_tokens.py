@@ -96,6 +96,10 @@ class AccessTokens:
         """What opens the ports of a sandbox whose ports are not for everybody."""
         return self._made("traffic", sandbox_id, "")
 
+    def sign(self, what: str, subject: str, token_id: str) -> str:
+        """What shows that a token for something else than a sandbox was given by this installation to that holder."""
+        return self._made(what, subject, token_id)
+
     def _access(self, sandbox_id: str, token_id: str, surface: Surface) -> Access:
         caller = self._tokens.caller_of(token_id, surface=surface)
         try:

@@ -24,6 +24,7 @@ from coldframe.control.contracts import Contracts
 from coldframe.control.creation import Creation
 from coldframe.control.credentials import Credentials
 from coldframe.control.declared_outputs import DeclaredFiles
+from coldframe.control.descriptions import Descriptions
 from coldframe.control.endings import Endings
 from coldframe.control.forks import Forks
 from coldframe.control.gate import Gate
@@ -70,6 +71,7 @@ from coldframe.control.snapshot_upkeep import SnapshotUpkeep
 from coldframe.control.snapshots import DEFAULT_LIMITS, SnapshotLimits, Snapshots
 from coldframe.control.start_commands import StartCommands
 from coldframe.control.store import Store
+from coldframe.control.summaries import Summaries
 from coldframe.control.taints import Taints
 from coldframe.control.template_archives import TemplateArchives
 from coldframe.control.template_builds import TemplateBuilds
@@ -81,7 +83,9 @@ from coldframe.control.tokens import Tokens
 from coldframe.control.usage import Usage
 from coldframe.control.vault import Vault
 from coldframe.control.volume_attachments import VolumeAttachments
+from coldframe.control.volume_tokens import VolumeTokens
 from coldframe.control.volumes import Volumes
+from coldframe.control.waking import Waking
 from coldframe.control.watches import Watches
 
 
@@ -103,7 +107,9 @@ class Control:
     timers: Timers
     leases: Leases
     lease_networks: LeaseNetworks
+    waking: Waking
     access_tokens: AccessTokens
+    volume_tokens: VolumeTokens
     contracts: Contracts
     plans: ContractPlans
     inputs: Inputs
@@ -128,6 +134,8 @@ class Control:
     resets: Resets
     forks: Forks
     promotions: Promotions
+    descriptions: Descriptions
+    summaries: Summaries
     archives: SnapshotArchives
     templates: Templates
     template_builds: TemplateBuilds
@@ -339,10 +347,12 @@ def build_control(
         *(lifecycle, clock),
     )
     taints.settled = preview_access.check_labels
+    persistence = Persistence(store, ledger, sandboxes, credentials, host)
     promotions = Promotions(
         *(store, ledger, agents, sandboxes, sessions, snapshots, templates, lifecycle, judged, longest)
     )
     promotions.moved = history.move
+    promotions.kernels = contexts.alive
     return Control(
         store=store,
         ledger=ledger,
@@ -358,18 +368,22 @@ def build_control(
         timers=timers,
         leases=leases,
         lease_networks=lease_networks,
+        waking=waking,
         access_tokens=access_tokens,
+        volume_tokens=VolumeTokens(access_tokens, tokens),
         contracts=contracts,
         plans=plans,
         inputs=Inputs(store, ledger, agents, rulebook, sandboxes, credentials),
         declared=declared,
         results=Results(ledger, sandboxes, declared, lifecycle, timers, JudgedOutputs(store), host),
-        persistence=Persistence(store, ledger, sandboxes, credentials, host),
+        persistence=persistence,
         snapshots=snapshots,
         snapshot_upkeep=snapshot_upkeep,
         resets=resets,
         forks=Forks(snapshots, sandboxes, creation, judged),
         promotions=promotions,
+        descriptions=Descriptions(store, ledger, sandboxes, gate, persistence, clock),
+        summaries=Summaries(ledger, sandboxes, gate, outputs, clock),
         archives=SnapshotArchives(store, ledger, rulebook, snapshots, judged, host, clock),
         templates=templates,
         template_builds=template_builds,

@@ -13,7 +13,15 @@ from typing import Any
 
 from coldframe.contract.caller import Caller
 from coldframe.contract.errors import ColdframeError, Conflict, InvalidArgument, OutsideWorkspace, WrongState
-from coldframe.contract.files import ListDirectory, ReadAnswer, ReadFile, RemovePath, WriteAnswer, WriteFile
+from coldframe.contract.files import (
+    ListDirectory,
+    MakeDirectory,
+    ReadAnswer,
+    ReadFile,
+    RemovePath,
+    WriteAnswer,
+    WriteFile,
+)
 from coldframe.contract.policy import Label, Role
 from coldframe.contract.ports import Host
 from coldframe.contract.volume import MOST_GRANTS, VolumeEntry, VolumeGrant, VolumeInfo, VolumeListing, VolumeRequest
@@ -292,6 +300,24 @@ class Volumes:
             self._record("volume.change_begun", row, caller, act="remove_file", path=path)
             await self._host.volumes.remove_path(row.volume_id, RemovePath(path=path, recursive=recursive))
             self._record("volume.file_removed", row, caller, path=path)
+
+    async def make_directory(self, caller: Caller, name: str, path: str) -> None:
+        """Make a directory, and those above it; one that is there stays. Raises what `write_file` does."""
+        await self._acts.whole(self._make_directory(caller, name, path))
+
+    async def _make_directory(self, caller: Caller, name: str, path: str) -> None:
+        row, path = self._judge(caller, name, "volume.write", "write_volume", path)
+        with self._writing(row):
+            self._record("volume.change_begun", row, caller, act="make_directory", path=path)
+            await self._host.volumes.make_directory(row.volume_id, MakeDirectory(path=path), size_mib=row.size_mib)
+            self._record("volume.directory_made", row, caller, path=path)
+
+    def name_of(self, caller: Caller, volume_id: str) -> str:
+        """The name of one by its id. Raises GrantMissing, NotFound."""
+        for info in self.list(caller):
+            if info.volume_id == volume_id:
+                return info.name
+        raise no_volume(volume_id)
 
     def _judge(
         self, caller: Caller, name: str, right: str, act: str, path: str, *, label: Label | None = None

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterable, Awaitable, Callable
 from typing import Any
 
 from coldframe.contract.errors import InvalidArgument
-from coldframe.contract.files import RemovePath, WriteFile
+from coldframe.contract.files import MakeDirectory, RemovePath, WriteFile
 from coldframe.guest.frames import encode
 from coldframe.host.daemon_snapshots import REQUESTS
 from coldframe.host.volumes import MachineVolumes
@@ -25,6 +25,7 @@ class DaemonVolumes:
             "volume_usage": self._usage,
             "ask_volume": self._ask,
             "remove_from_volume": self._remove_file,
+            "make_in_volume": self._make_directory,
         }
 
     async def _create(self, head: dict[str, Any], _: bytes) -> Answer:
@@ -49,6 +50,12 @@ class DaemonVolumes:
     async def _remove_file(self, head: dict[str, Any], _: bytes) -> Answer:
         request = RemovePath.model_validate(head["request"])
         return (await self._volumes.remove_path(head["volume_id"], request)).model_dump(mode="json")
+
+    async def _make_directory(self, head: dict[str, Any], _: bytes) -> Answer:
+        request = MakeDirectory.model_validate(head["request"])
+        size_mib = int(head["size_mib"])
+        done = await self._volumes.make_directory(head["volume_id"], request, size_mib=size_mib)
+        return done.model_dump(mode="json")
 
     async def write(self, head: dict[str, Any], pieces: AsyncIterable[bytes]) -> Answer:
         request = WriteFile.model_validate(head["request"])

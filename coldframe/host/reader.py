@@ -89,7 +89,7 @@ def _served(request: dict[str, Any], root: int, content: int, *, writes: bool) -
             answer, body = VERBS[name].function(root, request, b"")
         elif writes and name == "write_file" and content >= 0:
             answer = _write(root, request, content)
-        elif writes and name == "remove_path":
+        elif writes and name in ("remove_path", "make_directory"):
             answer, body = VERBS[name].function(root, request, b"")
         else:
             raise Failure("INVALID_ARGUMENT", f"files at rest do not answer `{str(name)[:40]}`")

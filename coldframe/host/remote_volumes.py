@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterable
 from typing import Any, TypeVar
 
-from coldframe.contract.files import Done, RemovePath, Request, WriteAnswer, WriteFile
+from coldframe.contract.files import Done, MakeDirectory, RemovePath, Request, WriteAnswer, WriteFile
 from coldframe.contract.model import Model
 from coldframe.contract.volume import VolumeUsage
 from coldframe.host.box import answer_model, parse_answer
@@ -55,4 +55,9 @@ class RemoteVolumes:
 
     async def remove_path(self, volume_id: str, request: RemovePath) -> Done:
         answer, _ = await self._ask("remove_from_volume", volume_id=volume_id, request=request.model_dump(mode="json"))
+        return Done.model_validate(answer)
+
+    async def make_directory(self, volume_id: str, request: MakeDirectory, *, size_mib: int) -> Done:
+        fields = request.model_dump(mode="json")
+        answer, _ = await self._ask("make_in_volume", volume_id=volume_id, request=fields, size_mib=size_mib)
         return Done.model_validate(answer)

@@ -27,7 +27,7 @@ from coldframe.contract.errors import (
     NotFound,
     VolumeBusy,
 )
-from coldframe.contract.files import Done, RemovePath, Request, WriteAnswer, WriteFile
+from coldframe.contract.files import Done, MakeDirectory, RemovePath, Request, WriteAnswer, WriteFile
 from coldframe.contract.model import Model
 from coldframe.contract.volume import MOST_UPLOAD_BYTES, VolumeAttachment, VolumeUsage
 from coldframe.guest.records import is_id
@@ -259,6 +259,19 @@ class MachineVolumes:
 
     async def remove_path(self, volume_id: str, request: RemovePath) -> Done:
         async with self._turns.setdefault(volume_id, asyncio.Lock()):
+            return await _whole(asyncio.to_thread(self._ask, volume_id, request))
+
+    async def make_directory(self, volume_id: str, request: MakeDirectory, *, size_mib: int) -> Done:
+        async with self._turns.setdefault(volume_id, asyncio.Lock()):
+            usage = await self.usage(volume_id, size_mib)
+            if usage.bytes + ENTRY_BYTES * (request.path.count("/") + 1) > size_mib * MIB:
+                raise DiskFull(
+                    f"the volume holds {usage.bytes} of at most {size_mib * MIB} bytes, which leaves no room for directories",
+                    hint="remove files from the volume",
+                    kind="disk",
+                    limit=size_mib * MIB,
+                    used=usage.bytes,
+                )
             return await _whole(asyncio.to_thread(self._ask, volume_id, request))
 
     async def close(self) -> None:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterable, Callable
 from typing import TypeVar
 
 from coldframe.contract.errors import NotFound
-from coldframe.contract.files import Done, RemovePath, Request, WriteAnswer, WriteFile
+from coldframe.contract.files import Done, MakeDirectory, RemovePath, Request, WriteAnswer, WriteFile
 from coldframe.contract.model import Model
 from coldframe.contract.volume import VolumeUsage
 from tests.fakes.files import FILE_VERBS, FakeFiles
@@ -52,3 +52,7 @@ class FakeVolumes:
 
     async def remove_path(self, volume_id: str, request: RemovePath) -> Done:
         return FakeFiles(self._there(volume_id)).remove(request)
+
+    async def make_directory(self, volume_id: str, request: MakeDirectory, *, size_mib: int) -> Done:
+        os.makedirs(os.path.join(self._there(volume_id), request.path), exist_ok=True)
+        return Done()

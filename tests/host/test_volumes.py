@@ -17,11 +17,12 @@ from coldframe.contract.errors import (
     FileMissing,
     InvalidArgument,
     IsDirectory,
+    NotDirectory,
     NotFound,
     OutsideWorkspace,
     VolumeBusy,
 )
-from coldframe.contract.files import ListDirectory, ReadFile, RemovePath, SearchFiles, WriteFile
+from coldframe.contract.files import ListDirectory, MakeDirectory, ReadFile, RemovePath, SearchFiles, WriteFile
 from coldframe.contract.ports import Box
 from coldframe.contract.sandbox import SandboxSpec
 from coldframe.contract.volume import VolumeAttachment
@@ -228,6 +229,15 @@ def test_a_volume_at_rest_is_written_whole_and_no_link_in_it_leads_out(who: str)
         assert [one.path for one in left.entries] == ["passwd", "up"]
         usage = await volumes.usage(volume, 1)
         assert (usage.files, usage.complete, usage.hard) == (2, True, False)
+        await volumes.make_directory(volume, MakeDirectory(path="made/deep"), size_mib=1)
+        await volumes.make_directory(volume, MakeDirectory(path="made/deep"), size_mib=1)
+        for path in ("up/x", "../x", "passwd/x"):
+            with pytest.raises((OutsideWorkspace, NotDirectory)):
+                await volumes.make_directory(volume, MakeDirectory(path=path), size_mib=1)
+        left = await volumes.ask(volume, ListDirectory(recursive=True))
+        assert [one.path for one in left.entries] == ["made", "made/deep", "passwd", "up"]
+        with pytest.raises(DiskFull):
+            await volumes.make_directory(volume, MakeDirectory(path="x/" * 1100 + "x"), size_mib=1)
 
     on_a_machine(steps, who=who)
 

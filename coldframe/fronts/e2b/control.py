@@ -10,7 +10,7 @@ from coldframe.contract.caller import Caller
 from coldframe.contract.errors import ColdframeError, NotFound, Unauthenticated
 from coldframe.control.control import Control
 from coldframe.fronts.auth import internal_error
-from coldframe.fronts.e2b import metrics, sandboxes, snapshots, templates
+from coldframe.fronts.e2b import metrics, sandboxes, secrets, snapshots, templates, volumes
 from coldframe.fronts.e2b.routes import E2bCall, E2bRoute, OpenRoute, RouteTable, answer, error_answer, no_content
 
 _log = logging.getLogger("coldframe.fronts")
@@ -26,11 +26,13 @@ ROUTES: tuple[E2bRoute, ...] = (
     *snapshots.ROUTES,
     *metrics.ROUTES,
     *templates.ROUTES,
+    *volumes.ROUTES,
+    *secrets.ROUTES,
     E2bRoute("GET", "/teams", list_teams),
 )
 
 
-OPEN_ROUTES: tuple[OpenRoute, ...] = (*templates.OPEN_ROUTES,)
+OPEN_ROUTES: tuple[OpenRoute, ...] = (*templates.OPEN_ROUTES, *volumes.OPEN_ROUTES)
 """To which requests come without a key: each tells by itself whether it may be."""
 
 
