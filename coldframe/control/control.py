@@ -40,6 +40,7 @@ from coldframe.control.lifecycle import Lifecycle
 from coldframe.control.lineage import Lineage
 from coldframe.control.makers import NO_MAXIMA, Makers, Maxima
 from coldframe.control.network import Network
+from coldframe.control.once import Once
 from coldframe.control.outputs import Outputs
 from coldframe.control.packages import Packages
 from coldframe.control.partial_uploads import PartialUploads
@@ -154,6 +155,7 @@ class Control:
     probe: Probe
     contexts: Contexts
     cells: Cells
+    once: Once
     clock: Callable[[], datetime]
 
     async def start(self) -> None:
@@ -321,6 +323,7 @@ def build_control(
         *(store, ledger, sandboxes, sessions, keyed, snapshots, lifecycle, judged, gate, comparisons, templates), host
     )
     contexts = Contexts(ledger, sandboxes, gate, outputs, clock)
+    cells = Cells(ledger, sandboxes, sessions, taints, contexts, gate)
     declared = DeclaredFiles(store, ledger, sandboxes)
     receipts = Receipts(ledger, sandboxes)
     endings = Endings(ledger, sandboxes, snapshots, lifecycle, gate, host)
@@ -328,6 +331,8 @@ def build_control(
     access_tokens = AccessTokens(store, tokens, sandboxes, os.path.join(directory, "access.key"))
     preview_rows = PreviewRows(store)
     preview_access = PreviewAccess(preview_rows, ledger, tokens, access_tokens, leases, sandboxes, host, clock)
+    waking = Waking(leases, tokens, sandboxes, lifecycle, clock)
+    preview_access.can_wake, preview_access.wake = waking.can, waking.wake
     preview_states = PreviewStates(preview_access, sandboxes, clock)
     preview_access.why = preview_states.why
     preview_inputs = PreviewInputsTaken(snapshots, credentials, packages, host)
@@ -418,6 +423,7 @@ def build_control(
         host=host,
         probe=Probe(sandboxes),
         contexts=contexts,
-        cells=Cells(ledger, sandboxes, sessions, taints, contexts, gate),
+        cells=cells,
+        once=Once(ledger, creation, lifecycle, gate, cells, declared, os.path.join(directory, "once")),
         clock=clock,
     )

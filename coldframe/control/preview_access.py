@@ -133,6 +133,10 @@ class Admitted:
         self._access.leave(self, cut, bytes_in, bytes_out)
 
 
+async def _wake_nothing(_: str) -> bool:
+    return False
+
+
 class PreviewAccess:
     """Of the previews of this installation."""
 
@@ -152,6 +156,9 @@ class PreviewAccess:
         self._tokens = tokens
         self._access_tokens = access_tokens
         self._leases = leases
+        self.can_wake: Callable[[str], bool] = lambda _: False
+        """Whether a sandbox is paused, and goes on when it is called."""
+        self.wake: Callable[[str], Awaitable[bool]] = _wake_nothing
         self._sandboxes = sandboxes
         self.host = host
         self._clock = clock
@@ -274,7 +281,7 @@ class PreviewAccess:
                 label=label.value,
                 up_to=row.up_to.value,
             )
-        if (error := standing(info)) is not None:
+        if (error := standing(info)) is not None and not self.can_wake(row.sandbox_id):
             raise error
 
     def label_of(self, info: SandboxInfo) -> Label:
@@ -283,6 +290,8 @@ class PreviewAccess:
     async def connect(self, sandbox_id: str, port: int) -> socket.socket:
         """Raises PreviewUnavailable, GuestLost."""
         try:
+            if self.can_wake(sandbox_id):
+                await self.wake(sandbox_id)
             life = await self.host.life(sandbox_id)
             return await life.connect(port)
         except (GuestLost, NotFound) as error:

@@ -7,13 +7,12 @@ looks itself.
 """
 
 import logging
-from datetime import timedelta
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from coldframe.contract.errors import ColdframeError, NotFound, Unauthenticated
+from coldframe.contract.errors import ColdframeError, NotFound
 from coldframe.control.access_tokens import Access
 from coldframe.control.control import Control
 from coldframe.fronts.auth import internal_error
@@ -88,7 +87,8 @@ class Gateway:
         if not self._is_there(sandbox_id):
             raise Gone
         if access is not None:
-            await wake(self._control, sandbox_id)
+            if not await self._control.waking.wake(sandbox_id):
+                raise Gone
         elif self._control.sandboxes.find(sandbox_id).state.state not in ("running", *_COMES_UP):
             raise Gone
 
@@ -103,26 +103,6 @@ class Gateway:
 async def answers_nothing(scope: Scope, _: Receive, __: Send) -> None:
     """Behind a gateway where nothing else is."""
     raise NotFound(f"a sandbox has no `{scope['method']} {scope['path'][:200]}` here")
-
-
-async def wake(control: Control, sandbox_id: str) -> None:
-    """Have a paused sandbox go on whose lease says that a call does that, for as long as it was given for: on behalf of whoever
-    has the lease, since they have said so.
-
-    Raises Gone: it is paused and stays so.
-    """
-    state = control.sandboxes.find(sandbox_id).state.state
-    if state in ("running", "queued", "starting"):
-        return
-    lease = control.leases.find(sandbox_id)
-    if state == "stopped" or lease is None or not lease.terms.resumes_by_itself:
-        raise Gone
-    try:
-        holder = control.tokens.caller_of(lease.token_id, surface="e2b")
-    except Unauthenticated:
-        raise Gone from None
-    control.leases.set_end(lease, control.clock() + timedelta(seconds=lease.terms.resume_s), holder)
-    await control.lifecycle.resume(holder, sandbox_id)
 
 
 def gone_answer(request: Request, sandbox_id: str) -> Response:

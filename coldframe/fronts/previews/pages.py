@@ -46,7 +46,8 @@ def page_of(error: ColdframeError, head: RequestHead | None, names: Names) -> by
     if asked_by_headers and error.code.startswith("PREVIEW_") and status == 503:
         status = 502
     if error.code == "PREVIEW_LOCKED":
-        if asked_by_headers or (head is not None and head.get(b"e2b-traffic-access-token") is not None):
+        by_lease = str(error.facts.get("preview_id", "")).startswith("ports_")
+        if by_lease or asked_by_headers or (head is not None and head.get(b"e2b-traffic-access-token") is not None):
             status = 403
         else:
             extra.append("www-authenticate: Bearer\r\n")
