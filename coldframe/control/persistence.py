@@ -161,10 +161,16 @@ class Persistence:
         return {"processes": (stake.processes, None), "temporary": (stake.temporary.files, stake.temporary.bytes)}
 
     async def _in_volumes(self, info: SandboxInfo) -> dict[str, _Size]:
-        """All together; not known if one of them cannot be counted."""
+        """All together; not known if one of them cannot be counted, or is gone: another one may have its name by now."""
         count, size = 0, 0
-        for name in [one.name for one in info.spec.volumes]:
-            row = self._volumes.find(name)
+        had = {use.volume_id for use in self._volumes.of_sandbox(info.sandbox_id)}
+        if not had and info.spec.volumes:  # it has ended, and the ledger alone knows
+            attached = self._ledger.entries(kinds=("volume.attached",), sandbox_id=info.sandbox_id)
+            had = {entry.subject for entry in attached}
+        if len(had) != len(info.spec.volumes):
+            return {}
+        for volume_id in sorted(had):
+            row = self._volumes.by_id(volume_id)
             if row is None:
                 return {}
             try:

@@ -433,3 +433,25 @@ def test_files_at_rest_are_read_and_written_on_record(tmp_path: Path) -> None:
             ]
 
     asyncio.run(steps())
+
+
+@pytest.mark.req("T3.44")
+def test_the_table_of_a_sandbox_that_has_ended_counts_no_volume_that_got_the_name_later(tmp_path: Path) -> None:
+    async def steps() -> None:
+        async with opened(tmp_path) as bench:
+
+            async def counted(info: SandboxInfo) -> int | None:
+                table = await bench.control.persistence.table(OWNER, info.sandbox_id)
+                return next(one.count for one in table if one.item == "volume")
+
+            await volume(bench)
+            await put(bench, "a", b"x")
+            ended = await having(bench, "ada", RW)
+            assert await counted(ended) == 1
+            await bench.control.lifecycle.terminate(OWNER, ended.sandbox_id)
+            assert await counted(ended) == 1, "it is still there"
+            await bench.control.volumes.remove(OWNER, "data")
+            await volume(bench)
+            assert await counted(ended) is None, "another one has its name"
+
+    asyncio.run(steps())
