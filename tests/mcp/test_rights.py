@@ -20,6 +20,8 @@ class Things(NamedTuple):
     receipt_id: str
     snapshot_id: str
     running_id: str
+    preview_id: str
+    context_id: str
 
 
 @pytest.fixture(scope="module")
@@ -43,8 +45,16 @@ def things_of(owner: Raw, name: str) -> Iterator[Things]:
     ran = owner.value("run_command", sandbox_id=sandbox_id, command=f"echo {name}-output")
     running = owner.value("start_command", sandbox_id=sandbox_id, command="while [ ! -e go ]; do sleep 0.01; done")
     snapshot = owner.value("take_snapshot", sandbox_id=sandbox_id)
+    preview = owner.value("start_preview", sandbox_id=sandbox_id, port=8080)
+    contexts = owner.value("list_contexts", sandbox_id=sandbox_id)["contexts"]
     yield Things(
-        sandbox_id, ran["command_id"], ran["call"]["receipt_id"], snapshot["snapshot_id"], running["command_id"]
+        sandbox_id,
+        ran["command_id"],
+        ran["call"]["receipt_id"],
+        snapshot["snapshot_id"],
+        running["command_id"],
+        preview["preview_id"],
+        contexts[0]["context_id"],
     )
     owner.value("terminate_sandbox", sandbox_id=sandbox_id)
 
@@ -52,31 +62,46 @@ def things_of(owner: Raw, name: str) -> Iterator[Things]:
 def arguments_on(what: Things) -> dict[str, dict[str, Any]]:
     """For each tool, arguments that name something of *what*. A tool without its own has no line here, and fails the test."""
     here, command = {"sandbox_id": what.sandbox_id}, {"command_id": what.command_id}
+    cell, preview = {"cell_id": what.command_id.replace("cmd_", "cell_")}, {"preview_id": what.preview_id}
     return {
         "allowed_operations": here,
         "command_status": command,
         "compare": {"before": what.snapshot_id, "after": what.sandbox_id},
         "compare_file": {"before": what.snapshot_id, "after": what.sandbox_id, "path": "secret.txt"},
+        "create_context": here,
         "create_workspace": {"workspace": "taken-from-another", "snapshot": what.snapshot_id},
         "edit_file": {**here, "path": "secret.txt", "old": "own", "new": "stolen"},
         "fork_sandbox": here,
+        "get_cell": cell,
         "get_contract": here,
+        "get_preview": preview,
         "get_receipt": {"receipt_id": what.receipt_id},
         "get_sandbox": here,
+        "interrupt_cell": cell,
         "isolation_report": here,
+        "link_preview": preview,
         "list_commands": here,
+        "list_contexts": here,
         "list_directory": here,
         "network_log": here,
         "pause_sandbox": here,
+        "preview_log": preview,
         "read_file": {**here, "path": "secret.txt"},
         "read_logs": command,
+        "rebuild_preview": preview,
         "reset_sandbox": {**here, "to": what.snapshot_id},
+        "restart_context": {**here, "context_id": what.context_id},
+        "restart_preview": preview,
         "resume_sandbox": here,
+        "revoke_preview": preview,
+        "run_code": {**here, "code": "print(open('secret.txt').read())"},
         "run_command": {**here, "command": "cat secret.txt"},
         "search_files": {**here, "pattern": "own"},
         "send_input": {"command_id": what.running_id, "text": "x"},
         "signal_command": {"command_id": what.running_id},
         "start_command": {**here, "command": "cat secret.txt"},
+        "start_preview": {**here, "port": 8081},
+        "stop_preview": preview,
         "take_snapshot": here,
         "terminate_sandbox": here,
         "wait_command": command,
@@ -84,8 +109,11 @@ def arguments_on(what: Things) -> dict[str, dict[str, Any]]:
     }
 
 
-LISTS = {"list_sandboxes", "list_snapshots"}
-NAMELESS = Things("sbx_" + "0" * 20, "cmd_" + "0" * 24, "rcp_" + "0" * 24, "0" * 16, "cmd_" + "1" * 24)
+LISTS = {"list_previews", "list_sandboxes", "list_snapshots"}
+NAMELESS = Things(
+    *("sbx_" + "0" * 20, "cmd_" + "0" * 24, "rcp_" + "0" * 24, "0" * 16, "cmd_" + "1" * 24),
+    *("prv_" + "0" * 20, "ctx_" + "0" * 20),
+)
 
 
 def uris_of(what: Things) -> list[str]:
@@ -135,6 +163,7 @@ def test_lists_hold_ones_own_things_and_those_are_all_to_be_had(served: Served, 
     found = client.value("list_sandboxes")["sandboxes"]
     assert [one["sandbox_id"] for one in found] == [red.sandbox_id]
     assert [one["snapshot_id"] for one in client.value("list_snapshots")["snapshots"]] == [red.snapshot_id]
+    assert [one["preview_id"] for one in client.value("list_previews")["previews"]] == [red.preview_id]
     _, listed = client.ask("resources/list")
     assert blue.sandbox_id not in str(listed) and red.sandbox_id in str(listed)
     for uri in uris_of(red):

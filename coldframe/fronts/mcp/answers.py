@@ -27,7 +27,14 @@ def of_model(model: Model) -> CallAnswer:
 def of_result(result: ToolResult) -> CallAnswer:
     """The tool's own answer, with what the gate says of the call as `call`."""
     value = {name: content for name, content in result.value.items() if name != "transcript"}
-    value["call"] = {
+    value["call"] = call_of(result)
+    if result.error is not None:
+        return _failed({**result.error}, value["call"])
+    return answered(value, _for_reading(result.tool, value))
+
+
+def call_of(result: ToolResult) -> dict[str, Any]:
+    return {
         "call_id": result.call_id,
         "sandbox_id": result.sandbox_id,
         "session_id": result.session_id,
@@ -39,9 +46,6 @@ def of_result(result: ToolResult) -> CallAnswer:
         "receipt_id": result.receipt_id,
         "degraded": list(result.degraded),
     }
-    if result.error is not None:
-        return _failed({**result.error}, value["call"])
-    return answered(value, _for_reading(result.tool, value))
 
 
 def of_error(error: ColdframeError) -> CallAnswer:

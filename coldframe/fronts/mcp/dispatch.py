@@ -10,8 +10,17 @@ from coldframe import __version__
 from coldframe.contract.caller import Caller
 from coldframe.contract.errors import ColdframeError, Missing, NotFound, UnknownTool
 from coldframe.control.control import Control
+from coldframe.control.rights import require
 from coldframe.fronts.auth import internal_error
-from coldframe.fronts.mcp import command_tools, record_tools, snapshot_tools, tasks, workspace_tools
+from coldframe.fronts.mcp import (
+    cell_tools,
+    command_tools,
+    preview_tools,
+    record_tools,
+    snapshot_tools,
+    tasks,
+    workspace_tools,
+)
 from coldframe.fronts.mcp.announcements import announce_end
 from coldframe.fronts.mcp.answers import of_error
 from coldframe.fronts.mcp.gate_tools import gate_offers, switched_off
@@ -35,7 +44,7 @@ from coldframe.fronts.mcp.protocol import (
 from coldframe.fronts.mcp.resources import command_of, list_resources, list_templates, read_resource
 from coldframe.fronts.mcp.sessions import MOST_SUBSCRIPTIONS, Session
 
-DECLARING = (command_tools, record_tools, snapshot_tools, workspace_tools)
+DECLARING = (cell_tools, command_tools, preview_tools, record_tools, snapshot_tools, workspace_tools)
 """Files that offer tools: they are here for what loading them does."""
 PROGRESS_S = 1.0
 SLOWER_S = 5.0
@@ -159,8 +168,8 @@ class Dispatch:
         try:
             answer = await self._run(exchange, offer, asked, arguments or {})
         except asyncio.CancelledError:
-            if asked.command_id is not None:
-                self._end_soon(asked)
+            if asked.call_off is not None:
+                self._call_off_soon(asked.call_off)
             raise
         if asked.is_task and answer.get("structuredContent", {}).get("state") == "running":
             return tasks.begun(asked, answer)
@@ -169,6 +178,8 @@ class Dispatch:
     async def _run(self, exchange: Exchange, offer: Offer, asked: Asked, arguments: dict[str, Any]) -> dict[str, Any]:
         token = exchange.message.progress_token
         try:
+            if offer.passes_as is None:  # the gate asks by itself, and records a refusal
+                require(exchange.caller, offer.right)
             if token is None:
                 return await offer.run(asked, arguments)
             work = asyncio.ensure_future(offer.run(asked, arguments))
@@ -194,13 +205,12 @@ class Dispatch:
             told = {"progressToken": token, "progress": seconds, "message": f"goes on since {seconds:g} s"}
             await exchange.tell(notification("notifications/progress", told))
 
-    def _end_soon(self, asked: Asked) -> None:
-        """Whoever called for a command has called it off before there was a handle to it, so nobody could."""
+    def _call_off_soon(self, call_off: Callable[[], Awaitable[None]]) -> None:
+        """Whoever asked for it has called it off before there was a handle to it, so nobody else could."""
 
         async def end() -> None:
-            assert asked.command_id is not None
             with contextlib.suppress(ColdframeError):
-                await tasks.cancel(asked, asked.command_id)
+                await call_off()
 
         task = asyncio.get_running_loop().create_task(end())
         self._loose.add(task)

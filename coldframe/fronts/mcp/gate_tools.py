@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from coldframe.contract.errors import InvalidArgument
-from coldframe.control.judgement import offered_tools
 from coldframe.fronts.mcp.answers import CallAnswer, of_result
 from coldframe.fronts.mcp.choice import choose_sandbox
 from coldframe.fronts.mcp.offers import CALL_SCHEMA, Asked, Offer, with_error
@@ -15,6 +14,7 @@ WAIT_S = 45.0
 POLLED_WAIT_S = 2.0
 """The same for a client that can."""
 LONGEST_WAIT_S = 3600.0
+SIGTERM = 15
 _OWN: dict[str, dict[str, Any]] = {
     "sandbox_id": {
         "type": "string",
@@ -73,10 +73,14 @@ async def call_gate(asked: Asked, tool: str, given: dict[str, Any], *, waits: bo
         asked.is_task = asked.can_poll and "wait_s" not in arguments and not arguments.get("background")
         within_s = _wait(arguments, POLLED_WAIT_S if asked.is_task else WAIT_S)
     chosen = choose_sandbox(asked.control, asked.caller, sandbox_id, workspace)
+
+    def begun(command_id: str) -> None:
+        asked.call_off = lambda: asked.control.outputs.signal(asked.caller, chosen, command_id, SIGTERM, cancel=True)
+
     result = await asked.control.gate.call(
-        asked.caller, chosen, tool, arguments, within_s=within_s, admitted=asked.begun if waits else None
+        asked.caller, chosen, tool, arguments, within_s=within_s, admitted=begun if waits else None
     )
-    asked.command_id = None  # from here on it is a job, or over
+    asked.call_off = None  # from here on it is a job, or over
     return of_result(result)
 
 
@@ -84,8 +88,8 @@ def switched_off(asked: Asked) -> Callable[[Offer], bool]:
     """Whether rules take a tool from this caller."""
     caller = asked.caller
     whom = [caller.role.value, *([caller.agent_id] if caller.agent_id is not None else [])]
-    offered = offered_tools(asked.control.rulebook.current, *whom)
-    return lambda one: one.passes_as is not None and one.passes_as not in offered
+    rules = asked.control.rulebook.current
+    return lambda one: one.passes_as is not None and rules.disabled(one.passes_as, *whom) is not None
 
 
 _GATE_OFFERS: dict[str, Offer] = {}

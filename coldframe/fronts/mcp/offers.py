@@ -37,11 +37,8 @@ class Asked:
     """An answer may be a task, to be asked about later."""
     is_task: bool = False
     """If its command runs still, the answer is one."""
-    command_id: str | None = None
-    """The command that was started for it, and that ends if the client cancels it."""
-
-    def begun(self, command_id: str) -> None:
-        self.command_id = command_id
+    call_off: Callable[[], Awaitable[None]] | None = None
+    """Ends what was begun for it, as long as its client has no handle to do that itself."""
 
 
 Run = Callable[[Asked, dict[str, Any]], Awaitable[CallAnswer]]
