@@ -10,7 +10,8 @@ import typer
 from coldframe.cli.output import Chosen, note, show, show_json, show_table
 
 if TYPE_CHECKING:
-    from coldframe.client.cells import CellOutcome
+    from coldframe.client.models import CellOutcome
+    from coldframe.contract.cell import CellAnswer
 
 app = typer.Typer(
     help="Code cells: Python, JavaScript, TypeScript and bash that keep their variables.", no_args_is_help=True
@@ -119,8 +120,8 @@ def packages() -> None:
     found = interpreter.listing()
     if found is None:
         raise NotFound("no packages for code cells are installed", hint="run `coldframe code install`")
-    rows = [(one["name"], one["version"]) for one in found["packages"]]
-    show_table(found, ("package", "version"), rows, empty="none")
+    lines = [f"{one['name']} {one['version']}" for one in found["packages"]]
+    show(found, "\n".join([f"for Python {found['python']}, digest {found['sha256']}", *lines]))
 
 
 def run_code(
@@ -161,7 +162,7 @@ def run_code(
     return code
 
 
-def show_outcome(outcome: "CellOutcome", folder: str | None, *, whole: object = None) -> int:
+def show_outcome(outcome: "CellOutcome | CellAnswer", folder: str | None, *, whole: object = None) -> int:
     """What a cell came to; results that are no text are saved as files."""
     failed = outcome.error is not None or outcome.status not in ("ok", "error")
     if Chosen.as_json:

@@ -10,6 +10,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
+from coldframe.contract.cell import CellError, CellResult
 from coldframe.contract.command import Contact, EndedWith, FileChanges, Leftover, LimitHit, ShellSession
 from coldframe.contract.diagnosis import Diagnosis
 from coldframe.contract.outputs import DeclaredOutputs
@@ -223,3 +224,32 @@ class LiveRules(Answer):
 
     text: str
     sha256: str
+
+
+class CellOutcome(Answer):
+    """What a code cell came to. Code that raises an error is an outcome, never an exception."""
+
+    cell_id: str
+    context_id: str
+    language: str
+    status: str
+    """`ok`, `error`, or what ended it: `timed_out`, `interrupted`, `output_limit`, `kernel_died`, `withdrawn`."""
+    code: str | None = None
+    message: str | None = None
+    execution_count: int | None = None
+    stdout: str
+    stderr: str
+    complete: bool
+    results: tuple[CellResult, ...]
+    error: CellError | None = None
+    exit_code: int | None = None
+    duration_ms: float
+    kernel_restarted: bool = False
+    """Nothing that cells have defined before is there any more."""
+    lost: tuple[str, ...] = ()
+    lost_count: int = 0
+
+    @property
+    def text(self) -> str | None:
+        """Of the value of the cell."""
+        return next((one.text for one in self.results if one.is_main), None)

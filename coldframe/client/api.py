@@ -18,6 +18,7 @@ from contextlib import aclosing
 from typing import Any, Literal, TypeAlias
 
 from coldframe.client import models
+from coldframe.client.cells import execute_once
 from coldframe.client.location import find_location
 from coldframe.client.previews import Previews
 from coldframe.client.replies import JsonObject, read_answer, read_answers, read_part
@@ -73,6 +74,39 @@ class Coldframe:
 
     async def health(self) -> JsonObject:
         return await ask_json(self._transport, "GET", "/v1/health")
+
+    async def execute_once(
+        self,
+        code: str,
+        files: Mapping[str, bytes] | None = None,
+        *,
+        language: str | None = None,
+        outputs: tuple[str, ...] = (),
+        timeout_s: float | None = None,
+        env: Mapping[str, str] | None = None,
+        template: str | None = None,
+        keep: Literal["nothing", "io"] = "nothing",
+        source: Mapping[str, str] | None = None,
+        again: str | None = None,
+    ) -> models.OnceAnswer:
+        """Run *code* once, in a sandbox of its own that is gone when this returns, with *files* by name as `inputs/NAME`.
+
+        It has no network. *outputs* are patterns of files that it makes, and that come back. With *keep* `io` these stay
+        under the id of the run; *again* repeats such a run, and nothing runs if its inputs are others now (InputChanged).
+        """
+        return await execute_once(
+            self._transport,
+            code,
+            files,
+            language=language,
+            outputs=outputs,
+            timeout_s=timeout_s,
+            env=env,
+            template=template,
+            keep=keep,
+            source=source,
+            again=again,
+        )
 
     async def tools(self) -> list[models.ToolInfo]:
         return read_answers(models.ToolInfo, (await ask(self._transport, "GET", "/v1/tools")).body)
@@ -131,6 +165,7 @@ class Sandboxes:
         limits: models.Limits | None = None,
         network: str | None = None,
         template: str | None = None,
+        profile: Literal["interpreter", "sandbox", "workspace", "computer"] | None = None,
         snapshot: str | None = None,
         volumes: Sequence[Mapping[str, str]] = (),
         spec: models.SandboxSpec | None = None,
@@ -140,6 +175,7 @@ class Sandboxes:
         """Create a sandbox on the workspace of *agent_id*, on a temporary one with *background*, or by a whole *spec*.
 
         *network* asks for a profile of the rules, which have to give it one; without it the sandbox has what they give.
+        *profile* says what it is for; unless it is said, that follows from the rest.
         *template* `debian` gives it a system of its own, with a root who may change it.
         With *snapshot* its files begin as that, and the agent has to be new.
         *volumes* are shown inside: `{"name": "data", "at": "/home/user/data", "mode": "rw"}`, of which `at` and `mode`,
@@ -159,11 +195,14 @@ class Sandboxes:
             IsolationUnavailable: a wall cannot be raised on that machine; nothing was started.
         """
         if spec is None:
-            system = {} if template is None else {"template": template}
+            system: dict[str, Any] = {} if template is None else {"template": template}
+            if profile is not None:
+                system["profile"] = profile
+            if background or profile not in ("interpreter", "sandbox"):
+                system["background"] = background
             spec = models.SandboxSpec(
-                **system,  # type: ignore[arg-type]  # checked there
+                **system,  # checked there
                 agent_id=agent_id,
-                background=background,
                 limits=limits or models.Limits(),
                 network=network,
                 snapshot=snapshot,

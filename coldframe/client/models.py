@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from coldframe.client.answers import (
+        CellOutcome,
         CommandAnswer,
         Edited,
         FileContent,
@@ -22,9 +23,22 @@ if TYPE_CHECKING:
         Written,
     )
     from coldframe.contract.caller import TokenInfo
+    from coldframe.contract.cell import (
+        CellBegun,
+        CellEnded,
+        CellError,
+        CellEvent,
+        CellResult,
+        CellText,
+        ContextInfo,
+        OnceAnswer,
+        OnceRecord,
+    )
     from coldframe.contract.code import CodeInfo
     from coldframe.contract.command import CommandEvent, CommandInfo, Contact, Ended, InputState, OutputChunk, Started
     from coldframe.contract.credential import CredentialInfo, CredentialUse, HandleInfo
+    from coldframe.contract.description import Description, Statement
+    from coldframe.contract.diagnosis import Diagnosis
     from coldframe.contract.files import ProcessInfo, Runtime, ShellInfo
     from coldframe.contract.inputs import InputsPage
     from coldframe.contract.isolation import IsolationReport
@@ -37,6 +51,8 @@ if TYPE_CHECKING:
     from coldframe.contract.persistence import ItemNow, Whereabouts
     from coldframe.contract.pipeline import PipelineInfo, PipelineSpec, PipelineStep
     from coldframe.contract.policy import Label, PolicyChange
+    from coldframe.contract.profile import ProfileInfo, Recommendation, Requirements, recommend_profile
+    from coldframe.contract.promotion import Promotion
     from coldframe.contract.replay import Replay
     from coldframe.contract.result import SandboxResult
     from coldframe.contract.sandbox import (
@@ -51,6 +67,7 @@ if TYPE_CHECKING:
         SessionInfo,
     )
     from coldframe.contract.snapshot import Comparison, SandboxReset, SnapshotInfo, SnapshotPlan, TextChange
+    from coldframe.contract.summary import WorkspaceSummary
     from coldframe.contract.template import (
         BuildInfo,
         BuildLogEntry,
@@ -65,6 +82,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "client.answers": (
+        "CellOutcome",
         "CommandAnswer",
         "Edited",
         "FileContent",
@@ -78,6 +96,17 @@ _HOMES = {
         "Written",
     ),
     "contract.caller": ("TokenInfo",),
+    "contract.cell": (
+        "CellBegun",
+        "CellEnded",
+        "CellError",
+        "CellEvent",
+        "CellResult",
+        "CellText",
+        "ContextInfo",
+        "OnceAnswer",
+        "OnceRecord",
+    ),
     "contract.code": ("CodeInfo",),
     "contract.command": ("CommandEvent", "CommandInfo", "Contact", "Ended", "InputState", "OutputChunk", "Started"),
     "contract.credential": ("CredentialInfo", "CredentialUse", "HandleInfo"),
@@ -96,6 +125,11 @@ _HOMES = {
     "contract.edge": ("EdgeInfo",),
     "contract.pool": ("PoolStatus",),
     "contract.preview": ("PreviewCreated", "PreviewInfo", "PreviewLink", "PreviewRebuilt"),
+    "contract.description": ("Description", "Statement"),
+    "contract.diagnosis": ("Diagnosis",),
+    "contract.profile": ("ProfileInfo", "Recommendation", "Requirements", "recommend_profile"),
+    "contract.promotion": ("Promotion",),
+    "contract.summary": ("WorkspaceSummary",),
     "contract.replay": ("Replay",),
     "contract.result": ("SandboxResult",),
     "contract.sandbox": (
@@ -128,15 +162,25 @@ __all__ = [
     "BuildInfo",
     "BuildLogEntry",
     "BuildLogPage",
+    "CellBegun",
+    "CellEnded",
+    "CellError",
+    "CellEvent",
+    "CellOutcome",
+    "CellResult",
+    "CellText",
     "CodeInfo",
     "CommandAnswer",
     "CommandEvent",
     "CommandInfo",
     "Comparison",
     "Contact",
+    "ContextInfo",
     "CredentialInfo",
     "CredentialUse",
     "DeclaredOutputs",
+    "Description",
+    "Diagnosis",
     "Edited",
     "EndMany",
     "Ended",
@@ -164,6 +208,8 @@ __all__ = [
     "MovedPath",
     "NetworkContact",
     "NetworkLog",
+    "OnceAnswer",
+    "OnceRecord",
     "OutputChunk",
     "OutputWindow",
     "PackageView",
@@ -174,9 +220,13 @@ __all__ = [
     "PipelineStep",
     "PolicyChange",
     "ProcessInfo",
+    "ProfileInfo",
+    "Promotion",
     "ReachedBy",
     "Recipe",
+    "Recommendation",
     "Replay",
+    "Requirements",
     "Runtime",
     "SandboxEnd",
     "SandboxInfo",
@@ -188,6 +238,7 @@ __all__ = [
     "SnapshotInfo",
     "SnapshotPlan",
     "Started",
+    "Statement",
     "TemplateDetails",
     "TemplateRecord",
     "TextChange",
@@ -199,7 +250,9 @@ __all__ = [
     "WatchEvent",
     "WatchEvents",
     "Whereabouts",
+    "WorkspaceSummary",
     "Written",
+    "recommend_profile",
 ]
 
 

@@ -9,9 +9,11 @@ from contextlib import aclosing, suppress
 from typing import Any, Literal
 
 from coldframe.client import models
+from coldframe.client.cells import Cells
 from coldframe.client.commands import Commands, Job, command_events
 from coldframe.client.files import Files
 from coldframe.client.pipelines import Pipelines
+from coldframe.client.profiles import Profiled
 from coldframe.client.replies import (
     JsonObject,
     answer_from,
@@ -30,7 +32,7 @@ READING = frozenset({"list_directory", "list_path", "read_file", "read_path", "s
 """Tools that change nothing: a call repeated over a broken connection needs no key."""
 
 
-class Sandbox(Commands, Pipelines, Transfers):
+class Sandbox(Cells, Commands, Pipelines, Profiled, Transfers):
     """One sandbox. As a context manager it is terminated at the end of the block; the agent's workspace stays, and a temporary
     one goes with all that is in it, work that no commit has included."""
 

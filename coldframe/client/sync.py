@@ -649,6 +649,175 @@ def _event_of(line: bytes, body: bytes | None = None) -> models.CommandEvent | m
     raise unknown_answer("an event without a meaning here")
 
 
+class Cells:
+    """Those of one sandbox."""
+
+    _transport: Transport
+    _path: str
+
+    def run_code(
+        self,
+        code: str,
+        *,
+        language: str | None = None,
+        context: str | None = None,
+        timeout_s: float | None = None,
+        queue_s: float | None = None,
+        env: Mapping[str, str] | None = None,
+        inline_bytes: int | None = None,
+    ) -> models.CellOutcome:
+        """Run *code* in the context that there is for its language, or in *context*, and return what it came to.
+
+        It waits for its turn there, for *queue_s* at most. An error that it raises is `error` of the outcome, and none here;
+        a limit that ended it is its `status` and `code`. Whoever stops waiting before its turn takes it back.
+
+        Raises:
+            CellNotBegun: its turn did not come.
+            Refused: the gate is against it. KernelUnavailable: there is no kernel for it.
+        """
+        payload = _cell_payload(code, language, context, timeout_s, queue_s, env, inline_bytes)
+        reply = ask(self._transport, "POST", f"{self._path}/cells", payload=payload)
+        return _cell_outcome(read_object(reply.body))
+
+    def code_events(
+        self,
+        code: str,
+        *,
+        language: str | None = None,
+        context: str | None = None,
+        timeout_s: float | None = None,
+        queue_s: float | None = None,
+        env: Mapping[str, str] | None = None,
+        inline_bytes: int | None = None,
+        on_leave: Literal["go_on", "interrupt"] = "go_on",
+    ) -> Generator[models.CellEvent | models.CellOutcome, None, None]:
+        """Like `run_code`, yielding what the cell shows as it does, and what it came to last. *on_leave* says what becomes of
+        it if the connection ends while it runs."""
+        payload = _cell_payload(code, language, context, timeout_s, queue_s, env, inline_bytes) | {"on_leave": on_leave}
+        stream = ask_stream(
+            self._transport,
+            "POST",
+            f"{self._path}/cells",
+            payload=payload,
+            headers={"Accept": "application/x-ndjson"},
+        )
+        complete = False
+        with closing(stream.lines()) as lines:
+            for line in lines:
+                event = _cell_event(read_object(line))
+                complete = isinstance(event, models.CellOutcome)
+                yield event
+        if not complete:
+            raise HostUnreachable("the events of the cell stopped before its end")
+
+    def cell(self, cell_id: str, *, wait_s: float = 0) -> models.CellOutcome:
+        """What a cell of before came to, by its id; of one that runs, once it has ended within *wait_s*."""
+        path = f"{self._path}/cells/{encode_path(cell_id)}"
+        return _cell_outcome(read_object((ask(self._transport, "GET", path, query={"wait_s": wait_s})).body))
+
+    def interrupt_cell(self, cell_id: str) -> None:
+        """Stop a cell that runs."""
+        ask(self._transport, "POST", f"{self._path}/cells/{encode_path(cell_id)}/interrupt")
+
+    def contexts(self) -> list[models.ContextInfo]:
+        """Those that are there without being made first, and then as they were made."""
+        return read_answers(models.ContextInfo, (ask(self._transport, "GET", f"{self._path}/contexts")).body)
+
+    def open_context(self, language: str = "python", *, cwd: str = "") -> models.ContextInfo:
+        """Make one with variables of its own."""
+        payload = {"language": language, "cwd": cwd}
+        reply = ask(self._transport, "POST", f"{self._path}/contexts", payload=payload)
+        return read_answer(models.ContextInfo, reply.body)
+
+    def restart_context(self, context_id: str) -> models.ContextInfo:
+        """Begin anew: all that cells have defined is gone."""
+        path = f"{self._path}/contexts/{encode_path(context_id)}/restart"
+        return read_answer(models.ContextInfo, (ask(self._transport, "POST", path)).body)
+
+    def close_context(self, context_id: str) -> None:
+        """End its kernel and forget it."""
+        ask(self._transport, "DELETE", f"{self._path}/contexts/{encode_path(context_id)}")
+
+
+def execute_once(
+    transport: Transport,
+    code: str,
+    files: Mapping[str, bytes] | None = None,
+    *,
+    language: str | None = None,
+    outputs: tuple[str, ...] = (),
+    timeout_s: float | None = None,
+    env: Mapping[str, str] | None = None,
+    template: str | None = None,
+    keep: Literal["nothing", "io"] = "nothing",
+    source: Mapping[str, str] | None = None,
+    again: str | None = None,
+) -> models.OnceAnswer:
+    given = {
+        "language": language,
+        "timeout_s": timeout_s,
+        "template": template,
+        "again": again,
+    }
+    payload: dict[str, Any] = {
+        "code": code,
+        "files": {name: base64.b64encode(content).decode() for name, content in (files or {}).items()},
+        "outputs": list(outputs),
+        "env": dict(env or {}),
+        "keep": keep,
+        "source": dict(source or {}),
+        **{name: value for name, value in given.items() if value is not None},
+    }
+    return read_answer(models.OnceAnswer, (ask(transport, "POST", "/v1/once", payload=payload)).body)
+
+
+def _cell_payload(
+    code: str,
+    language: str | None,
+    context: str | None,
+    timeout_s: float | None,
+    queue_s: float | None,
+    env: Mapping[str, str] | None,
+    inline_bytes: int | None,
+) -> dict[str, Any]:
+    given = {
+        "language": language,
+        "context_id": context,
+        "timeout_s": timeout_s,
+        "queue_s": queue_s,
+        "inline_bytes": inline_bytes,
+    }
+    return {"code": code, "env": dict(env or {}), **{name: one for name, one in given.items() if one is not None}}
+
+
+def _cell_outcome(content: dict[str, Any]) -> models.CellOutcome:
+    result = read_part(models.ToolResult, content)
+    if result.error is not None:
+        raise from_wire(result.error)
+    outcome = read_part(models.CellOutcome, result.value)
+    outcome._result = result
+    return outcome
+
+
+def _cell_event(content: dict[str, Any]) -> models.CellEvent | models.CellOutcome:
+    kind = content.get("event")
+    if kind == "tool_result":
+        return _cell_outcome(content["result"])
+    if isinstance(error := content.get("error"), dict) and kind == "error":
+        raise from_wire(error)
+    if kind == "begun":
+        return read_part(models.CellBegun, content)
+    if kind in ("stdout", "stderr"):
+        return read_part(models.CellText, content)
+    if kind == "result":
+        return read_part(models.CellResult, content)
+    if kind == "error":
+        return read_part(models.CellError, content)
+    if kind == "ended":
+        return read_part(models.CellEnded, content)
+    raise unknown_answer("an event without a meaning here")
+
+
 class Pipelines:
     """Those of one sandbox."""
 
@@ -725,6 +894,43 @@ class Pipeline:
     def cancel(self) -> models.PipelineInfo:
         """Start no further step, and end the one that runs."""
         return read_answer(models.PipelineInfo, (ask(self._transport, "POST", f"{self._path}/cancel")).body)
+
+
+class Profiled:
+    """That part of one sandbox."""
+
+    _transport: Transport
+    _path: str
+
+    def promote(
+        self,
+        to: Literal["interpreter", "sandbox", "workspace", "computer"],
+        *,
+        agent_id: str | None = None,
+        template: str | None = None,
+    ) -> models.Promotion:
+        """Let it go on in a larger profile: the same id, files, record, session and label. A `workspace` takes a new
+        *agent_id*; a `computer` begins from *template*, `debian` where nothing is said. `lost` of the answer says what ran.
+
+        Raises:
+            DemotionRefused: there is no way back to a smaller one.
+            Conflict: the agent has a workspace already. InvalidArgument: an agent is missing.
+            And what starting it again raises; it is what it was then.
+        """
+        said = {"to": to, "agent_id": agent_id, "template": template}
+        payload = {name: value for name, value in said.items() if value is not None}
+        reply = ask(self._transport, "POST", f"{self._path}/promote", payload=payload)
+        return read_answer(models.Promotion, reply.body)
+
+    def describe(self) -> models.Description:
+        """What the agent can do in it, which state remains, and how reliably people can look at the result or take it back;
+        each statement with what vouches for it."""
+        return read_answer(models.Description, (ask(self._transport, "GET", f"{self._path}/description")).body)
+
+    def summary(self) -> models.WorkspaceSummary:
+        """In at most 8 KiB what whoever goes on needs first: files, recent changes, commands that run or have failed, open
+        ports, notes, essentials of the contract. Its files are read as by the tools, and the session takes their label."""
+        return read_answer(models.WorkspaceSummary, (ask(self._transport, "GET", f"{self._path}/summary")).body)
 
 
 Content = str | bytes | Iterable[bytes]
@@ -1270,7 +1476,7 @@ READING = frozenset({"list_directory", "list_path", "read_file", "read_path", "s
 """Tools that change nothing: a call repeated over a broken connection needs no key."""
 
 
-class SyncSandbox(Commands, Pipelines, Transfers):
+class SyncSandbox(Cells, Commands, Pipelines, Profiled, Transfers):
     """One sandbox. As a context manager it is terminated at the end of the block; the agent's workspace stays, and a temporary
     one goes with all that is in it, work that no commit has included."""
 
@@ -2304,6 +2510,39 @@ class SyncColdframe:
     def health(self) -> JsonObject:
         return ask_json(self._transport, "GET", "/v1/health")
 
+    def execute_once(
+        self,
+        code: str,
+        files: Mapping[str, bytes] | None = None,
+        *,
+        language: str | None = None,
+        outputs: tuple[str, ...] = (),
+        timeout_s: float | None = None,
+        env: Mapping[str, str] | None = None,
+        template: str | None = None,
+        keep: Literal["nothing", "io"] = "nothing",
+        source: Mapping[str, str] | None = None,
+        again: str | None = None,
+    ) -> models.OnceAnswer:
+        """Run *code* once, in a sandbox of its own that is gone when this returns, with *files* by name as `inputs/NAME`.
+
+        It has no network. *outputs* are patterns of files that it makes, and that come back. With *keep* `io` these stay
+        under the id of the run; *again* repeats such a run, and nothing runs if its inputs are others now (InputChanged).
+        """
+        return execute_once(
+            self._transport,
+            code,
+            files,
+            language=language,
+            outputs=outputs,
+            timeout_s=timeout_s,
+            env=env,
+            template=template,
+            keep=keep,
+            source=source,
+            again=again,
+        )
+
     def tools(self) -> list[models.ToolInfo]:
         return read_answers(models.ToolInfo, (ask(self._transport, "GET", "/v1/tools")).body)
 
@@ -2361,6 +2600,7 @@ class Sandboxes:
         limits: models.Limits | None = None,
         network: str | None = None,
         template: str | None = None,
+        profile: Literal["interpreter", "sandbox", "workspace", "computer"] | None = None,
         snapshot: str | None = None,
         volumes: Sequence[Mapping[str, str]] = (),
         spec: models.SandboxSpec | None = None,
@@ -2370,6 +2610,7 @@ class Sandboxes:
         """Create a sandbox on the workspace of *agent_id*, on a temporary one with *background*, or by a whole *spec*.
 
         *network* asks for a profile of the rules, which have to give it one; without it the sandbox has what they give.
+        *profile* says what it is for; unless it is said, that follows from the rest.
         *template* `debian` gives it a system of its own, with a root who may change it.
         With *snapshot* its files begin as that, and the agent has to be new.
         *volumes* are shown inside: `{"name": "data", "at": "/home/user/data", "mode": "rw"}`, of which `at` and `mode`,
@@ -2389,11 +2630,14 @@ class Sandboxes:
             IsolationUnavailable: a wall cannot be raised on that machine; nothing was started.
         """
         if spec is None:
-            system = {} if template is None else {"template": template}
+            system: dict[str, Any] = {} if template is None else {"template": template}
+            if profile is not None:
+                system["profile"] = profile
+            if background or profile not in ("interpreter", "sandbox"):
+                system["background"] = background
             spec = models.SandboxSpec(
-                **system,  # type: ignore[arg-type]  # checked there
+                **system,  # checked there
                 agent_id=agent_id,
-                background=background,
                 limits=limits or models.Limits(),
                 network=network,
                 snapshot=snapshot,

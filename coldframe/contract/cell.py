@@ -1,5 +1,6 @@
 """Code cells: pieces of code that a kernel of a sandbox runs one after the other, and what they show."""
 
+import base64
 from collections.abc import AsyncIterator
 from datetime import datetime
 from typing import Annotated, Any, Literal, Protocol
@@ -7,7 +8,10 @@ from typing import Annotated, Any, Literal, Protocol
 from pydantic import Field
 
 from coldframe.contract.model import Model
+from coldframe.contract.outputs import Patterns
+from coldframe.contract.policy import Label
 from coldframe.contract.ports import Box
+from coldframe.contract.template import HOST, TemplateRef
 
 DRIVER = "/opt/coldframe/code/coldframe/kernel"
 """In every box: the program that keeps a kernel."""
@@ -18,6 +22,9 @@ INLINE_BYTES = 1024 * 1024
 """A value that is longer is a file of the workspace, unless the call says otherwise."""
 OUTPUT_BYTES = 64 * 1024 * 1024
 """Most output of one cell. One that writes more is ended."""
+
+BINARY_KINDS = frozenset({"image/png", "image/jpeg", "image/gif", "application/pdf"})
+"""Base64 in Jupyter's messages."""
 
 Language = Literal["python", "javascript", "typescript", "bash", "r"]
 ContextId = Annotated[str, Field(pattern=r"^ctx_[0-9a-f]{20}$")]
@@ -119,6 +126,29 @@ class CellResult(Model):
     is_main: bool = False
     """The value of the cell, and nothing that it displayed."""
 
+    @property
+    def text(self) -> str | None:
+        return self._text("text/plain")
+
+    @property
+    def html(self) -> str | None:
+        return self._text("text/html")
+
+    @property
+    def png(self) -> bytes | None:
+        return self.content("image/png")
+
+    def content(self, kind: str) -> bytes | None:
+        """The bytes of a form, of one that Jupyter has in base64 those that are meant; None if it is not shown in it."""
+        text = self._text(kind)
+        if text is None:
+            return None
+        return base64.b64decode(text) if kind in BINARY_KINDS else text.encode()
+
+    def _text(self, kind: str) -> str | None:
+        value = self.data.get(kind)
+        return value if isinstance(value, str) else None
+
 
 class CellError(Model):
     """What the code has raised."""
@@ -150,7 +180,96 @@ class CellEnded(Model):
     lost_count: int = 0
 
 
+class CellAnswer(Model):
+    """What a cell came to, whole."""
+
+    cell_id: str
+    context_id: str
+    language: Language
+    status: CellStatus
+    code: str | None
+    """Why it did not end by itself; see `CellEnded`."""
+    message: str | None
+    execution_count: int | None
+    """None for a cell that never began."""
+    stdout: str
+    stderr: str
+    complete: bool
+    """Both texts are here in full."""
+    results: tuple[CellResult, ...]
+    error: CellError | None
+    exit_code: int | None
+    duration_ms: float
+    kernel_restarted: bool
+    lost: tuple[str, ...]
+    lost_count: int
+
+
 CellEvent = CellBegun | CellText | CellResult | CellError | CellEnded
+
+
+InputName = Annotated[str, Field(pattern=r"^[^/\x00-\x1f\x7f]+$", min_length=1, max_length=255)]
+
+
+class OnceRequest(Model):
+    """One run in a sandbox of its own, which is gone when it is answered."""
+
+    code: Annotated[str, Field(max_length=MOST_CODE_BYTES)]
+    language: Language = "python"
+    files: dict[InputName, bytes] = Field(default_factory=dict, max_length=100)
+    """In base64; found as `inputs/NAME`, to be read and not written."""
+    outputs: Patterns = ()
+    """Files that it makes, as `chart.png`, to be given back."""
+    timeout_s: Annotated[float, Field(gt=0)] | None = None
+    env: dict[str, str] = Field(default_factory=dict)
+    template: TemplateRef = HOST
+    keep: Literal["nothing", "io"] = "nothing"
+    """`io`: which inputs there were, by their digests, and the outputs are kept under the id of the run."""
+    source: dict[InputName, str] = Field(default_factory=dict)
+    """Where files are from, for the record."""
+    again: Annotated[str, Field(pattern=r"^once_[0-9a-f]{24}$")] | None = None
+    """The run of before that this one repeats: with other inputs than it had, nothing runs."""
+
+
+class OnceFile(Model):
+    """A file that went in or came out."""
+
+    path: str
+    bytes: int
+    sha256: str
+    source: str | None = None
+
+
+class OnceOutput(OnceFile):
+    content: bytes
+    """In base64."""
+
+
+class OnceAnswer(Model):
+    """What a run came to. Nothing of it is left but what is on record, and what was to be kept."""
+
+    once_id: str
+    sandbox_id: str
+    outcome: CellAnswer
+    inputs: tuple[OnceFile, ...]
+    outputs: tuple[OnceOutput, ...]
+    missing: tuple[str, ...]
+    """Patterns of outputs that nothing fits."""
+    receipt_id: str | None
+    label: Label
+
+
+class OnceRecord(Model):
+    """What is kept of one that was to be kept."""
+
+    once_id: str
+    sandbox_id: str
+    at: datetime
+    code_sha256: str
+    language: Language
+    inputs: tuple[OnceFile, ...]
+    outputs: tuple[OnceFile, ...]
+    receipt_id: str | None
 
 
 class Kernel(Protocol):

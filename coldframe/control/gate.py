@@ -243,6 +243,7 @@ class Gate:
         source: str | None = None,
         sha256: str | None = None,
         anywhere: Mapping[str, Any] | None = None,
+        mode: int | None = None,
     ) -> ToolResult:
         """Write a file of any size from a stream; *source* says where it is from. A stream that breaks off or has another
         digest than *sha256*, or a caller that leaves, changes nothing. With *anywhere*, arguments of `write_path` that may be
@@ -255,6 +256,8 @@ class Gate:
             arguments["if_version"] = if_version
         if source is not None:
             arguments["source"] = source
+        if mode is not None:
+            arguments["mode"] = mode
         flight = await self._admit(
             caller, sandbox_id, tool, arguments, session_id, None, keep_output=True, content=content
         )

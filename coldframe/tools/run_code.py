@@ -9,12 +9,12 @@ from coldframe.contract.cell import (
     INLINE_BYTES,
     MOST_CODE_BYTES,
     OUTPUT_BYTES,
+    CellAnswer,
     CellBegun,
     CellEnded,
     CellError,
     CellOrder,
     CellResult,
-    CellStatus,
     CellText,
     Language,
 )
@@ -61,27 +61,8 @@ class RunCodeArguments(Arguments):
         check_limits(spec.limits, timeout_s=self.timeout_s)
 
 
-class RunCodeAnswer(Answer):
-    cell_id: str
-    context_id: str
-    language: Language
-    status: CellStatus
-    code: str | None
-    """Why it did not end by itself; see `CellEnded`."""
-    message: str | None
-    execution_count: int | None
-    """None for a cell that never began."""
-    stdout: str
-    stderr: str
-    complete: bool
-    """Both texts are here in full."""
-    results: tuple[CellResult, ...]
-    error: CellError | None
-    exit_code: int | None
-    duration_ms: float
-    kernel_restarted: bool
-    lost: tuple[str, ...]
-    lost_count: int
+class RunCodeAnswer(CellAnswer, Answer):
+    """As on every surface."""
 
 
 class _Gathered:

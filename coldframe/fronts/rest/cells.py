@@ -7,17 +7,17 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from coldframe.contract.cell import CellEvent, CellRequest, ContextInfo, NewContext
+from coldframe.contract.cell import CellEvent, CellRequest, ContextInfo, NewContext, OnceAnswer, OnceRecord, OnceRequest
 from coldframe.contract.errors import ColdframeError, Internal
 from coldframe.contract.model import Model
 from coldframe.contract.tool import ToolResult
-from coldframe.fronts.answers import NO_SNIFF, encode_json, result_response
+from coldframe.fronts.answers import NO_SNIFF, encode_json, json_response, result_response
 from coldframe.fronts.departures import unless_gone, while_there
 from coldframe.fronts.rest.commands import MOST_WAIT_S, Changed
-from coldframe.fronts.rest.json_routes import JsonRoute, checked_body, checked_query
-from coldframe.fronts.rest.request import caller_of, control_of, session_of
-from coldframe.fronts.rest.schema import JSON_RESULT, RawRoute
-from coldframe.fronts.streams import NDJSON
+from coldframe.fronts.rest.json_routes import JsonRoute, checked, checked_body, checked_query
+from coldframe.fronts.rest.request import caller_of, control_of, path_after, session_of
+from coldframe.fronts.rest.schema import BYTES, JSON_RESULT, RawRoute
+from coldframe.fronts.streams import NDJSON, read_object
 
 
 class SentCell(CellRequest):
@@ -99,6 +99,33 @@ async def interrupt_cell(request: Request) -> Changed:
     return Changed()
 
 
+async def run_once(request: Request) -> Response:
+    """Run code in a sandbox of its own that is gone when this answers: files in, results and files out.
+
+    It has no network. With `keep: io` its outputs stay under the id of the run, beside the digests of its inputs."""
+    wish = checked(OnceRequest, await read_object(request))
+    return json_response(await unless_gone(request, control_of(request).once.run(caller_of(request), wish)))
+
+
+async def get_once(request: Request) -> OnceRecord:
+    """What is on record of a run, and which outputs were kept."""
+    return control_of(request).once.get(caller_of(request), str(request.path_params["once_id"]))
+
+
+async def get_once_output(request: Request) -> Response:
+    """One output that was kept, as it is."""
+    once_id = str(request.path_params["once_id"])
+    content = control_of(request).once.output(caller_of(request), once_id, path_after(request, "/outputs/"))
+    headers = NO_SNIFF | {"Content-Security-Policy": "sandbox; default-src 'none'"}
+    return Response(content, 200, headers, "application/octet-stream")
+
+
+async def forget_once(request: Request) -> Changed:
+    """Remove the outputs that were kept."""
+    control_of(request).once.forget(caller_of(request), str(request.path_params["once_id"]))
+    return Changed()
+
+
 async def list_contexts(request: Request) -> list[ContextInfo]:
     """Contexts of the sandbox. Those of Python and JavaScript are there without being made."""
     return control_of(request).contexts.list(caller_of(request), _sandbox(request))
@@ -149,6 +176,17 @@ ROUTES = (
         JSON_RESULT,
         query=(("wait_s", "number", f"Wait so long for its end, at most {MOST_WAIT_S}."),),
     ),
+    RawRoute(
+        "POST",
+        "/v1/once",
+        run_once,
+        "Run code once",
+        {"application/json": {"schema": OnceAnswer.model_json_schema(mode="serialization")}},
+        body={"application/json": {"schema": OnceRequest.model_json_schema()}},
+    ),
+    JsonRoute("GET", "/v1/once/{once_id}", get_once, OnceRecord),
+    JsonRoute("DELETE", "/v1/once/{once_id}", forget_once, Changed),
+    RawRoute("GET", "/v1/once/{once_id}/outputs/{path:path}", get_once_output, "An output that was kept", BYTES),
     JsonRoute("POST", _CELLS + "/{cell_id}/interrupt", interrupt_cell, Changed),
     JsonRoute("GET", _CONTEXTS, list_contexts, list[ContextInfo]),
     JsonRoute("POST", _CONTEXTS, open_context, ContextInfo, body=NewContext),

@@ -63,6 +63,11 @@ def checked_query(kind: type[M], request: Request) -> M:
     return cast("M", _checked(kind, _query_of(request, kind)))
 
 
+def checked(kind: type[M], content: object) -> M:
+    """What a body says, which may be larger than those that are read here."""
+    return cast("M", _checked(kind, content))
+
+
 async def checked_body(kind: type[M], request: Request) -> M:
     """The same with its body."""
     return cast("M", _checked(kind, await _json_of(request)))
