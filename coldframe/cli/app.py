@@ -25,6 +25,7 @@ from coldframe.cli import (
     pipelines,
     policy,
     previews,
+    profiles,
     replays,
     running,
     sandboxes,
@@ -52,6 +53,11 @@ app.command("run", context_settings=running.PASS_ALL)(running.run)
 app.command("exec")(running.exec_)
 app.command("run-code")(code.run_code)
 app.command("replay")(replays.replay)
+app.command("recommend")(profiles.recommend)
+app.command("profiles")(profiles.profiles)
+app.command("describe")(profiles.describe)
+sandboxes.app.command("promote")(profiles.promote)
+sandboxes.app.command("summary")(profiles.summary)
 app.add_typer(sandboxes.app, name="sandbox")
 app.add_typer(code.app, name="code")
 app.add_typer(contracts.app, name="contract")

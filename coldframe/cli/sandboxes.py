@@ -40,6 +40,9 @@ def create(
     template: Annotated[
         str | None, typer.Option(help="The system: host, or debian for one of its own, with a root.")
     ] = None,
+    profile: Annotated[
+        str | None, typer.Option(help="interpreter, sandbox, workspace or computer; follows from the rest unless said.")
+    ] = None,
     on_missing: Annotated[str | None, typer.Option(help="refuse or degrade, where a limit cannot be kept.")] = None,
     snapshot: Annotated[str | None, typer.Option(help="Begin with its files; the agent has to be new.")] = None,
     volume: Annotated[
@@ -76,6 +79,7 @@ def create(
         content["limits"] = {name: value for name, value in caps.items() if value is not None}
     given = {
         "template": template,
+        "profile": profile,
         "on_missing": on_missing,
         "network": network,
         "idle_timeout_s": idle_timeout_s,

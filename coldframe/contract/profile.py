@@ -106,6 +106,30 @@ _OF_ACT: Mapping[str, str] = MappingProxyType(
 )
 
 
+class ProfileInfo(Model):
+    """One profile, with its column of the table."""
+
+    name: Profile
+    what: str
+    state: str
+    """What remains, and how long."""
+    capabilities: tuple[str, ...]
+    """Those that it has, in a version that has them."""
+
+
+def list_profiles() -> list[ProfileInfo]:
+    """From the smallest to the largest."""
+    return [
+        ProfileInfo(
+            name=name,
+            what=facts.what,
+            state=facts.state,
+            capabilities=tuple(one for one, row in CAPABILITIES.items() if name in row.profiles and row.exists),
+        )
+        for name, facts in FACTS.items()
+    ]
+
+
 def has(profile: Profile, capability: str) -> bool:
     """Whether a sandbox of that profile has it, in a version that has it at all."""
     return profile in CAPABILITIES[capability].profiles

@@ -148,6 +148,11 @@ class Contexts:
         """Those that there are in memory or on record."""
         return builtins.list(self._all(info).values())
 
+    def alive(self, sandbox_id: str) -> builtins.list[str]:
+        """Languages of the kernels of a sandbox that keep variables now."""
+        held = self.of(self._sandboxes.find(sandbox_id))
+        return [one.info.language for one in held if one.kernel is not None and not one.kernel.has_ended()]
+
     def default(self, info: SandboxInfo, language: Language) -> Context:
         """The one of that language that is there without being made."""
         held = self._all(info)
