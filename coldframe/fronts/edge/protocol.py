@@ -92,6 +92,9 @@ class EdgeProtocol(CorkedProtocol):
             return
         self._start = b""
         self._stop_head_timer()
+        if (len(data) if end < 0 else end) > MAX_HEAD_BYTES:
+            self._refuse(HeadInvalid("the head is too long", 431))
+            return
         if end >= 0 and _MAY_BE.search(data, 0, end + 2) is not None and self._take_over(data, end + 4):
             return
         super().data_received(data)
@@ -112,7 +115,7 @@ class EdgeProtocol(CorkedProtocol):
             assert self._relay is not None
             self._relay.begin(head, names, passage, visitor, data[end:])
         except HeadInvalid as error:
-            self._answer(plain_refusal(error))
+            self._refuse(error)
         except ColdframeError as error:
             self._answer(self._porter.page_of(error, head, names))
         return True
@@ -125,6 +128,9 @@ class EdgeProtocol(CorkedProtocol):
         if self._relay is None:
             self._relay = Relay(self, self._porter.page_of)
             self.raw.set_write_buffer_limits(HIGH_BYTES)
+
+    def _refuse(self, error: HeadInvalid) -> None:
+        self._answer(plain_refusal(error))
 
     def _answer(self, whole: bytes) -> None:
         """In place of whoever is asked, and close: what comes behind it is not looked at."""
