@@ -135,6 +135,8 @@ def serve(settings: Settings, *, started: Callable[[Running], None] = lambda _: 
         WrongState: one runs on this data directory already.
         Unavailable: a process did not start; its own words are on standard error.
     """
+    from coldframe.host.successor import announced
+
     prepare_data_dir(settings)
     user = server_user(settings)
     launched = _launch_server(settings, user)
@@ -155,8 +157,9 @@ def serve(settings: Settings, *, started: Callable[[Running], None] = lambda _: 
         wanted = {"own_disks": settings.own_disks, "program": program_mark()}
         if running is not None and not wanted.items() <= _ping_daemon(settings).items():
             # Whoever asks for disks must not get directories, and one of an earlier version does not know what it is asked.
-            _end_daemon(settings, daemon_pid)
-            daemon_pid = _start_daemon(settings, user)
+            with announced(settings.data_dir):
+                _end_daemon(settings, daemon_pid)
+                daemon_pid = _start_daemon(settings, user)
         started(Running(url, settings.client_file, server.pid, daemon_pid))
         for restarts_left in range(MAX_DAEMON_RESTARTS, -1, -1):
             ended = _wait(server, daemon_pid, stop_read)
@@ -166,7 +169,8 @@ def serve(settings: Settings, *, started: Callable[[Running], None] = lambda _: 
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(daemon_pid, os.WNOHANG)
             if restarts_left:
-                daemon_pid = _start_daemon(settings, user)
+                with announced(settings.data_dir):
+                    daemon_pid = _start_daemon(settings, user)
         return _stop_server(server)
     finally:
         if ours:

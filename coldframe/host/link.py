@@ -13,13 +13,15 @@ import json
 import os
 import socket
 import threading
+import time
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
 from coldframe.contract.errors import ColdframeError, GuestLost, from_wire
 from coldframe.guest.frames import PREFIX, BadFrame, decode_head, lengths
+from coldframe.host.successor import PATIENCE_S
 
 CONNECT_TIMEOUT_S = 10.0
 BUSY_AGAIN_S = 0.02
@@ -237,16 +239,27 @@ def told(failure: dict[str, Any]) -> ColdframeError:
 
 
 class Link:
-    """A small pool of connections to one keeper."""
+    """A small pool of connections to one keeper. *is_coming* says that where nobody listens somebody soon will."""
 
-    def __init__(self, directory: str, *, socket_name: str = SOCKET_NAME) -> None:
+    def __init__(
+        self, directory: str, *, socket_name: str = SOCKET_NAME, is_coming: Callable[[], bool] = lambda: False
+    ) -> None:
         self._directory = directory
         self._socket_name = socket_name
+        self._is_coming = is_coming
         self._idle: list[Connection] = []
         self._closed = False
 
     async def _open(self) -> Connection:
-        peer = await connect_soon(self._directory, self._socket_name)
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                peer = await connect_soon(self._directory, self._socket_name)
+                break
+            except LinkLost:
+                if time.monotonic() > deadline or not self._is_coming():
+                    raise
+            await asyncio.sleep(BUSY_AGAIN_S)
         _, connection = await asyncio.get_running_loop().create_unix_connection(Connection, sock=peer)
         return connection
 

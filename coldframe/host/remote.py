@@ -9,6 +9,7 @@ import asyncio
 import os
 import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from functools import partial
 from typing import Any
 
 from coldframe.contract.command import CommandEvent, Contact, EndedWith
@@ -27,6 +28,7 @@ from coldframe.host.link import DAEMON_SOCKET_NAME, Link, LinkLost
 from coldframe.host.remote_snapshots import RemoteSnapshots
 from coldframe.host.remote_templates import RemoteTemplates
 from coldframe.host.remote_volumes import RemoteVolumes
+from coldframe.host.successor import is_coming
 
 
 class RemoteHost:
@@ -34,7 +36,8 @@ class RemoteHost:
 
     def __init__(self, data_dir: str) -> None:
         self._data = os.path.abspath(data_dir)
-        self._link = Link(os.path.join(self._data, "host"), socket_name=DAEMON_SOCKET_NAME)
+        directory = os.path.join(self._data, "host")
+        self._link = Link(directory, socket_name=DAEMON_SOCKET_NAME, is_coming=partial(is_coming, directory))
         self._boxes: dict[str, KeeperBox] = {}
         self._connecting: set[asyncio.Future[None]] = set()
         """To new boxes, ahead of their first command."""

@@ -24,8 +24,10 @@ from coldframe.host.confine import ConfineError
 from coldframe.host.history_files import HistoryFiles
 from coldframe.host.remote import RemoteHost, daemon_answers
 from coldframe.host.removal import remove_tree
+from coldframe.host.stacks import HISTORY
 from coldframe.host.strays import mark_of
-from coldframe.host.workspaces import HISTORY, Workspaces
+from coldframe.host.successor import announced, is_coming
+from coldframe.host.workspaces import Workspaces
 from tests.host import boxes
 from tests.host.forked import in_child
 from tests.host.machines import needs_bubblewrap, run, until
@@ -84,6 +86,53 @@ async def exchange(folder: str, *pieces: bytes) -> dict[str, Any] | None:
         return None
     finally:
         writer.close()
+
+
+def test_who_asks_while_a_daemon_is_on_its_way_waits_for_it_and_else_is_told_at_once() -> None:
+    async def steps(folder: str) -> None:
+        host = RemoteHost(folder)
+        with pytest.raises(HostUnreachable):
+            await host.ping()
+        with announced(folder):
+            asking = asyncio.ensure_future(host.ping())
+            await until_waits(asking)
+            serving = await serve(folder)
+            assert (await asking)["pid"] == os.getpid()
+        await host.close()
+        await end(serving)
+        host = RemoteHost(folder)
+        with announced(folder):
+            asking = asyncio.ensure_future(host.ping())
+            await until_waits(asking)
+        with pytest.raises(HostUnreachable):  # whoever was to start it has given up, or died
+            await asking
+        await host.close()
+
+    async def until_waits(asking: asyncio.Future[dict[str, Any]]) -> None:
+        """It has looked for the daemon more than once."""
+        before = looks.count
+        async with asyncio.timeout(10):
+            while looks.count < before + 3:
+                assert not asking.done()
+                await asyncio.sleep(0)
+
+    class Looks:
+        count = 0
+
+        def __call__(self, directory: str) -> bool:
+            self.count += 1
+            return is_coming(directory)
+
+    looks = Looks()
+    folder = tempfile.mkdtemp(prefix="cf-daemon-", dir="/tmp")
+    os.chmod(folder, 0o711)
+    os.mkdir(os.path.join(folder, "host"), 0o711)
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("coldframe.host.remote.is_coming", looks)
+            asyncio.run(steps(folder))
+    finally:
+        remove_tree(folder)
 
 
 @pytest.mark.parametrize(
