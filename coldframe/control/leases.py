@@ -8,9 +8,10 @@ command of that sandbox is started with, and what a protocol wants to hear again
 import json
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import sqlalchemy as sa
+from pydantic import Field
 
 from coldframe.contract.caller import Caller
 from coldframe.contract.model import Model
@@ -19,6 +20,7 @@ from coldframe.control.ledger import Ledger, format_time, parse_time
 from coldframe.control.rights import require
 from coldframe.control.store import Kept, Store, metadata
 
+HOST = r"^[A-Za-z0-9](?:[A-Za-z0-9.-]{0,250}[A-Za-z0-9])?(?::(?:[0-9]{1,5}|\$\{PORT\}))?$"
 AtEnd = Literal["terminate", "pause", "stop"]
 
 leases_table = sa.Table(
@@ -58,6 +60,8 @@ class LeaseTerms(Model):
     """How long it runs then."""
     needs_token: bool = True
     """Whether its ports are shown to nobody without a token."""
+    host: Annotated[str, Field(pattern=HOST)] | None = None
+    """As what servers in it are asked by visitors of their ports, `${PORT}` for the port; None for `localhost` with its port."""
     metadata: dict[str, str] = {}
     environment: dict[str, str] = {}
     egress: LeaseEgress | None = None

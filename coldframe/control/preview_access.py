@@ -214,7 +214,7 @@ class PreviewAccess:
             up_to=Label.PUBLIC,
             token_digest=None if token is None else hashlib.sha256(token.encode()).digest(),
             cookie_key=hashlib.sha256(f"cookies {token}".encode()).digest() if token else secrets.token_bytes(32),
-            terms={},
+            terms={} if lease.terms.host is None else {"host": lease.terms.host},
             command_id=None,
             started_at=None,
             stopped_by=None,

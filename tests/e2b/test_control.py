@@ -155,6 +155,8 @@ def test_a_key_has_the_rights_of_its_role_and_no_more(edge: EdgeServed, mode: Mo
         ({"network": {"deny_out": ["0.0.0.0/0"], "allow_out": ["169.254.169.254"]}}, "no network rule"),
         ({"network": {"rules": {"a.example.com": [{"transform": {"headers": {"A": "b"}}}]}}}, "credential"),
         ({"iam": {"tokens": {"aws": {"audience": "a", "token_type": "JWT-SVID"}}}}, "identities"),
+        ({"network": {"mask_request_host": "a b"}}, "maskRequestHost"),
+        ({"metadata": {"coldframe.agent": "No Agent"}}, "coldframe.agent"),
         ({"template": "nothing-of-that-name"}, "not found"),
     ],
 )

@@ -6,17 +6,14 @@ from ipaddress import ip_network
 from typing import Any, NamedTuple
 
 from coldframe.contract.errors import InvalidArgument
-from coldframe.control.leases import LeaseEgress
+from coldframe.control.leases import HOST, LeaseEgress
 from coldframe.fronts.e2b.routes import refuse_field
 
 ALL = frozenset({"0.0.0.0/0", "::/0"})
 MOST_PLACES = 100
+_TOLD = ("allowOut", "denyOut", "allowPublicTraffic", "maskRequestHost")
 _NAME = re.compile(r"(?:\*\.)?(?:[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?\.)+[A-Za-z0-9_-]{1,63}\.?")
 _REFUSED = {
-    "maskRequestHost": (
-        "servers are asked for `localhost`, which development servers accept",
-        "leave it out; the name that was asked for is in `X-Forwarded-Host`",
-    ),
     "rules": (
         "requests are not rewritten by rules of a sandbox",
         "give the sandbox a credential that is put into requests on their way: `coldframe credential add`",
@@ -33,6 +30,8 @@ class Egress(NamedTuple):
     lease: LeaseEgress | None = None
     """None for whatever the rules let it reach."""
     needs_token: bool = False
+    host: str | None = None
+    """As what its servers are asked."""
     told: dict[str, Any] = {}
     """To be told again."""
 
@@ -56,8 +55,19 @@ def read_egress(body: Mapping[str, Any], *, is_update: bool = False) -> Egress:
     return Egress(
         lease=_lease(allowed, denied, denies_all=access is False or bool(ALL.intersection(denied))),
         needs_token=network.get("allowPublicTraffic") is False,
-        told={name: network[name] for name in ("allowOut", "denyOut", "allowPublicTraffic") if name in network},
+        host=_host(network.get("maskRequestHost")),
+        told={name: network[name] for name in _TOLD if name in network},
     )
+
+
+def _host(value: object) -> str | None:
+    if value is None or value == "":
+        return None
+    if not isinstance(value, str) or re.fullmatch(HOST, value) is None:
+        raise InvalidArgument(
+            "`maskRequestHost` is a name, which may have `:PORT` or `:${PORT}` behind it", argument="maskRequestHost"
+        )
+    return value
 
 
 def _lease(allowed: tuple[str, ...], denied: tuple[str, ...], *, denies_all: bool) -> LeaseEgress | None:

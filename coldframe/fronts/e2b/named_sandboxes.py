@@ -93,7 +93,7 @@ def shown_whole(call: E2bCall, named: Named) -> dict[str, Any]:
     return told
 
 
-def opened(call: E2bCall, named: Named, *, secure: bool = True) -> dict[str, Any]:
+def opened(call: E2bCall, named: Named) -> dict[str, Any]:
     """What is needed to use it, as creation and connection answer."""
     info, terms = named.info, named.terms
     told = {
@@ -102,9 +102,8 @@ def opened(call: E2bCall, named: Named, *, secure: bool = True) -> dict[str, Any
         "clientID": CLIENT_ID,
         "envdVersion": ENVD_VERSION,
         "domain": call.domain,
+        "envdAccessToken": call.control.access_tokens.give(call.caller, info.sandbox_id),
     }
-    if secure:
-        told["envdAccessToken"] = call.control.access_tokens.give(call.caller, info.sandbox_id)
     if terms.needs_token:
         told["trafficAccessToken"] = call.control.access_tokens.traffic_token(info.sandbox_id)
     return told

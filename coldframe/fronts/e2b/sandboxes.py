@@ -24,16 +24,16 @@ TOLD_EXACTLY = timedelta(seconds=0.2)
 
 
 async def create(call: E2bCall) -> Response:
-    """As SDKs before 2.5x do. Without `secure` some of them cannot send a token."""
-    return await _create(call, V1_TIMEOUT_S, None)
+    """As SDKs before 2.5x do. There is a token to it also where they have not asked for one by `secure`."""
+    return await _create(call, V1_TIMEOUT_S)
 
 
 async def create_v2(call: E2bCall) -> Response:
-    return await _create(call, TIMEOUT_S, True)
+    return await _create(call, TIMEOUT_S)
 
 
-async def _create(call: E2bCall, default_timeout_s: int, is_secure: bool | None) -> Response:
-    wish = await read_wish(call, await call.body(), default_timeout_s=default_timeout_s, is_secure=is_secure)
+async def _create(call: E2bCall, default_timeout_s: int) -> Response:
+    wish = await read_wish(call, await call.body(), default_timeout_s=default_timeout_s)
     info = await make(call, wish, call.request.headers.get("idempotency-key"))
     return answer(opened(call, _named(call, info)), 201)
 

@@ -7,6 +7,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from pydantic import ValidationError
+
 from coldframe.contract.errors import InvalidArgument, NotFound
 from coldframe.contract.policy import Role
 from coldframe.contract.sandbox import LARGEST, LONGEST_TIMER_S, SandboxSpec
@@ -33,11 +35,9 @@ class Wish(NamedTuple):
     spec: SandboxSpec
     terms: LeaseTerms
     timeout_s: float
-    egress: Egress
-    secure: bool
 
 
-async def read_wish(call: E2bCall, body: Mapping[str, Any], *, default_timeout_s: int, is_secure: bool | None) -> Wish:
+async def read_wish(call: E2bCall, body: Mapping[str, Any], *, default_timeout_s: int) -> Wish:
     """Raises InvalidArgument, NotFound."""
     for name, (why, hint) in _UNKNOWN.items():
         if body.get(name):
@@ -68,14 +68,20 @@ async def read_wish(call: E2bCall, body: Mapping[str, Any], *, default_timeout_s
         resume_s=max(1, round(read_timeout(body.get("timeout"), default_timeout_s))),
         needs_token=egress.needs_token,
         egress=None if egress.nothing else egress.lease,
+        host=egress.host,
         metadata=metadata,
         environment=read_variables(body.get("envVars")),
         asked=asked,
     )
-    secure = bool(body.get("secure", False)) if is_secure is None else is_secure
-    return Wish(
-        SandboxSpec.model_validate(given), terms, read_timeout(body.get("timeout"), default_timeout_s), egress, secure
-    )
+    try:
+        spec = SandboxSpec.model_validate(given)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = {"agent_id": f"metadata.{AGENT_KEY}", "volumes": "volumeMounts"}.get(
+            str(first["loc"][0]) if first["loc"] else "", ""
+        )
+        raise InvalidArgument(f"`{where or 'templateID'}`: {first['msg']}", argument=where or "templateID") from None
+    return Wish(spec, terms, read_timeout(body.get("timeout"), default_timeout_s))
 
 
 def read_timeout(value: object, default_s: int) -> float:

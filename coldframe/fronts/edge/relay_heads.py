@@ -105,6 +105,8 @@ class Names(NamedTuple):
     """The visitor's `Host`, with its port."""
     port: int
     """Of the server in the box."""
+    masked: str | None = None
+    """As what that server is asked, in place of `localhost` with its port."""
 
     @property
     def outer(self) -> bytes:
@@ -116,6 +118,8 @@ class Names(NamedTuple):
 
     @property
     def inner_host(self) -> bytes:
+        if self.masked is not None:
+            return self.masked.encode("latin-1")
         return b"localhost" if self.port == 80 else b"localhost:%d" % self.port
 
 

@@ -46,7 +46,10 @@ class PreviewPorter:
         )
         label_id = label_of(target.sandbox_id)
         admitted = self._access.admit(label_id, target.port, shown)
-        return admitted, names._replace(port=admitted.key[1])
+        port, masked = admitted.key[1], admitted.row.terms.get("host")
+        return admitted, names._replace(
+            port=port, masked=None if masked is None else masked.replace("${PORT}", str(port))
+        )
 
     def _target(self, head: RequestHead, names: Names) -> Target:
         def text(name: bytes) -> str | None:
