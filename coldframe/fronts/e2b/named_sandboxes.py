@@ -83,6 +83,8 @@ def shown_whole(call: E2bCall, named: Named) -> dict[str, Any]:
     told = {
         **shown(call, named),
         "domain": call.domain,
+        # SDKs before 2.10 connect by this alone.
+        "envdAccessToken": call.control.access_tokens.give(call.caller, named.info.sandbox_id),
         "allowInternetAccess": named.info.network is not None,
         "lifecycle": {"autoResume": terms.resumes_by_itself, "onTimeout": on_timeout},
     }
