@@ -93,18 +93,17 @@ def reachable(**environment: str) -> Iterator[Reachable]:
         os.waitpid(room, 0)
 
 
-def alone(
-    steps: Callable[[Place], T],
-    *,
-    kind: Callable[..., Place] = Installation,  # type: ignore[assignment]
-    patience_s: int = PATIENCE_S,
-    **environment: str,
-) -> T:
+def alone(steps: Callable[[Installation], T], **environment: str) -> T:
     """What *steps* return, called in a room of their own with an installation that they may stop and start."""
+    return alone_with(lambda: Installation(**environment), steps)
+
+
+def alone_with(make: Callable[[], Place], steps: Callable[[Place], T], *, patience_s: int = PATIENCE_S) -> T:
+    """The same with another kind of installation."""
 
     def whole() -> T:
         signal.alarm(patience_s)
-        installation = kind(**environment)
+        installation = make()
         with _room():
             try:
                 installation.start()

@@ -4,7 +4,7 @@ import contextlib
 import os
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.client import HTTPConnection
 
 import pytest
@@ -19,7 +19,7 @@ from tests.faults.test_recovery import GenericClient
 from tests.host.egress.registries import CONTROL_PORT, PORT
 from tests.host.egress.world import ADDRESSES, SITE
 from tests.installation import wait_until
-from tests.reachable import alone
+from tests.reachable import alone_with
 
 pytestmark = [
     pytest.mark.once,
@@ -52,8 +52,8 @@ def _say(mode: str) -> None:
     asked.close()
 
 
-def _in_a_room(steps: object) -> None:
-    alone(steps, kind=JumpingInstallation, patience_s=1100 if SLOW else 250, **CLIENTS)  # type: ignore[arg-type]
+def _in_a_room(steps: Callable[[JumpingInstallation], None]) -> None:
+    alone_with(lambda: JumpingInstallation(**CLIENTS), steps, patience_s=1100 if SLOW else 250)
 
 
 def _load(installation: JumpingInstallation, load: str, fault: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from coldframe.client.sync import SyncColdframe, SyncSandbox
 from tests.host.egress.connect_proxy import USER
-from tests.host.egress.registries import PORT
+from tests.host.egress.registries import CONTROL_PORT, PORT
 from tests.host.egress.world import ADDRESSES, FAR, OTHER, PROXY_PORT, SITE
 from tests.installation import Installation
 from tests.reachable import alone
@@ -50,6 +50,42 @@ def test_a_purged_cache_is_fetched_again_and_takes_nothing_from_what_is_installe
                     assert box.run_command(RUN).stdout == "base and demo\n"
                 with client.sandboxes.create("green") as green:
                     assert installed(green) == first
+
+    alone(steps, **CLIENTS)
+
+
+def asked_of_the_registry() -> list[str]:
+    """What it was asked since this was asked last."""
+    peer = HTTPConnection(ADDRESSES[SITE][0], CONTROL_PORT, timeout=30)
+    peer.request("GET", "/?forget=1")
+    seen = json.loads(peer.getresponse().read())
+    peer.close()
+    return [first for first, _ in seen]
+
+
+@pytest.mark.req("T4.20")
+def test_a_registry_is_asked_once_for_what_is_installed_however_often_and_whereby_it_is_used() -> None:
+    def steps(installation: Installation) -> None:
+        with SyncColdframe(installation.url, installation.token) as client:
+            client.policy.load(RULES)
+            box = client.sandboxes.create("red")
+            installed(box)
+            assert len(asked_of_the_registry()) >= 4, "a listing and a file of each of two packages"
+            for number in range(40):
+                session = {"shell_session": ("one", "two")[number % 2]} if number % 4 == 3 else {}
+                assert box.run_command("python3 app.py", **session).stdout == "base and demo\n"  # type: ignore[arg-type]
+            if "memory" in box.report().pause_kinds:
+                box.pause()
+                box.resume()
+                assert box.run_command(RUN).stdout == "base and demo\n"
+            box.stop()
+            box.start_again()
+            with SyncColdframe(installation.url, installation.token) as another:
+                assert another.sandboxes.get(box.id).run_command(RUN).stdout == "base and demo\n"
+            box.terminate()
+            with client.sandboxes.create("red") as again:
+                assert again.run_command(RUN).stdout == "base and demo\n"
+            assert asked_of_the_registry() == []
 
     alone(steps, **CLIENTS)
 
