@@ -82,6 +82,8 @@ def test_a_paused_one_does_not_answer_and_connecting_lets_it_go_on(params: dict[
     assert not sandbox.pause(**params)
     assert sandbox.get_info(**params).state == SandboxState.PAUSED
     assert not sandbox.is_running()
+    with pytest.raises(SandboxException, match="paused"):
+        sandbox.set_timeout(10, **params)
     again = Sandbox.connect(sandbox.sandbox_id, timeout=600, **params)
     assert again.is_running()
     left = again.get_info(**params).end_at - datetime.now(UTC)

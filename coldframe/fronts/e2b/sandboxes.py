@@ -161,11 +161,15 @@ async def kill(call: E2bCall) -> Response:
 
 
 async def set_timeout(call: E2bCall) -> Response:
-    """From now on, also less than it had."""
+    """From now on, also less than it had. Raises WrongState for a paused one, whose time stands: SDKs before 2.10 resume it
+    when they are told so."""
     body = await call.body()
-    named = _leased(call, find_named(call))
+    named = find_named(call)
     if body.get("timeout") is None:
         raise InvalidArgument("`timeout` is missing", argument="timeout")
+    if named.state == PAUSED:
+        raise WrongState("the sandbox is paused, so its time does not run", hint="connect to it with the new timeout")
+    named = _leased(call, named)
     _end_in(call, named, read_timeout(body["timeout"], TIMEOUT_S))
     return no_content()
 
