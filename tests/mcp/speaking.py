@@ -8,15 +8,13 @@ import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import httpx2
 from mcp import StdioServerParameters
 from mcp.client import Client
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
-
-from tests.fronts.served import Served
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 CURRENT, PREVIOUS = "2026-07-28", "2025-11-25"
@@ -46,10 +44,52 @@ async def connected(
         yield client
 
 
+class Asked(Protocol):
+    """A server that can be asked, and whose owner's token is known."""
+
+    url: str
+    owner_token: str
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        token: str | None = None,
+        body: bytes = b"",
+        headers: dict[str, str] | None = None,
+    ) -> tuple[int, dict[str, str], bytes]: ...
+
+
+class Server:
+    """One that is known by its address alone."""
+
+    def __init__(self, url: str, owner_token: str) -> None:
+        self.url, self.owner_token = url, owner_token
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        token: str | None = None,
+        body: bytes = b"",
+        headers: dict[str, str] | None = None,
+    ) -> tuple[int, dict[str, str], bytes]:
+        whole = {"Authorization": f"Bearer {token or self.owner_token}", **(headers or {})}
+        connection = http.client.HTTPConnection(self.url.removeprefix("http://"), timeout=100)
+        try:
+            connection.request(method, path, body=body, headers=whole)
+            answer = connection.getresponse()
+            return answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read()
+        finally:
+            connection.close()
+
+
 class Raw:
     """Requests as they go over the wire, headers and all."""
 
-    def __init__(self, served: Served, token: str | None = None, *, revision: str = CURRENT) -> None:
+    def __init__(self, served: Asked, token: str | None = None, *, revision: str = CURRENT) -> None:
         self.served = served
         self.token = token
         self.revision = revision

@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 from mcp.client import Client
 
+from coldframe.client.sync import SyncColdframe
+from coldframe.contract.policy import Role
 from tests.installation import Installation
-from tests.mcp.speaking import CURRENT, PREVIOUS, REVISIONS, TRANSPORTS, connected
+from tests.mcp.speaking import CURRENT, PREVIOUS, REVISIONS, TRANSPORTS, Raw, Server, connected
 
 JS = Path(__file__).with_name("js")
 PORT = 8080
@@ -91,6 +93,49 @@ async def look_after_an_app(client: Client, made: dict[str, Any]) -> None:
     await call(client, "stop_preview", preview_id=started["preview_id"])
     over = await call(client, "get_preview", preview_id=started["preview_id"])
     assert over["status"]["state"] == "stopped"
+
+
+@pytest.mark.req("T3.82")
+def test_a_preview_that_takes_its_time_is_a_handle_which_another_client_goes_on_with(
+    installation: Installation,
+) -> None:
+    """Both have the token of the same agent, and nothing else in common."""
+    owner = Raw(Server(installation.url, installation.token))
+    here = {"sandbox_id": owner.value("create_workspace", workspace="two-clients")["sandbox_id"]}
+    with SyncColdframe(installation.url, installation.token) as client:
+        token, info = client.tokens.create(Role.AGENT, "two clients", agent_id="two-clients")
+
+    async def begin() -> str:
+        async with connected(installation.url, token, transport="stdio") as first:
+            for path, content in APP.items():
+                await call(first, "write_file", path=path, content=content)
+            line = "echo waiting; while [ ! -e go ]; do sleep 0.05; done; exec node server.js"
+            started = await call(first, "start_preview", command=line, port=PORT, health_path="/health")
+            assert started["is_ready"] is False
+            return str(started["preview_id"])
+
+    async def go_on(preview_id: str) -> None:
+        async with connected(installation.url, token, revision=PREVIOUS) as second:
+            shown = await call(second, "get_preview", preview_id=preview_id)
+            assert shown["status"]["state"] == "starting"
+            handle = {"command_id": shown["command_id"]}
+            known = await call(second, "list_commands")
+            assert handle["command_id"] in [one["command_id"] for one in known["commands"]]
+            read = await call(second, "read_logs", **handle, offset=0)
+            assert read["text"] == "waiting\n"
+            await call(second, "write_file", path="go", content="")
+            while shown["status"]["state"] != "healthy":
+                shown = await call(second, "get_preview", preview_id=preview_id)
+            assert (await call(second, "read_logs", **handle, offset=8))["text"].startswith("listening\n")
+            await call(second, "signal_command", **handle)
+            assert (await call(second, "wait_command", **handle))["result"]["cancelled"] is True
+
+    try:
+        asyncio.run(go_on(asyncio.run(begin())))
+    finally:
+        owner.value("terminate_sandbox", **here)
+        with SyncColdframe(installation.url, installation.token) as client:
+            client.tokens.revoke(info.token_id)
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,6 @@
 """The workspace is where code is written, run, understood and put right: by an agent that has the six tools and no more.
 
-The same scripted agent works through the SDK, through REST without our client, and through the command line.
-MCP is the fourth way; it joins this table with its front.
+The same scripted agent works through the SDK, through REST without our client, through the command line and over MCP.
 """
 
 import base64
@@ -18,6 +17,7 @@ import pytest
 from coldframe.client.sync import SyncColdframe, SyncSandbox
 from coldframe.contract.policy import Role
 from tests.installation import Installation
+from tests.mcp.speaking import Raw, Server
 from tests.promises.raw import all_entries, call, rest
 
 SPEC = """import unittest
@@ -155,10 +155,38 @@ class ByCommandLine:
         return done.returncode, (done.stdout + done.stderr).decode()
 
 
+class ByMcp:
+    def __init__(self, installation: Installation, sandbox_id: str) -> None:
+        self._client, self._sandbox_id = Raw(Server(installation.url, installation.token)), sandbox_id
+
+    def _value(self, tool: str, **arguments: object) -> dict[str, Any]:
+        return self._client.value(tool, sandbox_id=self._sandbox_id, **arguments)
+
+    def listed(self, path: str) -> list[str]:
+        return [entry["path"] for entry in self._value("list_directory", path=path)["entries"]]
+
+    def read(self, path: str) -> str:
+        return str(self._value("read_file", path=path)["content"])
+
+    def write(self, path: str, content: str) -> None:
+        self._value("write_file", path=path, content=content)
+
+    def edit(self, path: str, old: str, new: str) -> None:
+        self._value("edit_file", path=path, old=old, new=new)
+
+    def search(self, pattern: str) -> list[str]:
+        return [match["path"] for match in self._value("search_files", pattern=pattern)["matches"]]
+
+    def run(self, *command: str) -> tuple[int, str]:
+        value = self._value("run_command", command=command)
+        return int(value["exit_code"]), value["stdout"] + value["stderr"]
+
+
 SURFACES: dict[str, Callable[[Installation, SyncSandbox], Surface]] = {
     "sdk": lambda installation, sandbox: BySdk(sandbox),
     "rest": lambda installation, sandbox: ByRest(installation, sandbox.id),
     "cli": lambda installation, sandbox: ByCommandLine(installation, sandbox.id),
+    "mcp": lambda installation, sandbox: ByMcp(installation, sandbox.id),
 }
 
 
