@@ -13,8 +13,11 @@ import pytest
 
 from coldframe.client.sync import SyncColdframe, SyncSandbox
 from coldframe.contract.errors import InvalidArgument
+from coldframe.contract.policy import Role
+from coldframe.contract.sandbox import SandboxSpec
 from tests.host.egress.site import CANARY, REFS
 from tests.installation import Installation, wait_until
+from tests.promises.test_snapshots import take
 from tests.reachable import Reachable
 
 SITE, OTHER = "https://api.example.com:8443", "https://other.example.com:8443"
@@ -372,3 +375,53 @@ def test_no_process_that_may_hold_a_secret_leaves_its_memory_behind(room: Reacha
                 assert found >= 2
 
     room.run(steps)
+
+
+@pytest.mark.req("T4.69", "T4.73")
+def test_a_snapshot_has_nothing_of_what_its_sandbox_was_given_to_use(room: Reachable, tmp_path: Path) -> None:
+    given = {name: f"canary-of-{name}-4f1d" for name in ("environment", "input", "session", "clipboard", "cookie")}
+    cookies = (
+        ".config/chromium/Default/Cookies .config/chromium/Default/Network/Cookies .mozilla/firefox/a.b/cookies.sqlite"
+    )
+
+    def steps(installation: Installation) -> dict[str, bool]:
+        with SyncColdframe(installation.url, installation.token) as client:
+            client.policy.load(rules())
+            client.credentials.add(terms("keeper"), CANARY)
+            token, _ = client.tokens.create(Role.AGENT, "of the agent", agent_id="keeper")
+            with client.sandboxes.create("keeper") as box:
+                (held,) = box.credentials()
+                used = box.run_command(
+                    f"{CURL.replace('-o body', '-o /dev/null')} {SITE}/v1/guarded/x; cat > /dev/null; echo $MORE > /dev/null",
+                    env={"MORE": given["environment"]},
+                    stdin=given["input"],
+                )
+                assert used.stdout == "200"
+                box.run_command(f"export KEPT={given['session']}", shell_session="one")
+                box.run_command(f"echo {given['clipboard']} | tee /tmp/clipboard > /dev/shm/clipboard")
+                box.run_command(
+                    f"for one in {cookies}; do mkdir -p $(dirname $one); echo {given['cookie']} > $one; done; "
+                    "echo kept-by-the-agent > own; mkdir -p .config/chromium/Default; echo set > .config/chromium/Default/Preferences"
+                )
+                taken = take(box)
+            done = installation.cli("snapshot", "export", taken.snapshot_id, str(tmp_path / "a.tar"))
+            assert done.returncode == 0, done.stderr
+            content = (tmp_path / "a.tar").read_bytes()
+            needles = {**given, "secret": CANARY, "handle": held.handle, "token": token}
+            spec = SandboxSpec(agent_id="another", snapshot=taken.snapshot_id)
+            with client.sandboxes.create(spec=spec) as fork:
+                assert (
+                    fork.run_command("cat own .config/chromium/Default/Preferences").stdout
+                    == "kept-by-the-agent\nset\n"
+                )
+                assert fork.credentials() == []
+                words = "|".join(needles.values())
+                found = fork.run_command(f"env; grep -rElI '{words}' . /tmp /dev/shm 2>/dev/null").stdout or ""
+                assert not any(one in found for one in (*needles.values(), "./")), found
+            client.snapshots.remove(taken.snapshot_id)
+            client.credentials.revoke("keeper")
+            assert b"kept-by-the-agent" in content and b"Preferences" in content, "it is looked for in the right place"
+            return {name: one.encode() in content for name, one in needles.items()}
+
+    found = room.run(steps)
+    assert found == dict.fromkeys(found, False)
