@@ -204,7 +204,7 @@ class Promotions:
             if taken is not None and spec.agent_id is not None:
                 await self._agents.ensure(spec.agent_id, caller=step.caller, begins=taken.label)
                 spec = spec.model_copy(update={"snapshot": taken.snapshot_id})
-                step.made_agent = spec.agent_id
+                step.made_agent, step.snapshot_id = spec.agent_id, taken.snapshot_id
             with self._store.transaction() as connection:
                 self._sandboxes.become(step.sandbox_id, spec)
                 self._sessions.hand_over(step.sandbox_id, spec.agent_id)
@@ -235,9 +235,12 @@ class Promotions:
             info = self._sandboxes.find(step.sandbox_id)
             if info.state.state not in (*ENDED, "stopped"):
                 return  # it goes on, as what it was made
+            spec = step.before
+            if step.snapshot_id is not None:  # somebody's sweep may have taken what was nobody's for a moment
+                spec = spec.model_copy(update={"snapshot": step.snapshot_id})
             with self._store.transaction() as connection:
-                self._sandboxes.become(step.sandbox_id, step.before)
-                self._sessions.hand_over(step.sandbox_id, step.before.agent_id)
+                self._sandboxes.become(step.sandbox_id, spec)
+                self._sessions.hand_over(step.sandbox_id, spec.agent_id)
                 code = error.code if isinstance(error, ColdframeError) else type(error).__name__
                 body = {**step.body(), "agent_id": step.before.agent_id, "code": code, "message": str(error)}
                 self._ledger.append("sandbox.promotion_failed", step.sandbox_id, body, connection=connection)
@@ -267,6 +270,8 @@ class _Step:
     after: SandboxSpec
     told: dict[str, Any]
     made_agent: str | None = None
+    snapshot_id: str | None = None
+    """Of the files that it goes on with."""
 
     def body(self) -> dict[str, Any]:
         return {

@@ -478,7 +478,8 @@ class Machine:
         await self._endings.finish()
         strays = await asyncio.to_thread(kill_strays, mark_of(self.installation))
         removed += [f"process {pid}" for pid in strays]
-        spared.update(mark.session_id for _, mark in self._marks.all() if mark.runs())  # also of one that would not end
+        temporary = (mark for _, mark in self._marks.all() if mark.owner is None)
+        spared.update(mark.session_id for mark in temporary if mark.runs())  # also of one that would not end
         for name in self.workspaces.strays(keep_sessions=keep_sessions | spared):
             if await asyncio.to_thread(try_removal, name, partial(self.workspaces.remove_stray, name)):
                 removed.append(name)

@@ -33,6 +33,7 @@ MATRIX = {
     "sandbox.create": "oam",
     "sandbox.extend": "oam",
     "sandbox.pause": "oam",
+    "sandbox.promote": "oam",
     "sandbox.read": "oamvg",
     "sandbox.reset": "oam",
     "sandbox.resume": "oam",

@@ -173,6 +173,7 @@ OPERATIONS: dict[str, tuple[str, str, object]] = {
     "sandbox.create": ("POST", "/v1/sandboxes", {"agent_id": "AGENT"}),
     "sandbox.extend": ("POST", "/v1/sandboxes/sbx_none/extend", {"for_s": 1}),
     "sandbox.pause": ("POST", "/v1/sandboxes/sbx_none/pause", {}),
+    "sandbox.promote": ("POST", "/v1/sandboxes/sbx_none/promote", {"to": "computer"}),
     "sandbox.read": ("GET", "/v1/sandboxes/SANDBOX", None),
     "sandbox.reset": ("POST", "/v1/sandboxes/SANDBOX/reset", {"to": "empty", "dry_run": True}),
     "sandbox.resume": ("POST", "/v1/sandboxes/sbx_none/resume", None),

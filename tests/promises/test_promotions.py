@@ -15,7 +15,7 @@ PLACE = "import sys; print(f'.local/lib/python{sys.version_info[0]}.{sys.version
 
 
 def digests(sandbox: SyncSandbox) -> dict[str, str]:
-    return {path: hashlib.sha256(sandbox.download(path)).hexdigest() for path in FILES}
+    return {path: hashlib.sha256(sandbox.read_file(path).data).hexdigest() for path in FILES}
 
 
 @pytest.mark.req("T4.03")
@@ -25,7 +25,7 @@ def test_an_interpreter_becomes_a_workspace_with_its_files_and_packages_under_on
     with client.sandboxes.create(profile="interpreter") as sandbox:
         for path, content in FILES.items():
             sandbox.upload(path, content)
-        before, place = digests(sandbox), ""
+        before = digests(sandbox)
         with pytest.raises(NotInProfile) as refused:
             sandbox.run_command("true")
         assert refused.value.facts["profiles"] == ["sandbox", "workspace", "computer"]
@@ -42,7 +42,7 @@ def test_an_interpreter_becomes_a_workspace_with_its_files_and_packages_under_on
         assert digests(sandbox) == before
         ran_there = sandbox.run_command(["python3", "-c", "import leftbox; print(leftbox.value)"])
         assert ran_there.stdout == "42\n"
-        info = sandbox.command(ran_there.command_id).info()
+        info = sandbox.command(ran_there.command_id)
         assert info.status is not None and info.status.code is None
         with pytest.raises(DemotionRefused):
             sandbox.promote("interpreter")
