@@ -1,5 +1,6 @@
 """`coldframe files`: the files of a sandbox's workspace."""
 
+import contextlib
 import os
 import sys
 from collections.abc import Iterable, Iterator
@@ -228,3 +229,72 @@ def rm(
     with connect() as client:
         client.sandboxes.get(sandbox).remove_file(path, recursive=recursive)
     show({"path": path, "removed": True}, f"removed {path}")
+
+
+AnyPath = Annotated[str, typer.Argument(metavar="PATH", help="Relative to the workspace, or absolute anywhere.")]
+AsRoot = Annotated[bool, typer.Option("--root", help="As root, in a sandbox with a system of its own.")]
+
+
+@app.command("stat")
+def stat_path(sandbox: SandboxId, path: AnyPath, *, root: AsRoot = False) -> None:
+    """Tell all that is known of a path, of a link of itself."""
+    from coldframe.cli.connection import connect
+
+    with connect() as client:
+        entry = client.sandboxes.get(sandbox).files.stat(path, user="root" if root else "user")
+    leads = f" -> {entry.target}" if entry.target is not None else ""
+    noted = "".join(f"\n  {name}: {value}" for name, value in entry.metadata.items())
+    owner = f"{entry.owner}:{entry.group}"
+    show(entry, f"{entry.type} {entry.mode:04o} {owner} {entry.size} {entry.modified_at} {entry.path}{leads}{noted}")
+
+
+@app.command()
+def mkdir(sandbox: SandboxId, path: AnyPath, *, root: AsRoot = False) -> None:
+    """Make a directory with its parents; one that is there is fine."""
+    from coldframe.cli.connection import connect
+
+    with connect() as client:
+        made = client.sandboxes.get(sandbox).files.make_directory(path, user="root" if root else "user")
+    show(made, f"{'made' if made.created else 'there already:'} {made.entry.path}")
+
+
+@app.command()
+def mv(
+    sandbox: SandboxId,
+    path: AnyPath,
+    target: Annotated[str, typer.Argument(help="The new path; its parents are made.")],
+    *,
+    keep: Annotated[bool, typer.Option("--keep", help="Refuse if something is there.")] = False,
+    root: AsRoot = False,
+) -> None:
+    """Rename a file or directory, or move it to another place."""
+    from coldframe.cli.connection import connect
+
+    with connect() as client:
+        files = client.sandboxes.get(sandbox).files
+        entry = files.move(path, target, replace=not keep, user="root" if root else "user")
+    show(entry, f"{path} to {entry.path}")
+
+
+@app.command("watch")
+def watch_directory(
+    sandbox: SandboxId,
+    path: Annotated[str, typer.Argument(metavar="[PATH]", help="A directory.")] = "",
+    *,
+    recursive: Annotated[bool, typer.Option("-r", "--recursive", help="All directories below as well.")] = False,
+) -> None:
+    """Print what happens in a directory as it happens, until it is gone or you leave."""
+    from coldframe.cli.connection import connect
+    from coldframe.cli.output import Chosen, printable
+    from coldframe.contract.errors import ColdframeError
+
+    with connect() as client:
+        watch = client.sandboxes.get(sandbox).files.watch(path, recursive=recursive)
+        try:
+            for event in watch.events():
+                line = event.model_dump_json() if Chosen.as_json else printable(f"{event.kind:6} {event.name or '.'}")
+                sys.stdout.write(line + "\n")
+                sys.stdout.flush()
+        finally:
+            with contextlib.suppress(ColdframeError):  # the directory, or the sandbox, is gone
+                watch.end()

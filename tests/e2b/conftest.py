@@ -6,10 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from e2b import Sandbox
 
 from coldframe.fronts.edge.authority import EdgeAuthority
 from tests.e2b.edge_served import DOMAIN, EdgeServed, Mode, edge_served
+from tests.e2b.real import RealEdge, real_edge
 from tests.fronts.served import Served, serve_fake
+from tests.installation import Installation
 
 
 @pytest.fixture(scope="package", autouse=True)
@@ -57,3 +60,16 @@ def _leads_here(host: Any, *arguments: Any, **more: Any) -> Any:
 @pytest.fixture
 def params(edge: EdgeServed, mode: Mode) -> dict[str, Any]:
     return edge.params(mode)
+
+
+@pytest.fixture(scope="session")
+def real(installation: Installation) -> RealEdge:
+    return real_edge(installation)
+
+
+@pytest.fixture
+def box(real: RealEdge) -> Iterator[Sandbox]:
+    """One with real walls."""
+    made = Sandbox.create(timeout=300, **real.params)
+    yield made
+    made.kill(**real.params)

@@ -20,6 +20,8 @@ from coldframe.contract.errors import (
     FileMissing,
     InvalidArgument,
     IsDirectory,
+    NotDirectory,
+    NotRegular,
     TooLarge,
     from_wire,
 )
@@ -44,7 +46,7 @@ CONTENT = NO_SNIFF | {"Content-Security-Policy": "sandbox; default-src 'none'", 
 def file_error(error: ColdframeError) -> Response:
     """Code and message, as E2B has it: SDKs compare the whole of it."""
     status = NOT_ENOUGH_DISK if isinstance(error, DiskFull) else error.status
-    if isinstance(error, IsDirectory):
+    if isinstance(error, IsDirectory | NotDirectory | NotRegular):
         status = 400
     return answer({"code": status, "message": error.message}, status)
 
