@@ -58,13 +58,17 @@ def env(
         address = f"http://{host}:{edge.port}"
         variables |= {"E2B_API_URL": address, "E2B_SANDBOX_URL": address}
     else:
-        names = [one for one in edge.domains if one != "localhost"]
-        chosen = domain or (names[0] if names else "")
+        names = [*(one for one in edge.domains if one != "localhost"), "localhost"]
+        chosen = domain or names[0]
         if chosen not in names:
             raise InvalidArgument(
-                f"`{chosen}` is no domain of this installation" if chosen else "this installation has no domain",
+                f"`{chosen}` is no domain of this installation",
                 hint="name one whose every name leads to this machine in the setting `edge_domains`, and start it again",
                 argument="domain",
+            )
+        if chosen == "localhost":
+            note(
+                "names below localhost are found by Python SDKs from 2.38; for others, name a domain in `edge_domains`"
             )
         authority, bundle = _write_certificates(edge.certificate)
         variables |= {"E2B_DOMAIN": f"{chosen}:{edge.port}", "SSL_CERT_FILE": bundle, "NODE_EXTRA_CA_CERTS": authority}

@@ -41,6 +41,7 @@ class Served:
         self.control: Control
         self.host: Any
         self.url = ""
+        self.edge = EdgeInfo(port=4561, domains=("localhost",), certificate="")
         self.owner_token = ""
         self._tokens: dict[tuple[Role, str | None], str] = {}
 
@@ -73,7 +74,7 @@ class Served:
         listener.listen(128)
         self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         config = uvicorn.Config(
-            build_app(self.control, edge=lambda: EdgeInfo(port=4561, domains=("localhost",), certificate="")),
+            build_app(self.control, edge=lambda: self.edge),
             loop="none",
             http=CorkedProtocol,
             ws="none",
