@@ -1,6 +1,8 @@
 """A state of files is kept, gone back to, read, compared, handed on and carried away, on a real machine and by the public ways."""
 
+import contextlib
 import json
+import os
 import tarfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,9 +12,13 @@ import pytest
 from coldframe.client.sync import SyncColdframe, SyncSandbox
 from coldframe.contract.errors import Conflict, SnapshotCorrupt, WrongState
 from coldframe.contract.policy import Label
+from coldframe.contract.sandbox import Limits, SandboxSpec
 from coldframe.contract.snapshot import Change, SnapshotInfo
 from tests.installation import Installation, wait_until
+from tests.promises.test_prepared import NAME, wheel
 
+FORKS = 50 if "COLDFRAME_SLOW" in os.environ else 8
+DATA_BYTES, WRITTEN_BYTES = 8 << 20, 1 << 20
 WRITING = """
 import itertools, os, sqlite3, time
 base = sqlite3.connect("base.db")
@@ -122,6 +128,74 @@ def test_a_state_is_kept_while_it_is_worked_on_and_comes_back_whole(
     ended = spare.terminate(snapshot=True)
     assert ended.state.state == "terminated" and ended.snapshot_id is not None
     assert sandbox.read_file("kept", snapshot=ended.snapshot_id).content == "x"
+
+
+@pytest.mark.req("T4.67", "T4.66")
+def test_each_of_three_moments_comes_back_as_it_was_and_forks_of_the_last_take_what_they_write(
+    installation: Installation, client: SyncColdframe, sandbox: SyncSandbox
+) -> None:
+    if sandbox.run_command("python3 -m pip --version").exit_code != 0:
+        pytest.skip("there is no pip on this machine")
+    sandbox.write_file("scratch/settings", "configured\n")
+    moments = {"configured": take(sandbox)}
+    packed = f"{NAME}-1.0-py3-none-any.whl"
+    sandbox.run_command(["sh", "-c", f"base64 -d > {packed}"], stdin=wheel())
+    pip = "python3 -m pip install -q --no-index --no-deps --disable-pip-version-check --target site"
+    assert sandbox.run_command(f"{pip} ./{packed}").exit_code == 0
+    moments["with packages"] = take(sandbox)
+    data = sandbox.run_command(f"head -c {DATA_BYTES} /dev/urandom > data && sha256sum data").stdout
+    moments["with data"] = take(sandbox)
+    look = f"cat scratch/settings; PYTHONPATH=site python3 -c 'import {NAME}; print({NAME}.value)' 2>&1 | tail -n 1; sha256sum data"
+    seen = {}
+    for name, moment in moments.items():
+        with client.sandboxes.create(background=True, snapshot=moment.snapshot_id) as fork:
+            seen[name] = str(fork.run_command(look).stdout)
+    none = f"ModuleNotFoundError: No module named '{NAME}'"
+    assert seen == {
+        "configured": f"configured\n{none}\n",
+        "with packages": "configured\n42\n",
+        "with data": f"configured\n42\n{data}",
+    }
+    before = stored_bytes(installation)
+    forks: list[SyncSandbox] = []
+    try:
+        for _ in range(FORKS):
+            forks.append(client.sandboxes.create(background=True, snapshot=moments["with data"].snapshot_id))
+        for fork in forks:
+            fork.run_command(f"echo {fork.id} > mine; head -c {WRITTEN_BYTES} /dev/urandom > written; sync")
+        assert [fork.run_command("cat mine").stdout for fork in forks] == [f"{fork.id}\n" for fork in forks]
+        grown = stored_bytes(installation) - before
+        if grown >= FORKS * DATA_BYTES:
+            pytest.skip("this machine has no layers, so that a fork is a copy")
+        assert FORKS * WRITTEN_BYTES <= grown < FORKS * WRITTEN_BYTES * 1.5, "none has the data a second time"
+    finally:
+        for fork in forks:
+            fork.terminate()
+
+
+def stored_bytes(installation: Installation) -> int:
+    """What its files take of the disk, each once; what is mounted shows them again."""
+    found = {}
+    for folder, below, names in os.walk(installation.data_dir):
+        below[:] = [name for name in below if not os.path.ismount(os.path.join(folder, name))]
+        for name in names:
+            with contextlib.suppress(OSError):
+                status = os.lstat(os.path.join(folder, name))
+                found[status.st_dev, status.st_ino] = status.st_blocks * 512
+    return sum(found.values())
+
+
+@pytest.mark.req("T4.65")
+def test_a_sandbox_whose_disk_is_full_goes_back_to_one_that_has_room(client: SyncColdframe, agent_id: str) -> None:
+    limits = Limits(disk_mib=32)
+    with client.sandboxes.create(spec=SandboxSpec(agent_id=agent_id, limits=limits, on_missing="degrade")) as sandbox:
+        sandbox.write_file("kept", "x")
+        taken = take(sandbox)
+        filled = sandbox.run_command("head -c 200M /dev/zero > filler")
+        assert filled.exit_code != 0 and sandbox.command(filled.command_id).status is not None
+        sandbox.reset(taken.snapshot_id, discard=True)
+        assert names(sandbox) & {"kept", "filler"} == {"kept"}
+        assert sandbox.run_command("head -c 8M /dev/zero > room && echo there").stdout == "there\n"
 
 
 def names(sandbox: SyncSandbox) -> set[str]:
