@@ -410,6 +410,16 @@ LONE = (
         {"processes": 20, "repetitions": 8},
     ),
     Lone(
+        "mcp",
+        (
+            Figure("M1", "call", "`true` over MCP, by a request on a kept connection", "ms", (most(3.0),)),
+            Figure("M1o", "official", "the same through the official client in Python", "ms"),
+            Figure("M1c", "connect", "connect with the official client", "ms", (most(20.0),)),
+        ),
+        {"repetitions": 200, "connects": 20},
+        {"repetitions": 8, "connects": 2},
+    ),
+    Lone(
         "egress",
         (
             Figure(
