@@ -503,6 +503,13 @@ async def _serve_http(settings: Settings, ready: int) -> None:
             "timeout_graceful_shutdown": 5,
         }
         server = uvicorn.Server(uvicorn.Config(app, http=CorkedProtocol, timeout_keep_alive=KEEP_ALIVE_S, **common))
+
+        def end(_: int, __: object) -> None:
+            """In place of uvicorn's own, which raises the signal once more when it has ended: nothing would be closed then."""
+            server.force_exit = server.should_exit
+            server.should_exit = True
+
+        server.handle_exit = end  # type: ignore[method-assign, assignment]
         porter = PreviewPorter(control.previews.access, edge.domains, edge.names)
         control.previews.place = functools.partial(_preview_url, (*settings.edge_domains, "localhost")[0], edge_port)
         at_edge = uvicorn.Config(edge, http=EdgeProtocol, timeout_keep_alive=EDGE_KEEP_ALIVE_S, **common)

@@ -35,6 +35,7 @@ from coldframe.contract.errors import (
 )
 from coldframe.contract.policy import Label, Role
 from coldframe.contract.ports import Host
+from coldframe.contract.profile import require_capability
 from coldframe.contract.sandbox import ENDED, SandboxInfo
 from coldframe.control.access_tokens import AccessTokens
 from coldframe.control.leases import Leases
@@ -56,7 +57,10 @@ MOST_LINKS = 10_000
 MOST_OPEN = 1024
 """Requests under way of one sandbox: each takes a connection in its box."""
 LONGEST_WAIT_S = 86_400.0
+CLOCK_S = 0.01
 TOKEN_PREFIX = "cfp_"  # noqa: S105  how one begins, no secret
+OF_LEASE = "ports_"
+"""How ids begin of what shows all ports of a sandbox that was leased."""
 _STARTING = ("queued", "starting", "resuming")
 
 Way = Literal["public", "token", "link", "caller"]
@@ -188,8 +192,10 @@ class PreviewAccess:
             self._require_serving(row, known)
             if sum(visit.open for visit in self._of_sandbox(row.sandbox_id)) >= MOST_OPEN:
                 raise PreviewUnavailable(f"{MOST_OPEN} requests of this sandbox are under way", retry="later")
-        except (PreviewGone, PreviewLocked, PreviewLabelled) as error:
-            self._note_denied(row, port, shown, error)
+        except ColdframeError as error:
+            error.facts.setdefault("preview_id", row.preview_id)
+            if isinstance(error, PreviewGone | PreviewLocked | PreviewLabelled):
+                self._note_denied(row, port, shown, error)
             raise
         visit = self._visit(row, port, known, shown)
         return Admitted((row.sandbox_id, port), float(row.terms.get("answer_timeout_s", 60.0)), row, visit, self)
@@ -205,7 +211,7 @@ class PreviewAccess:
             raise NotFound("nothing is shared there", port=port)
         token = self._access_tokens.traffic_token(sandbox_id) if lease.terms.needs_token else None
         return PreviewRow(
-            preview_id=f"ports_{label_id}",
+            preview_id=f"{OF_LEASE}{label_id}",
             label_id=label_id,
             port=EVERY_PORT,
             sandbox_id=sandbox_id,
@@ -274,6 +280,7 @@ class PreviewAccess:
     def _require_serving(self, row: PreviewRow, known: Known) -> None:
         """Raise what is the matter, if it can be told without asking the box."""
         info = self._sandboxes.find(row.sandbox_id)
+        require_capability(info.spec.profile, "ports", sandbox_id=row.sandbox_id)
         if not known.sees_all and (label := self.label_of(info)).rank > row.up_to.rank:
             raise PreviewLabelled(
                 f"what this preview shows is labelled {label.value}, and it is shared up to {row.up_to.value}",
@@ -377,10 +384,19 @@ class PreviewAccess:
             visit.away.cancel()
             visit.away = None
         self._live.setdefault(admitted.key[0], set()).add((admitted.row.preview_id, cut, admitted.visit.known.sees_all))
-        if admitted.row.expires_at is not None:
-            left_s = (admitted.row.expires_at - self._clock()).total_seconds()
-            loop = asyncio.get_running_loop()
-            admitted.expiry = loop.call_later(max(0.0, min(left_s, LONGEST_WAIT_S)), self.check_again, admitted.key[0])
+        self._await_end(admitted)
+
+    def _await_end(self, admitted: Admitted) -> None:
+        """Look again when its time is over; clock and event loop need not agree when that is."""
+        ends_at = admitted.row.expires_at
+        if ends_at is None:
+            return
+        left_s = (ends_at - self._clock()).total_seconds()
+        if left_s <= 0:
+            self.check_again(admitted.key[0])
+            return
+        wait_s = min(left_s, LONGEST_WAIT_S) + CLOCK_S
+        admitted.expiry = asyncio.get_running_loop().call_later(wait_s, self._await_end, admitted)
 
     def leave(self, admitted: Admitted, cut: Callable[[], None], bytes_in: int, bytes_out: int) -> None:
         visit, sandbox_id = admitted.visit, admitted.key[0]
@@ -451,7 +467,7 @@ class PreviewAccess:
                 cut()
 
     def _known(self, preview_id: str, sandbox_id: str) -> PreviewRow | None:
-        if not preview_id.startswith("ports_"):
+        if not preview_id.startswith(OF_LEASE):
             return self._rows.by_id(preview_id)
         try:
             return self._shared(sandbox_id.removeprefix("sbx_"), EVERY_PORT)

@@ -5,6 +5,7 @@ import http
 import json
 
 from coldframe.contract.errors import ColdframeError
+from coldframe.control.preview_access import OF_LEASE
 from coldframe.fronts.edge.relay_heads import Names, RequestHead
 from coldframe.fronts.edge.routing import host_name
 
@@ -40,14 +41,15 @@ def page_of(error: ColdframeError, head: RequestHead | None, names: Names) -> by
     """The whole answer. It closes the connection: what comes behind such a request is not looked at."""
     status, extra = error.status, []
     label = host_name(names.host).partition(".")[0]
-    asked_by_headers = head is not None and head.get(b"e2b-sandbox-port") is not None
+    by_e2b = (head is not None and head.get(b"e2b-sandbox-port") is not None) or str(
+        error.facts.get("preview_id")
+    ).startswith(OF_LEASE)
     if error.code == "NOT_FOUND":
         status = 502  # as E2B does, whose SDKs tell by this and the words below that a sandbox is gone
-    if asked_by_headers and error.code.startswith("PREVIEW_") and status == 503:
+    if by_e2b and error.code.startswith("PREVIEW_") and status == 503:
         status = 502
     if error.code == "PREVIEW_LOCKED":
-        by_lease = str(error.facts.get("preview_id", "")).startswith("ports_")
-        if by_lease or asked_by_headers or (head is not None and head.get(b"e2b-traffic-access-token") is not None):
+        if by_e2b or (head is not None and head.get(b"e2b-traffic-access-token") is not None):
             status = 403
         else:
             extra.append("www-authenticate: Bearer\r\n")
