@@ -6,11 +6,14 @@ import subprocess
 import sys
 
 import pytest
+from e2b import Sandbox, SandboxException
 
 from coldframe.client.sync import SyncColdframe, SyncSandbox
 from coldframe.contract.errors import DeniedByRule, PendingApproval, RulesInvalid
 from coldframe.contract.ledger import LedgerEntry
 from coldframe.contract.policy import Label, Role
+from coldframe.fronts.edge.routing import label_of
+from tests.e2b.real import real_edge
 from tests.installation import CHECKOUT, Installation, wait_until
 from tests.mcp.speaking import Raw, Server
 from tests.promises.governed import EVERY_TOOL, NO_RULES, calls, head, history, nothing_happens
@@ -21,7 +24,7 @@ from tests.promises.raw import all_entries, call, own_installation, rest
 
 @pytest.mark.req("T1.78", "TP.15")
 def test_every_command_of_every_surface_leaves_exactly_one_record_of_each_hook() -> None:
-    """REST, SDK, command line, MCP, `run` with and without a server. Schedules and the console join with their fronts."""
+    """REST, SDK, command line, MCP, E2B, `run` with and without a server. Schedules and the console join with their fronts."""
     with own_installation() as home:
         with SyncColdframe(home.url, home.token) as client:
             client.policy.load(
@@ -33,7 +36,7 @@ def test_every_command_of_every_surface_leaves_exactly_one_record_of_each_hook()
             token, _ = client.tokens.create(Role.AGENT, "ways", agent_id="ways")
             lines = {
                 way: [f"echo {way} {n} | wc -c" for n in range(2)]
-                for way in ("rest", "sdk", "cli", "mcp", "run", "alone")
+                for way in ("rest", "sdk", "cli", "mcp", "e2b", "run", "alone")
             }
             for line in lines["rest"]:
                 assert (
@@ -48,6 +51,10 @@ def test_every_command_of_every_surface_leaves_exactly_one_record_of_each_hook()
             mcp = Raw(Server(home.url, home.token))
             for line in lines["mcp"]:
                 mcp.value("run_command", sandbox_id=sandbox.id, command=line)
+            edge = real_edge(home)
+            there = Sandbox.connect(label_of(sandbox.id), **edge.params)
+            for line in lines["e2b"]:
+                assert there.commands.run(line).exit_code == 0
             for line in lines["run"]:
                 assert home.cli("run", "--agent", "ways", "-c", line).returncode == 0
             # Refused ones pass the first hook too, whatever way they come.
@@ -56,6 +63,8 @@ def test_every_command_of_every_surface_leaves_exactly_one_record_of_each_hook()
                 sandbox.run_command("sudo sdk")
             assert home.cli("exec", sandbox.id, "-c", "sudo cli").returncode == 3
             assert mcp.code("run_command", sandbox_id=sandbox.id, command="sudo mcp") == "DENIED_BY_RULE"
+            with pytest.raises(SandboxException, match="sudo"):
+                there.commands.run("sudo e2b")
             session, sandbox_id = sandbox.info.session_id, sandbox.id
             sandbox.terminate()
         home.stop()
@@ -71,10 +80,10 @@ def test_every_command_of_every_surface_leaves_exactly_one_record_of_each_hook()
     records = [one for one in entries if one["body"].get("tool") == "run_command"]
     before = [one["body"] for one in records if one["kind"] in ("call.started", "call.refused")]
     after = [one["body"] for one in records if one["kind"] == "call.ended"]
-    assert (len(before), len(after)) == (12 + 5, 12)
+    assert (len(before), len(after)) == (14 + 6, 14)
     assert {one["decision"]["hook"] for one in before} == {"PRE_TOOL_CALL"}
     assert {one["decision"]["hook"] for one in after} == {"POST_TOOL_RESPONSE"}
-    assert len({one["call_id"] for one in before}) == 17
+    assert len({one["call_id"] for one in before}) == 20
     asked = {one["context"]["argv"][-1] if one["context"]["argv"] else one["context"]["command"]: one for one in before}
     assert set(asked) == {
         *(line for some in lines.values() for line in some),
@@ -87,14 +96,14 @@ def test_every_command_of_every_surface_leaves_exactly_one_record_of_each_hook()
             assert ("echo", line.split()[1:3]) in programs and ("wc", ["-c"]) in programs
             assert context["cwd"] == ("scratch" if way == "rest" else "")
             assert context["runtime"] == ("bash" if way == "sdk" else None)
-            assert (context["session_id"] == session) == (way in ("rest", "sdk", "cli", "mcp"))
+            assert (context["session_id"] == session) == (way in ("rest", "sdk", "cli", "mcp", "e2b"))
             assert (context["agent_id"], context["role"]) == ("ways", "agent" if way == "rest" else "owner")
             # Read data taints the session, and a later one by the workspace, once something has run in it.
-            assert context["taint"] == ("CONFIDENTIAL" if way in ("sdk", "cli", "mcp") else "PUBLIC")
+            assert context["taint"] == ("CONFIDENTIAL" if way in ("sdk", "cli", "mcp", "e2b") else "PUBLIC")
             assert context["workspace_label"] == ("PUBLIC" if way == "rest" else "CONFIDENTIAL")
-            surface = {"alone": "embedded", "mcp": "mcp:tok_"}.get(way, "rest:tok_")
+            surface = {"alone": "embedded", "mcp": "mcp:tok_", "e2b": "e2b:tok_"}.get(way, "rest:tok_")
             assert context["caller"].startswith(surface)
-            assert (context["sandbox_id"] == sandbox_id) == (way in ("rest", "sdk", "cli", "mcp"))
+            assert (context["sandbox_id"] == sandbox_id) == (way in ("rest", "sdk", "cli", "mcp", "e2b"))
 
 
 @pytest.mark.req("TP.02")
