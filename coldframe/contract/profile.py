@@ -78,11 +78,11 @@ CAPABILITIES: Mapping[str, Capability] = MappingProxyType(
         ),
         "package_install": Capability("Installing packages beside those that are there", _COMMANDS),
         "background_jobs": Capability("Commands that go on when their call has answered", _COMMANDS),
-        "ports": Capability("Servers inside that can be connected to", _COMMANDS, acts=("connect_port",)),
+        "ports": Capability("Servers inside that can be connected to", _COMMANDS),
         "preview": Capability(
             "Addresses under which others see a server inside",
             _COMMANDS,
-            acts=("create_preview", "start_preview", "rebuild_preview"),
+            acts=("share_port", "rebuild_preview"),
         ),
         "browser": Capability("A browser that is driven and watched", _COMPUTER, exists=False),
         "snapshots": Capability(

@@ -26,6 +26,7 @@ from coldframe.contract.errors import ColdframeError, InputChanged, NotFound, To
 from coldframe.contract.ledger import LedgerEntry
 from coldframe.contract.policy import Role
 from coldframe.contract.sandbox import SandboxInfo, SandboxSpec
+from coldframe.contract.template import HOST
 from coldframe.contract.tool import ToolResult
 from coldframe.control.cells import Cells
 from coldframe.control.creation import Creation
@@ -87,6 +88,7 @@ class Once:
             ephemeral=True,
             network="none",
             template=request.template,
+            profile="interpreter" if request.template == HOST else "computer",
             outputs=request.outputs,
             max_age_s=LONGEST_S,
             on_timeout="terminate",

@@ -19,7 +19,7 @@ from coldframe.contract.cell import (
     Language,
 )
 from coldframe.contract.errors import GuestLost, InvalidArgument
-from coldframe.contract.profile import find_install, require_install
+from coldframe.contract.profile import find_install, require_capability, require_install
 from coldframe.contract.sandbox import SandboxSpec
 from coldframe.tools.registry import Answer, Arguments, CallFacts, Ran, Text, ToolCall, check_limits, tool
 
@@ -56,6 +56,8 @@ class RunCodeArguments(Arguments):
         )
 
     def fit(self, spec: SandboxSpec) -> None:
+        if self.language == "bash":
+            require_capability(spec.profile, "shell")
         if (manager := find_install(self.code)) is not None:
             require_install(spec.profile, manager)
         check_limits(spec.limits, timeout_s=self.timeout_s)
@@ -137,7 +139,7 @@ def _answer(context_id: str, language: Language, cell_id: str, gathered: _Gather
         execution_count=gathered.count,
         stdout="".join(gathered.texts["stdout"]),
         stderr="".join(gathered.texts["stderr"]),
-        complete=max(gathered.sizes.values()) <= TEXT_CAP,
+        complete=max(gathered.sizes.values()) <= TEXT_CAP and end.status != "output_limit",
         results=tuple(gathered.results),
         error=gathered.error,
         exit_code=end.exit_code,

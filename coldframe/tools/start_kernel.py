@@ -8,6 +8,7 @@ from pydantic import Field
 from coldframe.contract.cell import DRIVER, Language
 from coldframe.contract.command import CommandSpec, OutputChunk, Started
 from coldframe.contract.errors import GuestLost, NotInProfile
+from coldframe.contract.profile import require_capability
 from coldframe.contract.sandbox import SandboxSpec
 from coldframe.tools.output import OutputCollector
 from coldframe.tools.registry import HOME, Arguments, CallFacts, Ran, Text, ToolCall, tool
@@ -29,6 +30,8 @@ class StartKernelArguments(Arguments):
         return CallFacts(argv=self.argv, environment=tuple(self.env.items()), background=True)
 
     def fit(self, spec: SandboxSpec) -> None:
+        if self.language == "bash":
+            require_capability(spec.profile, "shell")
         if spec.runtimes is not None:
             raise NotInProfile(
                 "there are no code cells in a sandbox that only starts some programs",
