@@ -42,6 +42,7 @@ from coldframe.contract.paths import WritePath
 from coldframe.contract.sandbox import SandboxSpec
 from tests.fakes.command import FakeCommand
 from tests.fakes.files import FILE_VERBS, FakeFiles
+from tests.fakes.paths import PATH_VERBS, write_content
 
 A = TypeVar("A", bound=Model)
 
@@ -127,6 +128,9 @@ class FakeBox:
     async def ask(self, request: Request[A]) -> A:
         self._check_alive()
         self._seen.asked.append(request)
+        if (about_paths := PATH_VERBS.get(type(request))) is not None:
+            found: A = about_paths(self.workspace, request)
+            return found
         about_files = FILE_VERBS.get(type(request))
         answer: A = _VERBS[type(request)](self, request) if about_files is None else about_files(self.files, request)
         return answer
@@ -135,6 +139,8 @@ class FakeBox:
         self._check_alive()
         self._seen.asked.append(request)
         data = b"".join([part async for part in content])
+        if isinstance(request, WritePath):
+            return write_content(self.workspace, request, data)
         return self.files.write(request, data)
 
     async def report(self) -> IsolationReport:
