@@ -197,7 +197,7 @@ def _tokens(headers: Headers, wanted: bytes) -> list[bytes]:
 def request_for_box(head: RequestHead, names: Names, visitor: str) -> bytes:
     """The head as the server in the box gets it. Raises HeadInvalid."""
     dropped = _dropped(head.headers)
-    out = [head.method, b" ", head.target, b" HTTP/1.1\r\nhost: ", names.inner_host, b"\r\n"]
+    out = [head.method, b" ", head.target, b" HTTP/1.1\r\nHost: ", names.inner_host, b"\r\n"]
     cookies: list[bytes] = []
     for name, value in head.headers:
         if name in dropped or name in _OURS or name == b"host" or name.startswith(b"x-forwarded-"):
