@@ -818,6 +818,128 @@ def _cell_event(content: dict[str, Any]) -> models.CellEvent | models.CellOutcom
     raise unknown_answer("an event without a meaning here")
 
 
+class Facts:
+    """Of one sandbox."""
+
+    _transport: Transport
+    _path: str
+
+    # Whom it reached.
+
+    def network_log(
+        self,
+        *,
+        after: int = 0,
+        limit: int = 100,
+        outcome: Literal["allow", "ask", "deny"] | None = None,
+        host: str | None = None,
+        command_id: str | None = None,
+        lookups: bool = False,
+    ) -> models.NetworkLog:
+        """At most *limit* contacts after number *after*, allowed and denied; also of a sandbox that has ended.
+
+        *host* is a name, an address, or `*.NAME` for all names below it. Read on with `next_after` of the answer.
+        *lookups*: also names that were looked up and answered; denied look-ups are there in any case.
+        """
+        query = {
+            "after": after,
+            "limit": limit,
+            "outcome": outcome,
+            "host": host,
+            "command_id": command_id,
+            "lookups": "true" if lookups else None,
+        }
+        return read_answer(models.NetworkLog, (ask(self._transport, "GET", f"{self._path}/network", query=query)).body)
+
+    def follow_network(
+        self,
+        *,
+        after_change: int = 0,
+        outcome: Literal["allow", "ask", "deny"] | None = None,
+        host: str | None = None,
+        command_id: str | None = None,
+        lookups: bool = False,
+    ) -> Generator[models.LoggedContact, None, None]:
+        """Yield contacts as they come on record, and each again when more is known of it, until the sandbox has ended."""
+        query = {
+            "after_change": after_change,
+            "outcome": outcome,
+            "host": host,
+            "command_id": command_id,
+            "lookups": "true" if lookups else None,
+        }
+        stream = ask_stream(self._transport, "GET", f"{self._path}/network/events", query=query)
+        with closing(stream.lines()) as lines:
+            for line in lines:
+                if line.startswith(b'{"event":"error"'):
+                    raise from_wire(read_object(line)["error"])
+                yield read_answer(models.LoggedContact, line)
+
+    def contract(self, *, version: int | None = None) -> JsonObject:
+        """The newest, for which the walls are measured now, or an earlier *version* as it was issued."""
+        return ask_json(self._transport, "GET", f"{self._path}/contract", query={"version": version})
+
+    def persistence(self) -> list[models.ItemNow]:
+        """What remains when, whose it is, and how much of it there is now."""
+        return read_answers(models.ItemNow, (ask(self._transport, "GET", f"{self._path}/persistence")).body)
+
+    def outputs(self) -> models.DeclaredOutputs:
+        """What there is of the `outputs` of the spec, each with digest, size and type, and what was made beside them."""
+        return read_answer(models.DeclaredOutputs, (ask(self._transport, "GET", f"{self._path}/outputs")).body)
+
+    def inputs(self) -> models.InputsPage:
+        """What went in: each version with its source, digest, label, and the time it held."""
+        return read_answer(models.InputsPage, (ask(self._transport, "GET", f"{self._path}/inputs")).body)
+
+    def where(self, path: str) -> models.Whereabouts:
+        """What a place inside belongs to. A relative one is of the workspace."""
+        reply = ask(self._transport, "GET", f"{self._path}/where", query={"path": path})
+        return read_answer(models.Whereabouts, reply.body)
+
+    def report(self) -> models.IsolationReport:
+        """Measure the walls now."""
+        return read_answer(models.IsolationReport, (ask(self._transport, "GET", f"{self._path}/report")).body)
+
+    def allowed(self) -> list[models.AllowedOperation]:
+        return read_answers(models.AllowedOperation, (ask(self._transport, "GET", f"{self._path}/allowed")).body)
+
+    def contacts(self) -> list[models.Contact]:
+        return read_answers(models.Contact, (ask(self._transport, "GET", f"{self._path}/contacts")).body)
+
+    def processes(self) -> list[models.ProcessInfo]:
+        return read_answers(models.ProcessInfo, (ask(self._transport, "GET", f"{self._path}/processes")).body)
+
+    def shells(self) -> list[models.ShellInfo]:
+        """Shell sessions, each with the command that runs in it."""
+        return read_answers(models.ShellInfo, (ask(self._transport, "GET", f"{self._path}/shells")).body)
+
+    def end_shell(self, name: str) -> None:
+        """Forget a shell session: the next command of that name begins anew. Raises Conflict while it runs a command."""
+        ask(self._transport, "DELETE", f"{self._path}/shells/{encode_path(name)}")
+
+    def ports(self) -> list[models.ProcessInfo]:
+        """Processes that listen at a port."""
+        return read_answers(models.ProcessInfo, (ask(self._transport, "GET", f"{self._path}/ports")).body)
+
+    def runtimes(self, *, measure: bool = False) -> list[models.Runtime]:
+        """Languages and managers of packages: which are there, whether they may be started, and how to get the others. With
+        *measure* also the versions of those that somebody inside may have changed, by a command that starts them."""
+        query = {"measure": measure or None}
+        return read_answers(models.Runtime, (ask(self._transport, "GET", f"{self._path}/runtimes", query=query)).body)
+
+    def packages(self, *, snapshot: str | None = None) -> models.PackageView:
+        """Packages of pip, npm and apt: installed, cached, in the template, in a *snapshot* (by default the newest of its
+        workspace), with size, time and command; and line by line what differs from both."""
+        query = {"snapshot": snapshot}
+        return read_answer(
+            models.PackageView, (ask(self._transport, "GET", f"{self._path}/packages", query=query)).body
+        )
+
+    def credentials(self) -> list[models.HandleInfo]:
+        """What commands have in place of secrets, and in which variables."""
+        return read_answers(models.HandleInfo, (ask(self._transport, "GET", f"{self._path}/credentials")).body)
+
+
 class Pipelines:
     """Those of one sandbox."""
 
@@ -1476,7 +1598,7 @@ READING = frozenset({"list_directory", "list_path", "read_file", "read_path", "s
 """Tools that change nothing: a call repeated over a broken connection needs no key."""
 
 
-class SyncSandbox(Cells, Commands, Pipelines, Profiled, Transfers):
+class SyncSandbox(Cells, Commands, Facts, Pipelines, Profiled, Transfers):
     """One sandbox. As a context manager it is terminated at the end of the block; the agent's workspace stays, and a temporary
     one goes with all that is in it, work that no commit has included."""
 
@@ -1765,57 +1887,6 @@ class SyncSandbox(Cells, Commands, Pipelines, Profiled, Transfers):
         query = {"recursive": recursive}
         ask(self._transport, "DELETE", f"{self._path}/files/{encode_path(path)}", query=query)
 
-    # Whom it reached.
-
-    def network_log(
-        self,
-        *,
-        after: int = 0,
-        limit: int = 100,
-        outcome: Literal["allow", "ask", "deny"] | None = None,
-        host: str | None = None,
-        command_id: str | None = None,
-        lookups: bool = False,
-    ) -> models.NetworkLog:
-        """At most *limit* contacts after number *after*, allowed and denied; also of a sandbox that has ended.
-
-        *host* is a name, an address, or `*.NAME` for all names below it. Read on with `next_after` of the answer.
-        *lookups*: also names that were looked up and answered; denied look-ups are there in any case.
-        """
-        query = {
-            "after": after,
-            "limit": limit,
-            "outcome": outcome,
-            "host": host,
-            "command_id": command_id,
-            "lookups": "true" if lookups else None,
-        }
-        return read_answer(models.NetworkLog, (ask(self._transport, "GET", f"{self._path}/network", query=query)).body)
-
-    def follow_network(
-        self,
-        *,
-        after_change: int = 0,
-        outcome: Literal["allow", "ask", "deny"] | None = None,
-        host: str | None = None,
-        command_id: str | None = None,
-        lookups: bool = False,
-    ) -> Generator[models.LoggedContact, None, None]:
-        """Yield contacts as they come on record, and each again when more is known of it, until the sandbox has ended."""
-        query = {
-            "after_change": after_change,
-            "outcome": outcome,
-            "host": host,
-            "command_id": command_id,
-            "lookups": "true" if lookups else None,
-        }
-        stream = ask_stream(self._transport, "GET", f"{self._path}/network/events", query=query)
-        with closing(stream.lines()) as lines:
-            for line in lines:
-                if line.startswith(b'{"event":"error"'):
-                    raise from_wire(read_object(line)["error"])
-                yield read_answer(models.LoggedContact, line)
-
     # The sandbox itself.
 
     def wait_for_turn(self) -> models.SandboxInfo:
@@ -1830,18 +1901,6 @@ class SyncSandbox(Cells, Commands, Pipelines, Profiled, Transfers):
         """Ask for the state now, and keep it as `info`."""
         self.info = read_answer(models.SandboxInfo, (ask(self._transport, "GET", self._path)).body)
         return self.info
-
-    def contract(self, *, version: int | None = None) -> JsonObject:
-        """The newest, for which the walls are measured now, or an earlier *version* as it was issued."""
-        return ask_json(self._transport, "GET", f"{self._path}/contract", query={"version": version})
-
-    def persistence(self) -> list[models.ItemNow]:
-        """What remains when, whose it is, and how much of it there is now."""
-        return read_answers(models.ItemNow, (ask(self._transport, "GET", f"{self._path}/persistence")).body)
-
-    def outputs(self) -> models.DeclaredOutputs:
-        """What there is of the `outputs` of the spec, each with digest, size and type, and what was made beside them."""
-        return read_answer(models.DeclaredOutputs, (ask(self._transport, "GET", f"{self._path}/outputs")).body)
 
     def result(self) -> models.SandboxResult:
         """How it stands with the result of a sandbox made with `on_result: delete`."""
@@ -1861,58 +1920,6 @@ class SyncSandbox(Cells, Commands, Pipelines, Profiled, Transfers):
         payload = {"sha256": sha256}
         reply = ask(self._transport, "POST", f"{self._path}/result/confirm", payload=payload)
         return read_answer(models.SandboxResult, reply.body)
-
-    def inputs(self) -> models.InputsPage:
-        """What went in: each version with its source, digest, label, and the time it held."""
-        return read_answer(models.InputsPage, (ask(self._transport, "GET", f"{self._path}/inputs")).body)
-
-    def where(self, path: str) -> models.Whereabouts:
-        """What a place inside belongs to. A relative one is of the workspace."""
-        reply = ask(self._transport, "GET", f"{self._path}/where", query={"path": path})
-        return read_answer(models.Whereabouts, reply.body)
-
-    def report(self) -> models.IsolationReport:
-        """Measure the walls now."""
-        return read_answer(models.IsolationReport, (ask(self._transport, "GET", f"{self._path}/report")).body)
-
-    def allowed(self) -> list[models.AllowedOperation]:
-        return read_answers(models.AllowedOperation, (ask(self._transport, "GET", f"{self._path}/allowed")).body)
-
-    def contacts(self) -> list[models.Contact]:
-        return read_answers(models.Contact, (ask(self._transport, "GET", f"{self._path}/contacts")).body)
-
-    def processes(self) -> list[models.ProcessInfo]:
-        return read_answers(models.ProcessInfo, (ask(self._transport, "GET", f"{self._path}/processes")).body)
-
-    def shells(self) -> list[models.ShellInfo]:
-        """Shell sessions, each with the command that runs in it."""
-        return read_answers(models.ShellInfo, (ask(self._transport, "GET", f"{self._path}/shells")).body)
-
-    def end_shell(self, name: str) -> None:
-        """Forget a shell session: the next command of that name begins anew. Raises Conflict while it runs a command."""
-        ask(self._transport, "DELETE", f"{self._path}/shells/{encode_path(name)}")
-
-    def ports(self) -> list[models.ProcessInfo]:
-        """Processes that listen at a port."""
-        return read_answers(models.ProcessInfo, (ask(self._transport, "GET", f"{self._path}/ports")).body)
-
-    def runtimes(self, *, measure: bool = False) -> list[models.Runtime]:
-        """Languages and managers of packages: which are there, whether they may be started, and how to get the others. With
-        *measure* also the versions of those that somebody inside may have changed, by a command that starts them."""
-        query = {"measure": measure or None}
-        return read_answers(models.Runtime, (ask(self._transport, "GET", f"{self._path}/runtimes", query=query)).body)
-
-    def packages(self, *, snapshot: str | None = None) -> models.PackageView:
-        """Packages of pip, npm and apt: installed, cached, in the template, in a *snapshot* (by default the newest of its
-        workspace), with size, time and command; and line by line what differs from both."""
-        query = {"snapshot": snapshot}
-        return read_answer(
-            models.PackageView, (ask(self._transport, "GET", f"{self._path}/packages", query=query)).body
-        )
-
-    def credentials(self) -> list[models.HandleInfo]:
-        """What commands have in place of secrets, and in which variables."""
-        return read_answers(models.HandleInfo, (ask(self._transport, "GET", f"{self._path}/credentials")).body)
 
     def pause(self, kind: Literal["memory", "files"] = "memory") -> models.SandboxEnd:
         """Hold its processes still, with their memory and connections, until `resume`; its files can be read meanwhile.
@@ -2542,6 +2549,19 @@ class SyncColdframe:
             source=source,
             again=again,
         )
+
+    def once(self, once_id: str) -> models.OnceRecord:
+        """What is on record of a run, and which outputs were kept."""
+        return read_answer(models.OnceRecord, (ask(self._transport, "GET", f"/v1/once/{encode_path(once_id)}")).body)
+
+    def once_output(self, once_id: str, path: str) -> bytes:
+        """One output that was kept."""
+        place = f"/v1/once/{encode_path(once_id)}/outputs/{encode_path(path)}"
+        return (ask(self._transport, "GET", place)).body
+
+    def forget_once(self, once_id: str) -> None:
+        """Remove the outputs that were kept."""
+        ask(self._transport, "DELETE", f"/v1/once/{encode_path(once_id)}")
 
     def tools(self) -> list[models.ToolInfo]:
         return read_answers(models.ToolInfo, (ask(self._transport, "GET", "/v1/tools")).body)
