@@ -10,6 +10,7 @@ from coldframe.client.models import PreviewInfo
 from coldframe.client.sync import SyncColdframe, SyncSandbox
 from coldframe.contract.errors import PreviewExited, PreviewStarting, PreviewUnavailable, WrongState
 from coldframe.contract.preview import PreviewStatus
+from coldframe.contract.sandbox import Limits
 from tests.installation import Installation
 from tests.previews.visiting import APP, Visitor, read_until, serve
 
@@ -17,7 +18,7 @@ PAGE = {"Accept": "text/html,application/xhtml+xml"}
 
 
 def status_of(client: SyncColdframe, preview: PreviewInfo) -> PreviewStatus:
-    found = client.previews.get(preview.preview_id).status
+    found: PreviewStatus | None = client.previews.get(preview.preview_id).status
     assert found is not None
     return found
 
@@ -58,7 +59,7 @@ def test_a_server_that_ends_is_told_with_its_code_and_its_last_words_and_comes_b
 
 def test_one_that_was_ended_for_memory_says_so(client: SyncColdframe) -> None:
     eater = "exec python3 -c \"import app, http.server\nx=[]\nclass H(app.Handler):\n  def do_eat(self, _):\n    while True: x.append(bytearray(1<<22))\napp.Server(('127.0.0.1', 8000), H).serve_forever()\""
-    with client.sandboxes.create(background=True, limits={"memory_mib": 64}) as small:
+    with client.sandboxes.create(background=True, limits=Limits(memory_mib=64)) as small:
         preview = serve(client, small, 8000, start=eater)
         visitor = Visitor(preview)
         visitor.ask("/eat")
