@@ -14,11 +14,13 @@ app = typer.Typer(
     invoke_without_command=True,
 )
 NAME = "coldframe"
+WITH_PROCESSES = ("queued", "starting", "running", "pausing", "paused", "resuming")
 
 
 @app.callback()
 def mcp(context: typer.Context) -> None:
-    """Serve one client on standard input and output. It acts with the token of this user, or with COLDFRAME_TOKEN."""
+    """Serve one client on standard input and output. It acts with the token of this user, or with COLDFRAME_TOKEN. Where no server
+    runs and none is named, sandboxes are this program's own and end with it."""
     if context.invoked_subcommand is None:
         _serve()
 
@@ -26,25 +28,52 @@ def mcp(context: typer.Context) -> None:
 def _serve() -> None:
     import asyncio
 
+    output = os.dup(1)
+    os.dup2(2, 1)  # whatever else prints does not come between the messages
+    try:
+        asyncio.run(_pass_on(output))
+    except BrokenPipeError:
+        os._exit(141)
+    sys.stderr.flush()
+    os._exit(0)  # a thread may still wait for input
+
+
+async def _pass_on(output: int) -> None:
     from coldframe.cli.connection import settings
     from coldframe.cli.output import Chosen
     from coldframe.client.location import find_location
     from coldframe.client.mcp_bridge import Bridge, lines_of, write_to
     from coldframe.client.transport import Transport
+    from coldframe.contract.errors import Unavailable
 
     location = find_location(Chosen.url, Chosen.token, data_dir=settings().data_dir)
-    output = os.dup(1)
-    os.dup2(2, 1)  # whatever else prints does not come between the messages
+    server = Transport(location.url, location.token)
+    if Chosen.url is None and "COLDFRAME_URL" not in os.environ:
+        try:
+            await server.request("GET", "/v1/health")
+        except Unavailable:
+            await _serve_within(output)
+            return
+    await Bridge(server, write_to(output)).run(lines_of(0))
 
-    async def run() -> None:
-        await Bridge(Transport(location.url, location.token), write_to(output)).run(lines_of(0))
 
-    try:
-        asyncio.run(run())
-    except BrokenPipeError:
-        os._exit(141)
-    sys.stderr.flush()
-    os._exit(0)  # a thread may still wait for input
+async def _serve_within(output: int) -> None:
+    from coldframe.assembly import embedded
+    from coldframe.cli.connection import settings
+    from coldframe.client.mcp_bridge import Bridge, lines_of, write_to
+    from coldframe.contract.caller import Caller
+    from coldframe.contract.policy import Role
+    from coldframe.fronts.mcp import McpFront
+    from coldframe.fronts.mcp.within import Within
+
+    chosen = settings()
+    caller = Caller(token_id="embedded", role=Role.OWNER, surface="embedded")  # noqa: S106
+    typer.echo("no server runs: sandboxes are this program's own and end with it", err=True)
+    async with embedded(chosen) as control:
+        front = McpFront(control, operator_refuses=chosen.on_missing == "refuse")
+        await Bridge(Within(front, caller), write_to(output)).run(lines_of(0))
+        for info in control.sandboxes.list(caller, states=WITH_PROCESSES):
+            await control.lifecycle.terminate(caller, info.sandbox_id)
 
 
 class Client(NamedTuple):

@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from tests.fuzz.archives import Archives
+from tests.fuzz.e2b_bodies import E2bBodies
+from tests.fuzz.mcp import Mcp
 from tests.fuzz.paths import Paths
 from tests.fuzz.recipes import Recipes
 from tests.fuzz.tampering import Tampering
@@ -21,6 +23,8 @@ TARGETS: dict[str, Callable[[], Target]] = {
     "tampering": Tampering,
     "recipes": Recipes,
     "archives": Archives,
+    "mcp": Mcp,
+    "e2b-bodies": E2bBodies,
 }
 HARMLESS_ONLY = ("paths", "keeper", "daemon")
 """Run as an ordinary user: what is looked for there is a way to what lies outside."""

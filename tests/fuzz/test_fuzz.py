@@ -30,6 +30,8 @@ EXAMPLES = {
     "tampering": 100,
     "recipes": 800,
     "archives": 300,
+    "mcp": 400,
+    "e2b-bodies": 500,
 }
 calm = settings(
     max_examples=150, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck)
@@ -47,7 +49,7 @@ def test_every_target_has_its_numbers_and_every_kept_input_a_target() -> None:
     assert {path.name for path in KEPT.iterdir()} <= set(TARGETS)
 
 
-@pytest.mark.parametrize("name", ["rules", "shell", "frames", "tampering", "recipes", "archives"])
+@pytest.mark.parametrize("name", ["rules", "shell", "frames", "tampering", "recipes", "archives", "mcp"])
 def test_what_is_read_or_checked_never_fails_otherwise_than_it_says(name: str) -> None:
     tried(name)
 

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mcp import StdioServerParameters
 from mcp.client import Client
+from mcp.client.stdio import stdio_client
 
 from coldframe.client.sync import SyncColdframe
 from coldframe.contract.policy import Role
@@ -225,6 +227,44 @@ def test_the_inspector_finds_nothing_wrong_and_calls_tools_over_both_transports(
                 env={**installation.environment, "HOME": installation.home},
             )
             assert done.returncode == 0 and seen in done.stdout, done.stderr[-2000:]
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+def test_without_a_server_the_program_serves_its_client_itself_and_leaves_nothing(revision: str) -> None:
+    home = Installation()
+    mode: Any = {"mode": "legacy"} if revision == PREVIOUS else {}
+    server = StdioServerParameters(**stdio_of(home), cwd=home.checkout)
+
+    async def flow() -> None:
+        async with Client(stdio_client(server), **mode) as client:
+            await call(client, "create_workspace")
+            ran = await call(client, "run_command", command="echo here")
+            assert (ran["stdout"], ran["exit_code"]) == ("here\n", 0)
+
+    try:
+        asyncio.run(flow())
+    finally:
+        assert home.close() == []
+
+
+def test_a_server_that_is_named_and_not_there_is_told_to_the_client() -> None:
+    home = Installation()
+    question = {"jsonrpc": "2.0", "id": 7, "method": "initialize", "params": {}}
+    try:
+        done = subprocess.run(
+            home.line("--url", "http://127.0.0.1:9", "mcp"),
+            input=json.dumps(question).encode() + b"\nno JSON\n[]\n",
+            capture_output=True,
+            env=home.environment,
+            cwd=home.checkout,
+            timeout=60,
+            check=False,
+        )
+    finally:
+        home.close()
+    first, second, third = map(json.loads, done.stdout.splitlines())
+    assert (first["id"], first["error"]["data"]["code"]) == (7, "UNAVAILABLE")
+    assert (second["error"]["code"], third["error"]["code"]) == (-32700, -32600)
 
 
 def test_what_is_printed_for_a_client_starts_a_server_for_it(installation: Installation) -> None:
