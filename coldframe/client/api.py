@@ -108,6 +108,21 @@ class Coldframe:
             again=again,
         )
 
+    async def once(self, once_id: str) -> models.OnceRecord:
+        """What is on record of a run, and which outputs were kept."""
+        return read_answer(
+            models.OnceRecord, (await ask(self._transport, "GET", f"/v1/once/{encode_path(once_id)}")).body
+        )
+
+    async def once_output(self, once_id: str, path: str) -> bytes:
+        """One output that was kept."""
+        place = f"/v1/once/{encode_path(once_id)}/outputs/{encode_path(path)}"
+        return (await ask(self._transport, "GET", place)).body
+
+    async def forget_once(self, once_id: str) -> None:
+        """Remove the outputs that were kept."""
+        await ask(self._transport, "DELETE", f"/v1/once/{encode_path(once_id)}")
+
     async def tools(self) -> list[models.ToolInfo]:
         return read_answers(models.ToolInfo, (await ask(self._transport, "GET", "/v1/tools")).body)
 

@@ -20,7 +20,7 @@ LENT = "/opt/coldframe/interpreter"
 MOST_CODE_BYTES = 4 * 1024 * 1024
 INLINE_BYTES = 1024 * 1024
 """A value that is longer is a file of the workspace, unless the call says otherwise."""
-OUTPUT_BYTES = 64 * 1024 * 1024
+OUTPUT_BYTES = 32 * 1024 * 1024
 """Most output of one cell. One that writes more is ended."""
 
 BINARY_KINDS = frozenset({"image/png", "image/jpeg", "image/gif", "application/pdf"})

@@ -5,12 +5,9 @@ import os
 import select
 import signal
 import subprocess
-from typing import TYPE_CHECKING
 
+from coldframe.kernel.listener import Listener
 from coldframe.kernel.nursery import how_it_ended
-
-if TYPE_CHECKING:
-    from coldframe.kernel.main import Driver
 
 READ_BYTES = 65_536
 _LOOP = """
@@ -27,7 +24,7 @@ done
 class BashKernel:
     """One shell, and the next if it ends."""
 
-    def __init__(self, driver: "Driver") -> None:
+    def __init__(self, driver: Listener) -> None:
         self._driver = driver
         self._process: subprocess.Popen[bytes] | None = None
         self._pidfd = self._cells = self._codes = -1

@@ -118,8 +118,8 @@ def _show_images(module: ModuleType) -> None:
 
     def save(image: Any, fp: Any, format: str | None = None, **options: Any) -> None:  # noqa: A002  PIL's own name
         plain_save(image, fp, format, **options)
-        if isinstance(fp, str):
-            display(image)
+        if isinstance(fp, str) and not sys._getframe(1).f_globals.get("__name__", "").startswith("matplotlib."):
+            display(image)  # a figure that is saved is shown by its own command
 
     def show(image: Any, title: str | None = None) -> None:
         display(image)

@@ -15,10 +15,13 @@ for _name, _path in CACHES.items():
 os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"
 
 try:
+    import zmq
+    from ipykernel.iostream import IOPubThread
     from ipykernel.ipkernel import IPythonKernel
     from ipykernel.kernelapp import IPKernelApp
     from jupyter_client.jsonutil import json_default
     from traitlets.config import Config
+    from zmq.eventloop.zmqstream import ZMQStream
 except ImportError as error:
     raise SystemExit(f"ipykernel is not installed for Python {sys.version.split()[0]}: {error}") from None
 
@@ -47,8 +50,30 @@ def pack(message: Any) -> bytes:
         return _NO_TEXT.sub("\ufffd", text).encode()
 
 
+def _use_file(place: str) -> None:
+    """Have programs that a cell forks print through a socket in the file system, and not at a port that others see."""
+
+    def listen(thread: Any) -> None:
+        thread._pipe_uuid = os.urandom(16)
+        pipe = thread.socket.context.socket(zmq.PULL)
+        pipe.linger = 0
+        pipe.bind(f"ipc://{place}")
+        thread._pipe_in = ZMQStream(pipe, thread.io_loop)
+        thread._pipe_in.on_recv(thread._handle_pipe_msg)
+
+    def reach(_: Any) -> tuple[Any, Any]:
+        context = zmq.Context()
+        pipe = context.socket(zmq.PUSH)
+        pipe.linger = 3000
+        pipe.connect(f"ipc://{place}")
+        return context, pipe
+
+    IOPubThread._setup_pipe_in, IOPubThread._setup_pipe_out = listen, reach
+
+
 def run(connection_file: str) -> None:
     """Be a kernel until it ends."""
+    _use_file(f"{connection_file}.pipe")
     config = Config()
     config.IPKernelApp.connection_file = connection_file
     config.IPKernelApp.kernel_class = Kernel

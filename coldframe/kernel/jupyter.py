@@ -18,14 +18,12 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import zmq
 
+from coldframe.kernel.listener import Listener
 from coldframe.kernel.nursery import Nursery, how_it_ended
-
-if TYPE_CHECKING:
-    from coldframe.kernel.main import Driver
 
 PORTS = ("shell_port", "iopub_port", "stdin_port", "control_port", "hb_port")
 AGAIN_S = 0.03
@@ -34,7 +32,7 @@ ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _DELIMITER = b"<IDS|MSG>"
 
 
-def maker_of(language: str, nursery: Nursery | None) -> "Callable[[Driver], JupyterKernel]":
+def maker_of(language: str, nursery: Nursery | None) -> Callable[[Listener], "JupyterKernel"]:
     """How a kernel of that language is made."""
     if nursery is not None:
         return lambda driver: PythonKernel(driver, nursery)
@@ -49,7 +47,7 @@ class JupyterKernel:
     shows_late = False
     """What a cell shows may come after the kernel has said that it is done; it has come once the next message is answered."""
 
-    def __init__(self, driver: "Driver") -> None:
+    def __init__(self, driver: Listener) -> None:
         self._driver = driver
         self._context = zmq.Context()
         self._folder = tempfile.mkdtemp(prefix="kernel-", dir="/tmp")
@@ -271,7 +269,7 @@ class JupyterKernel:
 class PythonKernel(JupyterKernel):
     """ipykernel, forked from a process that has loaded it already."""
 
-    def __init__(self, driver: "Driver", nursery: Nursery) -> None:
+    def __init__(self, driver: Listener, nursery: Nursery) -> None:
         super().__init__(driver)
         self._nursery = nursery
 
@@ -301,7 +299,7 @@ class PythonKernel(JupyterKernel):
 class ProgramKernel(JupyterKernel):
     """A program that is told the file of its addresses."""
 
-    def __init__(self, driver: "Driver") -> None:
+    def __init__(self, driver: Listener) -> None:
         super().__init__(driver)
         self._process: subprocess.Popen[bytes] | None = None
         self._pidfd = -1

@@ -14,14 +14,17 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from coldframe.kernel import packages
+from coldframe.kernel.listener import Kernel
 from coldframe.kernel.nursery import Nursery
 from coldframe.kernel.results import Results
 
 GRACE_S = 0.6
 """How long a cell has to stop once it was interrupted, before its kernel is replaced."""
+OUTPUT_GRACE_S = 3.0
+"""The same for one that has written too much: what it wrote until then is on its way."""
 START_S = 30.0
 """Longest time that a kernel takes to start, on a machine under load."""
 MOST_STARTS = 3
@@ -29,35 +32,6 @@ MOST_STARTS = 3
 MOST_NAMES = 200
 """Lost variables that are told by name."""
 READ_BYTES = 1 << 20
-
-Tell = Callable[..., None]
-
-
-class Kernel(Protocol):
-    """What runs code. It tells of it by the callbacks that it was made with."""
-
-    def start(self) -> None: ...
-    def files(self) -> list[int]:
-        """Descriptors to wait for."""
-        ...
-
-    def step(self) -> None:
-        """Take what there is, without waiting."""
-        ...
-
-    def execute(self, code: str, *, silent: bool) -> None: ...
-    def interrupt(self) -> None: ...
-    def kill(self) -> None:
-        """Gone when this returns."""
-        ...
-
-    def wait_s(self) -> float | None:
-        """When it wants to be stepped at the latest."""
-        ...
-
-    def set_environment(self, values: dict[str, str | None]) -> str:
-        """Code that sets these, and takes away those that are None."""
-        ...
 
 
 class Cell:
@@ -112,11 +86,12 @@ class Driver:
         cell = self._shown()
         if cell is None or cell.reason == "output_limit":
             return
+        shown = text[: cell.output_left]
         cell.output_left -= len(text)
+        if shown:
+            self.tell(name, cell=cell.id, text=shown)
         if cell.output_left < 0:
-            self._stop(cell, "output_limit", grace_s=GRACE_S)
-            return
-        self.tell(name, cell=cell.id, text=text)
+            self._stop(cell, "output_limit", grace_s=OUTPUT_GRACE_S)
 
     def on_result(self, bundle: dict[str, Any], *, is_main: bool) -> None:
         cell = self._shown()

@@ -1,4 +1,8 @@
-"""Where Python packages are found in a box: the system's first, then those of the user, then what the host lends."""
+"""Where Python packages are found in a box: those of the user first, and then what its system has, or what the host lends.
+
+In a system of its own, what that has comes first. That of the machine has what the machine needs, in versions of its own, so
+there what is lent comes first, of which each package fits the others.
+"""
 
 import os
 import site
@@ -15,7 +19,14 @@ def find_packages() -> None:
     own = site.getusersitepackages()
     if own not in sys.path:
         sys.path.append(own)  # also before anything is there: what a cell installs is found at once
-    if os.path.isdir(LENT):
+    if not os.path.isdir(LENT):
+        return
+    if os.statvfs("/usr").f_flag & os.ST_RDONLY:  # the machine's own system: its packages are not made for cells
+        systems = [number for number, place in enumerate(sys.path) if place.endswith("dist-packages")]
+        sys.path.insert(min(systems, default=len(sys.path)), LENT)
+        sys.path.remove(own)
+        sys.path.insert(sys.path.index(LENT), own)
+    else:
         sys.path.append(LENT)
 
 

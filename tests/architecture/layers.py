@@ -16,6 +16,7 @@ MAY_IMPORT: dict[str, set[str]] = {  # house -> the other houses it may import
     "policy": {"contract"},
     "tools": {"contract"},
     "client": {"contract"},
+    "adapters": {"contract", "client"},
     "host": {"contract", "policy", "guest"},
     "control": {"contract", "policy", "tools"},
     "fronts": {"contract", "control", "tools"},
@@ -39,6 +40,7 @@ BOX_HOLDERS = {
     "coldframe.control.declared_outputs",  # digests the files that were declared
     "coldframe.control.past_box",  # does the same for a command that was under way
     "coldframe.control.persistence",  # counts files, and reads none
+    "coldframe.control.kernels",  # is handed one by the gate with each cell, to reach the kernel
     "coldframe.control.watches",  # reads what a watch noted, which a call began
     "coldframe.control.creation",  # tells one its limits before anybody may use it
 }
