@@ -483,7 +483,8 @@ async def _serve_http(settings: Settings, ready: int) -> None:
         url = f"http://{f'[{address}]' if ':' in address else address}:{port}"
         _write_client_file(control, settings, url)
         names, edge_port = (settings.bind, *settings.allowed_hosts), edge_listener.getsockname()[1]
-        edge = Edge(functools.partial(make_apps, control), domains=("localhost", *settings.edge_domains), names=names)
+        apps = functools.partial(make_apps, control, on_missing=settings.on_missing)
+        edge = Edge(apps, domains=("localhost", *settings.edge_domains), names=names)
         authority = functools.cache(
             functools.partial(_edge_authority, os.path.join(settings.control_dir, "edge"), edge.domains)
         )

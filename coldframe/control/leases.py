@@ -32,6 +32,10 @@ leases_table = sa.Table(
     sa.Column("terms", sa.Text, nullable=False),
 )
 _SELECT = "SELECT sandbox_id, token_id, ends_at, terms FROM leases"
+_ENDED = (
+    "SELECT sandbox_id FROM leases WHERE sandbox_id NOT IN (SELECT sandbox_id FROM sandboxes "
+    "WHERE json_extract(state, '$.state') NOT IN ('failed', 'lost', 'terminated'))"
+)
 _SET = "INSERT OR REPLACE INTO leases (sandbox_id, token_id, ends_at, terms) VALUES (?, ?, ?, ?)"
 
 
@@ -115,6 +119,7 @@ class Leases:
     ) -> Lease:
         """Give *caller* a sandbox that is theirs to use, as has been checked. Raises GrantMissing."""
         require(caller, "sandbox.extend")
+        self._forget_ended()
         lease = Lease(sandbox_id=sandbox_id, token_id=caller.token_id, ends_at=ends_at, terms=terms)
         self._write(lease, caller.name, "sandbox.leased", connection)
         return lease
@@ -158,6 +163,14 @@ class Leases:
             self._store.raw.execute(_SET, row)
             self._ledger.append(kind, lease.sandbox_id, body, connection=connection or own)
             self._store.after(lambda _: self.moved(lease.sandbox_id), lambda: None)
+
+    def _forget_ended(self) -> None:
+        """Those of sandboxes that have ended, with the variables in them, which may be secrets."""
+        with self._store.transaction():
+            for (sandbox_id,) in self._store.raw.execute(_ENDED).fetchall():
+                self._kept.forget(sandbox_id)
+                self._store.raw.execute("DELETE FROM leases WHERE sandbox_id = ?", (sandbox_id,))
+                self._store.raw.execute("DELETE FROM access_tokens WHERE sandbox_id = ?", (sandbox_id,))
 
     def _load(self, sandbox_id: str) -> Lease | None:
         rows = self._store.read(f"{_SELECT} WHERE sandbox_id = ?", (sandbox_id,))

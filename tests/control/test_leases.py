@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from coldframe.contract.caller import Caller
-from coldframe.contract.errors import InvalidArgument, NotFound, Unauthenticated, WrongState
+from coldframe.contract.errors import GrantMissing, InvalidArgument, NotFound, Unauthenticated, WrongState
 from coldframe.contract.policy import Outcome, Role
 from coldframe.contract.sandbox import SandboxInfo, SandboxSpec
 from coldframe.control.leases import AtEnd, Lease, LeaseEgress, LeaseTerms
@@ -200,5 +200,32 @@ def test_what_no_rule_can_say_and_a_sandbox_without_network_are_refused_with_not
             await networks.change(lease, info, LeaseEgress(), caller)
             assert [reaches(bench, info)(place) for place in ("a.example.com", "b.example.com")] == [True, True]
             assert bench.control.rulebook.current.network.profiles == ("none", "packages", "open")
+
+    asyncio.run(scenario())
+
+
+def test_what_a_lease_keeps_is_forgotten_after_the_end_of_its_sandbox(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            caller, leases = caller_of(bench), bench.control.leases
+            info, _ = await leased(bench, caller, None, environment={"KEY": "a secret"})
+            kept, _ = await leased(bench, caller, None)
+            token = bench.control.access_tokens.give(caller, info.sandbox_id)
+            await bench.control.endings.terminate(caller, info.sandbox_id, discard=True)
+            await leased(bench, caller, None)
+            assert (leases.find(info.sandbox_id), leases.environment(info.sandbox_id)) == (None, {})
+            assert leases.find(kept.sandbox_id) is not None
+            with pytest.raises(Unauthenticated):
+                bench.control.access_tokens.open(token, None)
+
+    asyncio.run(scenario())
+
+
+def test_a_lease_is_given_time_by_those_alone_who_may_extend(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            _, lease = await leased(bench, caller_of(bench), 100)
+            with pytest.raises(GrantMissing):
+                bench.control.leases.set_end(lease, None, caller_of(bench, Role.VIEWER))
 
     asyncio.run(scenario())

@@ -2,7 +2,7 @@
 
 import logging
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -11,7 +11,16 @@ from coldframe.contract.errors import ColdframeError, NotFound, Unauthenticated
 from coldframe.control.control import Control
 from coldframe.fronts.auth import internal_error
 from coldframe.fronts.e2b import metrics, sandboxes, secrets, snapshots, templates, volumes
-from coldframe.fronts.e2b.routes import E2bCall, E2bRoute, OpenRoute, RouteTable, answer, error_answer, no_content
+from coldframe.fronts.e2b.routes import (
+    E2bCall,
+    E2bRoute,
+    OnMissing,
+    OpenRoute,
+    RouteTable,
+    answer,
+    error_answer,
+    no_content,
+)
 
 _log = logging.getLogger("coldframe.fronts")
 
@@ -44,8 +53,12 @@ class ControlApi:
         control: Control,
         routes: tuple[E2bRoute, ...] = ROUTES,
         open_routes: tuple[OpenRoute, ...] = OPEN_ROUTES,
+        *,
+        on_missing: OnMissing = "degrade",
     ) -> None:
+        """*on_missing* is the operator's: with `refuse` no sandbox is made whose limits hold by best effort only."""
         self._control = control
+        self._on_missing: OnMissing = on_missing
         self._routes = RouteTable(routes)
         self._open = RouteTable(open_routes)
 
@@ -63,13 +76,15 @@ class ControlApi:
                 return await serve(self._control, request, values)
             caller = self._caller(request)
             for handler, values in self._routes.find(request.method, path):
-                found = await handler(E2bCall(self._control, caller, request, values))
+                found = await handler(E2bCall(self._control, caller, request, values, self._on_missing))
                 if found is not None:
                     return found
             raise NotFound(
                 f"this server has no `{request.method} {request.url.path[:200]}`",
                 hint="docs/e2b.md lists what is there; ports of sandboxes are at `PORT-ID.DOMAIN`",
             )
+        except ClientDisconnect:
+            raise  # within its request: nobody is there to be answered
         except ColdframeError as error:
             return error_answer(error)
         except Exception as error:  # noqa: BLE001  the edge of a request

@@ -9,7 +9,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 from urllib.parse import unquote
 
 from starlette.requests import Request
@@ -25,6 +25,7 @@ from coldframe.fronts.streams import SMALL_BODY_CAP_BYTES, parse_json, read_body
 ENVD_VERSION = "0.6.13"
 """Of the data plane that we speak: SDKs choose by it what they may ask for."""
 CLIENT_ID = "coldframe"
+OnMissing = Literal["refuse", "degrade"]
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,8 @@ class E2bCall:
     request: Request
     values: dict[str, str]
     """Parts of the path, decoded."""
+    on_missing: OnMissing = "degrade"
+    """What the operator wants where a limit can be kept by best effort only."""
 
     @cached_property
     def domain(self) -> str:

@@ -227,6 +227,7 @@ async def fork(call: E2bCall) -> Response:
             "template": source.template,
             "limits": source.limits,
             "on_timeout": "terminate",
+            "on_missing": call.on_missing,
         }
     )
     results: list[dict[str, Any]] = []

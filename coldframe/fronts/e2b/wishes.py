@@ -21,6 +21,7 @@ from coldframe.fronts.e2b.template_names import STAND_INS, find_template, id_of,
 
 MOST_WORDS = 200
 MOST_CHARACTERS = 32_768
+MOST_TOGETHER = 131_072
 AGENT_KEY = "coldframe.agent"
 """Metadata that give a sandbox the durable workspace of an agent in place of a temporary one."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -49,6 +50,7 @@ async def read_wish(call: E2bCall, body: Mapping[str, Any], *, default_timeout_s
     egress = read_egress(body)
     given: dict[str, Any] = {
         "on_timeout": "terminate",
+        "on_missing": call.on_missing,
         "network": _network(call, egress),
         "volumes": _volumes(body.get("volumeMounts")),
     }
@@ -99,6 +101,8 @@ def read_words(value: object, name: str) -> dict[str, str]:
         return {}
     if not isinstance(value, dict) or len(value) > MOST_WORDS:
         raise InvalidArgument(f"`{name}` is an object of at most {MOST_WORDS} texts", argument=name)
+    if sum(len(str(key)) + len(str(text)) for key, text in value.items()) > MOST_TOGETHER:
+        raise InvalidArgument(f"`{name}` has more than {MOST_TOGETHER} characters together", argument=name)
     for key, text in value.items():
         if not isinstance(text, str) or len(text) + len(key) > MOST_CHARACTERS:
             raise InvalidArgument(f"`{name}`: `{str(key)[:80]}` is no text, or too long", argument=name)
