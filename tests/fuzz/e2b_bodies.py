@@ -93,7 +93,7 @@ async def _stream(data: bytes, step: int) -> list[Any]:
         return {"type": "http.request", "body": body, "more_body": bool(pieces)}
 
     found: list[Any] = []
-    envelopes = Envelopes(receive)  # type: ignore[arg-type]  # as a server gives it
+    envelopes = Envelopes(receive)
     try:
         while (message := await envelopes.next()) is not None:
             found.append(json.dumps(message, sort_keys=True, default=str))

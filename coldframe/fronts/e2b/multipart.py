@@ -83,6 +83,8 @@ class Parts:
             if len(self._held) > MOST_HEAD_BYTES:
                 raise InvalidArgument("the body does not begin with its boundary", argument="body")
             await self._more()
+        if at > MOST_HEAD_BYTES:  # whatever the pieces that it came in
+            raise InvalidArgument("the body does not begin with its boundary", argument="body")
         del self._held[: at + len(self._mark)]
 
     async def _ends(self) -> bool:
@@ -102,6 +104,8 @@ class Parts:
             if len(self._held) > MOST_HEAD_BYTES:
                 raise InvalidArgument("the head of a part is too long", argument="body")
             await self._more()
+        if at > MOST_HEAD_BYTES:
+            raise InvalidArgument("the head of a part is too long", argument="body")
         found = bytes(self._held[:at])
         del self._held[: at + len(end)]
         return found

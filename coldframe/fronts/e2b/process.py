@@ -168,6 +168,11 @@ class _Asked:
             self.arguments["stdin_open"] = message.get("stdin", True) is not False
 
 
+def asked_of(message: Message) -> dict[str, Any]:
+    """The arguments of the tool that a request for a process comes to. Raises ConnectError: it is none."""
+    return _Asked(BoxUser("user"), message).arguments
+
+
 class _Telling:
     """From events of a command to messages."""
 
