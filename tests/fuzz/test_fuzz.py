@@ -49,7 +49,7 @@ def test_every_target_has_its_numbers_and_every_kept_input_a_target() -> None:
     assert {path.name for path in KEPT.iterdir()} <= set(TARGETS)
 
 
-@pytest.mark.parametrize("name", ["rules", "shell", "frames", "tampering", "recipes", "archives", "mcp"])
+@pytest.mark.parametrize("name", ["rules", "shell", "frames", "tampering", "recipes", "archives", "mcp", "e2b-bodies"])
 def test_what_is_read_or_checked_never_fails_otherwise_than_it_says(name: str) -> None:
     tried(name)
 

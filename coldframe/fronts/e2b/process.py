@@ -23,6 +23,8 @@ from coldframe.fronts.e2b.processes_known import Process, ProcessesKnown
 
 PIECE_BYTES = 32 * 1024
 """Of output in one message."""
+ARGUMENT_BYTES = 100_000
+"""A script may be longer than an argument of a program, in whatever signs; then it is run without the start files of a login."""
 KEEPALIVE: Message = {"event": {"keepalive": {}}}
 KILL, TERMINATE = 9, 15
 KILLED_WITHIN_S = 3.0
@@ -154,8 +156,11 @@ class _Asked:
         self.tag = tag if isinstance(tag, str) and tag else None
         size = _size(message.get("pty"))
         self.is_terminal = "pty" in message
+        command: str | list[str] = [config["cmd"], *words]
+        if config["cmd"] == "/bin/bash" and words[:-1] == ["-l", "-c"] and _is_long(words[-1]):
+            command = str(words[-1])  # as a script: Linux takes no argument of such a length
         self.arguments: dict[str, Any] = {
-            "command": [config["cmd"], *words],
+            "command": command,
             "cwd": self.cwd,
             "user": user.name,
             "env": variables,
@@ -166,6 +171,10 @@ class _Asked:
             self.arguments.update(pty=True, columns=columns, rows=rows)
         else:
             self.arguments["stdin_open"] = message.get("stdin", True) is not False
+
+
+def _is_long(text: object) -> bool:
+    return isinstance(text, str) and len(text.encode("utf-8", "surrogatepass")) > ARGUMENT_BYTES
 
 
 def asked_of(message: Message) -> dict[str, Any]:
