@@ -66,6 +66,8 @@ def command_status(
     if limit is not None:
         used = "" if limit.used is None else f", used {limit.used:g}"
         message = f"ended by its {limit.kind} limit of {limit.limit:g} {limit.unit}{used}"
+        if limit.kind == "pids":
+            message = f"failed while its sandbox had all of the {limit.limit:g} processes that it may have"
         raised = next_action("run_command", "runs it again with a higher limit", kind=limit.kind)
         ended = "timed_out" if limit.kind in ("wall", "idle") else "limit"
         return _state(ended, result, _LIMIT_CODES[limit.kind], message, [output, raised], command_id)

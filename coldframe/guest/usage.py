@@ -67,6 +67,9 @@ class Tree(Protocol):
     def disk_full(self) -> tuple[int, int] | None:
         """Bytes used and the limit, if it was the disk limit because of which a file could not grow."""
 
+    def forks_refused(self) -> bool:
+        """Whether the box had all the processes that it may have when somebody in it wanted one more, since this began."""
+
     def disk_exhausted(self) -> dict[str, Any] | None:
         """The LimitHit if the workspace is a disk of its own that has no more room."""
 
@@ -105,6 +108,8 @@ def limit_behind(
         found = _disk_hit(tree.disk_full())
     if found is None and code != 0:
         found = tree.disk_exhausted()
+    if found is None and code != 0 and tree.forks_refused():
+        found = limit_hit("pids", spec.get("pids", 0), unit="processes")
     return found
 
 

@@ -92,6 +92,7 @@ class Trees:
         self._marks: dict[int, int] = {}
         self._marks_at = -1.0
         self.looks = 0
+        self._pids_events = -1 if groups is None else _open_pids_events(groups)
         forbid_core_files()
         apart = frozenset[tuple[int, int]]() if volumes is None else volumes.apart
         self.quota = quota_of(root, self.proc, limits["disk_mib"] << 20, place=HOME, layer=layer, apart=apart)
@@ -124,6 +125,13 @@ class Trees:
         kernel may choose it, as the largest there, and ends all whose memory it is."""
         return self.groups is None or self.groups.has_room(self._box_memory_mib << 20)
 
+    def refused_forks(self) -> int:
+        """How often somebody in the box could not have another process so far; 0 where nobody counts that."""
+        if self._pids_events < 0:
+            return 0
+        told = os.pread(self._pids_events, 64, 0).split()
+        return int(told[1]) if told[:1] == [b"max"] else 0
+
     def marks(self, *, most_age_s: float = 0.0) -> dict[int, int]:
         """Of all processes, as they were at most `most_age_s` ago."""
         if time.monotonic() - self._marks_at >= most_age_s:
@@ -155,6 +163,18 @@ class Trees:
             self.groups.give(group)
 
 
+def _open_pids_events(groups: GroupDescriptors) -> int:
+    """Of the group that has the limit. In version 2 kernels before 6.11 count where the fork was tried: nothing is told then."""
+    for name, group in (*groups.attach_only, *groups.per_command):
+        for above in ("",) if name == "pids" else ("", "../") if name == "unified" else ():
+            with contextlib.suppress(OSError):  # this hierarchy does not limit them
+                most = os.open(f"{above}pids.max", os.O_RDONLY | os.O_CLOEXEC, dir_fd=group)
+                with open(most, "rb", buffering=0) as file:
+                    if file.read(64).strip() != b"max":
+                        return os.open(f"{above}pids.events", os.O_RDONLY | os.O_CLOEXEC, dir_fd=group)
+    return -1
+
+
 class CommandTree:
     def __init__(
         self,
@@ -176,6 +196,7 @@ class CommandTree:
         self._unborn: Steps = (*trees.sealing, *entry, *limiting)
         self._polls_memory = polls_memory
         self._overruns = trees.quota.overruns
+        self._refused_forks = trees.refused_forks()
         self._seen_cpu_s: dict[tuple[int, bytes], float] = {}
         """By process and its start, ended ones too: a child that was re-parented leaves its time to nobody."""
         self._closed = False
@@ -255,6 +276,9 @@ class CommandTree:
                 self._seen_cpu_s[pid, found.started] = found.own_s
                 waited_for += found.with_children_s
         return max(waited_for, sum(self._seen_cpu_s.values()))
+
+    def forks_refused(self) -> bool:
+        return self._trees.refused_forks() > self._refused_forks
 
     def disk_overrun(self) -> tuple[int, int] | None:
         """Bytes used and the limit, if the workspace has grown over its limit since this command began."""

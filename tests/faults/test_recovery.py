@@ -24,7 +24,7 @@ LINES = {
     "disk full": "head -c 8M /dev/zero > made-$KEY && echo done",
     "memory": "python3 -c 'made = bytearray(60 << 20)' && echo done",
     "cpu": "python3 -c 'sum(range(300000))' && echo done",
-    "pids": "for n in 1 2 3 4 5 6 7 8; do sleep 0.1 & done; wait && echo done",
+    "pids": "exec python3 -c 'import os; [os.fork() or os._exit(0) for n in range(8)]; print(\"done\")'",
     "port taken": "python3 -c 'import socket; socket.create_server((\"127.0.0.1\", 8099))' && echo done",
     "egress denied": "python3 -c 'import socket; socket.create_connection((\"192.0.2.1\", 443), 2)' && echo done",
     "application crash": "[ -e passed ] || kill -SEGV $$; echo done",
@@ -33,9 +33,8 @@ LINES = {
     "clock jump of 1 h": "echo done",
 }
 """What is to be done, and is in the way of each fault."""
-ASKS = {"port taken", "egress denied", "pids"}
-"""A program that failed by itself: nobody but who wrote it knows what to do. Of a fork that was refused since other commands
-had taken all processes it is the program alone that says so."""
+ASKS = {"port taken", "egress denied"}
+"""A program that failed by itself: nobody but who wrote it knows what to do."""
 
 
 class GenericClient:
@@ -123,6 +122,10 @@ def test_a_client_that_knows_nothing_of_faults_recovers_or_asks_a_person(
     with connected(killable) as client:
         sandbox = client.sandboxes.create(spec=spec)
         sandbox.write_file(f"begun-{key}", "0\n")  # of whom the crash is to be
+        # Not every kernel does in version 2, and nobody does of a limit of a user.
+        tells_refused_forks = ("pids", "cgroup v1, read back") in [
+            (one.kind, one.enforced_by) for one in sandbox.report().limits
+        ]
         with contextlib.ExitStack() as while_it_lasts:
             while_it_lasts.enter_context(FAULTS[fault](killable, sandbox, key, fault))
 
@@ -136,7 +139,7 @@ def test_a_client_that_knows_nothing_of_faults_recovers_or_asks_a_person(
     with connected(killable) as client:
         for sandbox_id in {sandbox.id, generic.sandbox_id}:
             client.sandboxes.get(sandbox_id).terminate()
-    if fault in ASKS:
+    if fault in ASKS or (fault == "pids" and question and not tells_refused_forks):
         assert question and generic.attempts == 1, (question, generic.attempts)
         assert len(question) > len("exited: "), question
     else:

@@ -93,6 +93,9 @@ class SessionTree:
     def disk_full(self) -> tuple[int, int] | None:
         return None
 
+    def forks_refused(self) -> bool:
+        return False
+
     def disk_exhausted(self) -> dict[str, Any] | None:
         return None
 
