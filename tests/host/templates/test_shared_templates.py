@@ -222,18 +222,22 @@ def test_what_is_no_archive_of_a_system_is_refused(client: SyncColdframe, tmp_pa
 HELLOS = {
     "python": "python3 -c 'print(6 * 7)'",
     "node": "node -e 'console.log(6 * 7)'",
+    "deno": "NO_COLOR=1 deno eval 'console.log(6 * 7)'",
     "c": """printf '#include <stdio.h>\\nint main() {printf("%%d\\\\n", 6 * 7);}\\n' > a.c && gcc a.c -o a && ./a""",
     "shell": "echo $((6 * 7))",
 }
 TESTED = {
     "python": "printf 'def test_it():\\n    assert 6 * 7 == 42\\n' > test_it.py && pytest -q test_it.py",
     "node": """printf 'require("node:test")("it", () => require("assert")(6 * 7 == 42))\\n' > it.test.js && node --test""",
+    "deno": """printf 'Deno.test("it", () => { if (6 * 7 !== 42) throw 1 })\\n' > it_test.ts && deno test -q it_test.ts""",
     "c": "printf 'check: a\\n\\t./a | grep -qx 42\\n' > Makefile && make check",
 }
 INSTALLED = {
     "python": "python3 -m venv v && v/bin/pip install -q six==1.16.0 && v/bin/python -c 'import six'",
     "uv": "uv venv -q --no-cache u && uv pip install -q --no-cache --python u/bin/python six==1.16.0 && u/bin/python -c 'import six'",
     "node": "npm install --silent left-pad@1.3.0 && node -e 'require(\"left-pad\")'",
+    "pnpm": "mkdir p && cd p && pnpm add --silent left-pad@1.3.0 && node -e 'require(\"left-pad\")'",
+    "deno": "mkdir d && cd d && deno eval -q 'import pad from \"npm:left-pad@1.3.0\"; console.log(pad(1, 3))'",
 }
 
 
