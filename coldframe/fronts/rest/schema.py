@@ -1,5 +1,6 @@
 """The published schema, made of what stands beside the handlers. It is made when it is first asked for."""
 
+import copy
 import inspect
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -77,6 +78,8 @@ def make_document(title: str, version: str, routes: Iterable[RawRoute | JsonRout
         path = route.path.replace("{path:anything}", "{path}")
         operation = _json_operation(route, schemas) if isinstance(route, JsonRoute) else _operation(route, path)
         paths.setdefault(path, {})[route.method.lower()] = operation
+    paths = copy.deepcopy(paths)  # what routes say of themselves stays theirs
+    _publish_definitions(paths, components)
     _publish_tools(paths, components)
     for operations in paths.values():
         for operation in operations.values():
@@ -156,6 +159,21 @@ def _operation(route: RawRoute, path: str) -> dict[str, Any]:
     if route.body is not None:
         operation["requestBody"] = {"content": route.body}
     return operation
+
+
+def _publish_definitions(node: Any, components: dict[str, Any]) -> None:
+    """What a schema of a raw route brings along goes where references are looked for."""
+    if isinstance(node, list):
+        for one in node:
+            _publish_definitions(one, components)
+    elif isinstance(node, dict):
+        for name, own in node.pop("$defs", {}).items():
+            _publish_definitions(own, components)
+            components.setdefault(name, own)
+        if str(node.get("$ref", "")).startswith("#/$defs/"):
+            node["$ref"] = _REF.format(model=node["$ref"].removeprefix("#/$defs/"))
+        for one in node.values():
+            _publish_definitions(one, components)
 
 
 def _publish_tools(paths: dict[str, Any], components: dict[str, Any]) -> None:
