@@ -11,7 +11,7 @@ from coldframe.contract.errors import IsolationUnavailable
 from coldframe.host.builder import Builder
 from coldframe.host.cgroups import BoxGroups
 from coldframe.host.machine import Machine
-from coldframe.host.workspaces import HISTORY
+from coldframe.host.stacks import HISTORY
 from tests.host.machines import as_root_and_ordinary, needs_bubblewrap, new_box, on_a_machine, run, until
 from tests.host.test_machine import made, nothing_is_left
 

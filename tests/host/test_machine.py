@@ -21,7 +21,7 @@ from coldframe.host.machine import Machine
 from coldframe.host.marks import KeeperMark
 from coldframe.host.processes import process_start
 from coldframe.host.removal import remove_directory
-from coldframe.host.workspaces import HISTORY
+from coldframe.host.stacks import HISTORY
 from tests.host.machines import as_root_and_ordinary, needs_bubblewrap, new_box, on_a_machine, run, until
 
 pytestmark = needs_bubblewrap
@@ -49,7 +49,7 @@ def made(machine: Machine) -> dict[str, Any]:
     return {"boxes": os.listdir(os.path.join(data, "boxes")), "groups": groups, "processes": processes}
 
 
-NOTHING = {"boxes": [], "groups": [], "processes": []}
+NOTHING: dict[str, list[str]] = {"boxes": [], "groups": [], "processes": []}
 
 
 async def nothing_is_left(machine: Machine) -> None:

@@ -19,7 +19,8 @@ from coldframe.contract.errors import ColdframeError, IsolationUnavailable, Wron
 from coldframe.contract.sandbox import Limits, SandboxSpec
 from coldframe.host import confine, disk_images, loop_mounts, processes
 from coldframe.host.machine import Machine
-from coldframe.host.workspaces import HISTORY, PARTS, Workspaces
+from coldframe.host.stacks import HISTORY
+from coldframe.host.workspaces import PARTS, Workspaces
 from tests.host.disks import needs_disks, traces, unmount_all
 from tests.host.forked import wait_until
 from tests.host.machines import needs_bubblewrap, run, until

@@ -12,8 +12,8 @@ import pytest
 
 from coldframe.contract.errors import Internal, InvalidArgument, IsolationUnavailable
 from coldframe.guest.digests import MOST_BYTES
-from coldframe.host.stacks import Stacks
-from coldframe.host.workspaces import HISTORY, PARTS, Workspaces
+from coldframe.host.stacks import HISTORY, Stacks
+from coldframe.host.workspaces import PARTS, Workspaces
 from tests.host import boxes
 from tests.host.forked import in_child
 
