@@ -62,7 +62,7 @@ def ports(client: SyncColdframe, sandbox: SyncSandbox) -> None:
 
 
 def preview(client: SyncColdframe, sandbox: SyncSandbox) -> None:
-    made = client.previews.create(sandbox.id, 8132, start=["python3", "-c", SERVE, "8132"])
+    made = client.previews.create(sandbox.id, 8132, start=["python3", "-c", SERVE, "8132"], record=False)
     assert Visitor(made).ask().status == 200
     client.previews.stop(made.preview_id)
 
