@@ -70,6 +70,7 @@ def arguments_on(what: Things) -> dict[str, dict[str, Any]]:
         "compare_file": {"before": what.snapshot_id, "after": what.sandbox_id, "path": "secret.txt"},
         "create_context": here,
         "create_workspace": {"workspace": "taken-from-another", "snapshot": what.snapshot_id},
+        "describe_sandbox": here,
         "edit_file": {**here, "path": "secret.txt", "old": "own", "new": "stolen"},
         "fork_sandbox": here,
         "get_cell": cell,
@@ -86,6 +87,7 @@ def arguments_on(what: Things) -> dict[str, dict[str, Any]]:
         "network_log": here,
         "pause_sandbox": here,
         "preview_log": preview,
+        "promote_sandbox": {**here, "to": "computer"},
         "read_file": {**here, "path": "secret.txt"},
         "read_logs": command,
         "rebuild_preview": preview,
@@ -105,11 +107,12 @@ def arguments_on(what: Things) -> dict[str, dict[str, Any]]:
         "take_snapshot": here,
         "terminate_sandbox": here,
         "wait_command": command,
+        "workspace_summary": here,
         "write_file": {**here, "path": "secret.txt", "content": "stolen"},
     }
 
 
-LISTS = {"list_previews", "list_sandboxes", "list_snapshots"}
+LISTS = {"list_previews", "list_sandboxes", "list_snapshots", "recommend_profile"}
 NAMELESS = Things(
     *("sbx_" + "0" * 20, "cmd_" + "0" * 24, "rcp_" + "0" * 24, "0" * 16, "cmd_" + "1" * 24),
     *("prv_" + "0" * 20, "ctx_" + "0" * 20),
