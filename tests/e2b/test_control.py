@@ -14,8 +14,10 @@ from e2b.exceptions import (
     SandboxNotFoundException,
 )
 
+from coldframe.contract.errors import PauseKindUnsupported, WrongState
 from coldframe.contract.policy import Role
 from tests.e2b.edge_served import EdgeServed, Mode
+from tests.fakes.box import FakeBox
 from tests.installation import wait_until
 
 pytestmark = pytest.mark.req("T4.83")
@@ -198,3 +200,30 @@ def test_the_durable_workspace_of_an_agent_is_had_by_metadata_and_outlives_a_kil
         assert client.sandboxes.get(f"sbx_{sandbox.sandbox_id}").info.agent_id == "eve"
         sandbox.kill(**params)
         assert "eve" in [agent.agent_id for agent in client.agents.list()]
+
+
+def test_where_memory_cannot_be_kept_a_pause_keeps_the_files_and_says_what_was_lost(
+    edge: EdgeServed, params: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def cannot(_: FakeBox) -> None:
+        raise PauseKindUnsupported("processes cannot be held still on this machine")
+
+    monkeypatch.setattr(FakeBox, "pause", cannot)
+    sandbox = Sandbox.create(timeout=300, **params)
+    assert sandbox.pause(**params)
+    assert sandbox.get_info(**params).state == SandboxState.PAUSED
+    assert edge.served.control.sandboxes.find(f"sbx_{sandbox.sandbox_id}").state.state == "stopped"
+    assert sandbox.connect(timeout=60, **params).is_running()
+    sandbox.kill(**params)
+
+
+def test_a_pause_that_fails_is_no_pause_that_was_there_already(
+    edge: EdgeServed, params: dict[str, Any], sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def cannot(_: FakeBox) -> None:
+        raise WrongState("a process could not be held")
+
+    monkeypatch.setattr(FakeBox, "pause", cannot)
+    with pytest.raises(SandboxException, match="could not be held"):
+        sandbox.pause(**params)
+    assert sandbox.is_running()

@@ -133,8 +133,8 @@ def answer(content: object, status: int = 200, headers: dict[str, str] | None = 
     return Response(text, status, {**NO_SNIFF, **(headers or {})}, media_type="application/json")
 
 
-def no_content() -> Response:
-    return Response(b"", 204, NO_SNIFF)
+def no_content(headers: dict[str, str] | None = None) -> Response:
+    return Response(b"", 204, {**NO_SNIFF, **(headers or {})})
 
 
 def error_answer(error: ColdframeError) -> Response:

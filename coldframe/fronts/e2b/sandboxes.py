@@ -7,7 +7,14 @@ from urllib.parse import parse_qsl, unquote
 
 from starlette.responses import Response
 
-from coldframe.contract.errors import ColdframeError, InvalidArgument, LimitReached, NotFound, WrongState
+from coldframe.contract.errors import (
+    ColdframeError,
+    InvalidArgument,
+    LimitReached,
+    NotFound,
+    PauseKindUnsupported,
+    WrongState,
+)
 from coldframe.contract.sandbox import SandboxInfo, SandboxSpec
 from coldframe.control.leases import Lease, LeaseEgress, LeaseTerms
 from coldframe.control.rights import may
@@ -18,6 +25,8 @@ from coldframe.fronts.e2b.routes import E2bCall, E2bRoute, answer, error_of, no_
 from coldframe.fronts.e2b.wishes import Wish, read_timeout, read_wish
 
 V1_TIMEOUT_S, TIMEOUT_S = 15, 300
+LOST = "Coldframe-Lost"
+"""Header that names what an act took away which E2B would have kept."""
 MOST_FORKS = 100
 TOLD_EXACTLY = timedelta(seconds=0.2)
 """A creation that took longer than this does not count to the time that a sandbox was given for."""
@@ -186,13 +195,22 @@ async def refresh(call: E2bCall) -> Response:
 
 
 async def pause(call: E2bCall) -> Response:
-    """With its memory, or with `memory: false` its files alone. Raises WrongState: it is paused, which SDKs expect as 409."""
+    """With its memory, or with `memory: false` its files alone. Where this machine cannot keep memory it is its files as well, and
+    a header names what was lost. Raises WrongState: it is paused, which SDKs expect as 409, and take nothing else for."""
     body = await call.body()
     named = find_named(call)
     if named.state == PAUSED:
         raise WrongState("the sandbox is already paused", hint="connect to it to have it go on")
     sandbox_id, lifecycle = named.info.sandbox_id, call.control.lifecycle
-    await lifecycle.pause(call.caller, sandbox_id, "files" if body.get("memory") is False else "memory")
+    try:
+        try:
+            await lifecycle.pause(call.caller, sandbox_id, "files" if body.get("memory") is False else "memory")
+        except PauseKindUnsupported:
+            ended = await lifecycle.pause(call.caller, sandbox_id, "files")
+            lost = "; ".join(one.what for one in ended.lost)
+            return no_content({LOST: lost.encode("ascii", "replace").decode()} if lost else {})
+    except WrongState as error:
+        return answer({**error_of(error), "code": 400}, 400)
     return no_content()
 
 
