@@ -21,7 +21,6 @@ from typing import NamedTuple, TypeVar
 from coldframe.contract.policy import Label, Outcome
 from coldframe.host.egress import messages
 from coldframe.host.egress.arrivals import Arrivals
-from coldframe.host.egress.broker import MOST_CONNECTIONS
 from coldframe.host.egress.channel import BATCH, Channel, receive
 from coldframe.host.egress.contact import EgressContact, EgressRequest, HandleUse, SecretAnswer
 from coldframe.host.egress.holders import UNKNOWN_PROGRAM, Holder, Holders
@@ -42,6 +41,7 @@ from coldframe.host.egress.messages import (
     Requested,
 )
 from coldframe.host.egress.names import MAX_NAMES, POOL_SIZE
+from coldframe.host.egress.shared import MOST_CONNECTIONS
 from coldframe.policy import labels
 from coldframe.policy.hostnames import NameInvalid, read_name
 from coldframe.policy.network import Origin

@@ -27,7 +27,7 @@ from coldframe.host import confine, landlock, seccomp
 from coldframe.host.egress import arrivals, messages
 from coldframe.host.egress.arrivals import Arrivals
 from coldframe.host.egress.authority import Authority
-from coldframe.host.egress.broker import Broker, Narrow
+from coldframe.host.egress.broker import Broker
 from coldframe.host.egress.channel import BATCH, Channel, receive
 from coldframe.host.egress.contact import EgressContact, EgressRequest, HandleUse, Journal, JournalLost, SecretAnswer
 from coldframe.host.egress.intercept import Interception
@@ -59,6 +59,7 @@ from coldframe.host.egress.messages import (
 from coldframe.host.egress.packages.cache import PackageCache
 from coldframe.host.egress.packages.view import PackageView
 from coldframe.host.egress.readiness import Readiness
+from coldframe.host.egress.shared import Narrow
 from coldframe.policy.document import read_document
 from coldframe.policy.network_rules import NetworkRules
 from coldframe.policy.network_section import load_network

@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 
-from coldframe.host.egress import broker as broker_of_boxes
-from coldframe.host.egress import denied_attempts
+from coldframe.host.egress import box_way, denied_attempts
 from coldframe.host.egress.broker import Broker
 from coldframe.host.egress.messages import duplicate
 from tests.host.egress.captured import OWN
@@ -128,7 +127,7 @@ def test_bytes_without_end_that_come_back_at_once_leave_others_their_turn() -> N
 
 
 def test_a_box_has_few_long_look_ups_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broker_of_boxes, "MOST_LONG_LOOK_UPS", 3)
+    monkeypatch.setattr(box_way, "MOST_LONG_LOOK_UPS", 3)
 
     def ask(client: socket.socket) -> bytes:
         client.sendall(len(ODD_QUERY).to_bytes(2, "big") + ODD_QUERY)
@@ -159,7 +158,7 @@ def test_a_box_has_few_long_look_ups_at_once(monkeypatch: pytest.MonkeyPatch) ->
 def test_equal_denied_attempts_are_told_as_one_and_all_of_them_before_the_box_is_gone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(broker_of_boxes, "SUM_S", 1000.0)
+    monkeypatch.setattr(box_way, "SUM_S", 1000.0)
 
     async def steps(world: World, broker: Broker, log: Log) -> None:
         def knock() -> set[str | None]:
@@ -175,7 +174,7 @@ def test_equal_denied_attempts_are_told_as_one_and_all_of_them_before_the_box_is
 
 
 def test_sums_are_told_while_the_box_lives(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broker_of_boxes, "SUM_S", 0.01)
+    monkeypatch.setattr(box_way, "SUM_S", 0.01)
 
     async def steps(world: World, broker: Broker, log: Log) -> None:
         def knock() -> None:
@@ -194,7 +193,7 @@ def test_a_box_of_which_too_much_has_to_be_said_is_not_listened_to_until_it_is_s
 ) -> None:
     monkeypatch.setattr(denied_attempts, "BUDGET", 20.0)
     monkeypatch.setattr(denied_attempts, "BUDGET_PER_S", 0.0)
-    monkeypatch.setattr(broker_of_boxes, "REST_S", 0.01)
+    monkeypatch.setattr(box_way, "REST_S", 0.01)
 
     def flood() -> None:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
@@ -206,7 +205,7 @@ def test_a_box_of_which_too_much_has_to_be_said_is_not_listened_to_until_it_is_s
         await log.of(20)
         for _ in range(100):
             await asyncio.sleep(0)
-        assert len(log.ended) <= 20 + broker_of_boxes.BATCH
+        assert len(log.ended) <= 20 + box_way.BATCH
         monkeypatch.setattr(denied_attempts, "BUDGET_PER_S", 1e6)
         await log.of(100)
         assert await is_served(world)

@@ -9,8 +9,7 @@ import ssl
 import pytest
 
 from coldframe.contract.policy import Outcome
-from coldframe.host.egress import broker as broker_of_boxes
-from coldframe.host.egress import denied_attempts
+from coldframe.host.egress import box_way, denied_attempts
 from tests.host.egress.intercepted import Scene, ask, connect, error_of, get, raw, request, with_interception
 from tests.host.egress.test_broker import code_of
 from tests.host.egress.world import INNER, OTHER, SITE, SSH
@@ -270,7 +269,7 @@ def test_what_may_only_be_read_takes_no_body_and_opens_no_way_back() -> None:
 
 
 def test_a_box_has_no_more_connections_that_are_read_than_there_is_memory_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broker_of_boxes, "MOST_INTERCEPTED", 2)
+    monkeypatch.setattr(box_way, "MOST_INTERCEPTED", 2)
 
     async def steps(scene: Scene) -> None:
         def several() -> tuple[list[int], str | None]:
@@ -292,7 +291,7 @@ def test_a_box_has_no_more_connections_that_are_read_than_there_is_memory_for(mo
 def test_denied_requests_without_end_wait_until_they_can_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(denied_attempts, "BUDGET", 8.0)  # look-ups take of it too
     monkeypatch.setattr(denied_attempts, "BUDGET_PER_S", 0.0)
-    monkeypatch.setattr(broker_of_boxes, "REST_S", 0.01)
+    monkeypatch.setattr(box_way, "REST_S", 0.01)
 
     async def steps(scene: Scene) -> None:
         def knock() -> list[int]:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from coldframe.host.egress import broker as broker_file
+from coldframe.host.egress import box_way
 from coldframe.host.egress.arrivals import Arrivals
 from coldframe.host.egress.broker import Broker
 from coldframe.host.egress.contact import EgressContact, EgressLookup, EgressRequest, Journal, JournalLost, SecretAnswer
@@ -142,7 +142,7 @@ def test_what_was_counted_outlives_a_record_that_could_not_be_written() -> None:
 def test_of_questions_that_wait_for_the_record_no_more_are_held_than_there_may_be(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(broker_file, "MOST_REPLIES", 2)
+    monkeypatch.setattr(box_way, "MOST_REPLIES", 2)
     asked: list[str | None] = []
     answer = asyncio.Event()
 
