@@ -7,7 +7,7 @@ is known: the command has ended, with its code; it listens elsewhere; it has onl
 import asyncio
 import contextlib
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -36,6 +36,8 @@ HEALTH_S = 5.0
 """For an answer at the health path."""
 MOST_BODY_BYTES = 16 << 20
 """Of an answer whose digest is taken."""
+MOST_HEADERS = 200
+_PART_BYTES = 1 << 16
 LOG_BYTES = 64 * 1024
 LINE_CHARACTERS = 2000
 _STATES: dict[str, PreviewState] = {
@@ -229,12 +231,32 @@ async def _answer(reader: asyncio.StreamReader) -> Answer:
     version, _, rest = line.partition(b" ")
     if not version.startswith(b"HTTP/1.") or not rest[:3].isdigit():
         raise ValueError("no status line")
-    while (await reader.readuntil(b"\n")).strip():
-        pass
-    digest, size = hashlib.sha256(), 0
-    while part := await reader.read(1 << 16):
+    headers: dict[bytes, bytes] = {}
+    while header := (await reader.readuntil(b"\n")).strip():
+        name, _, value = header.partition(b":")
+        headers[name.lower()] = value.strip()
+        if len(headers) > MOST_HEADERS:
+            raise ValueError("too many headers")
+    status, digest, size = int(rest[:3]), hashlib.sha256(), 0
+    async for part in _body(reader, headers):
         size += len(part)
         if size > MOST_BODY_BYTES:
-            return Answer(int(rest[:3]), None)
+            return Answer(status, None)
         digest.update(part)
-    return Answer(int(rest[:3]), digest.hexdigest())
+    return Answer(status, digest.hexdigest())
+
+
+async def _body(reader: asyncio.StreamReader, headers: dict[bytes, bytes]) -> AsyncIterator[bytes]:
+    """Many servers keep the connection whatever is said, and some send chunks to whoever has not asked for them."""
+    if headers.get(b"transfer-encoding", b"").lower() == b"chunked":
+        while length := int((await reader.readuntil(b"\n")).partition(b";")[0], 16):
+            if length > MOST_BODY_BYTES:
+                yield bytes(MOST_BODY_BYTES + 1)
+                return
+            yield await reader.readexactly(length)
+            await reader.readuntil(b"\n")
+        return
+    left = int(headers.get(b"content-length", b"-1"))
+    while left and (part := await reader.read(_PART_BYTES if left < 0 else min(left, _PART_BYTES))):
+        yield part
+        left -= len(part) if left > 0 else 0
