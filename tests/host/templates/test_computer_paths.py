@@ -1,9 +1,15 @@
 """In a computer files are touched as its user or as its root, and either may what a command of the same user may."""
 
+import urllib.parse
+import urllib.request
+
 import pytest
+from e2b import Sandbox, SandboxException
 
 from coldframe.client.sync import SyncColdframe, SyncSandbox
 from coldframe.contract.errors import ColdframeError, FileMissing, NotRegular, PermissionDenied
+from coldframe.fronts.edge.routing import label_of
+from tests.e2b.real import RealEdge, real_edge
 from tests.installation import Installation
 
 pytestmark = pytest.mark.timeout(
@@ -17,6 +23,7 @@ def test_root_of_a_computer_writes_where_its_user_may_not(installed: Installatio
         with client.sandboxes.create("computer-paths", template="debian") as computer:
             as_user_and_as_root(computer)
             nothing_of_the_keeper(computer)
+            through_an_sdk_of_e2b(computer, real_edge(installed))
         client.agents.delete("computer-paths")
 
 
@@ -67,3 +74,29 @@ def nothing_of_the_keeper(computer: SyncSandbox) -> None:
                     ask(name, user="root")
             with pytest.raises(ColdframeError):
                 computer.files.write(name, "x", user="root")
+
+
+def through_an_sdk_of_e2b(computer: SyncSandbox, edge: RealEdge) -> None:
+    """Content of any size for root goes to a process that has become root, whole or not at all."""
+    box = Sandbox.connect(label_of(computer.id), **edge.params)
+    data = bytes(range(256)) * 12_289
+    box.files.write("/root/large.bin", data, user="root", metadata={"a": "b"})
+    box.files.write("/root/streamed.bin", data, user="root", use_octet_stream=True)
+    assert box.commands.run(
+        "stat -c %U:%a large.bin; cmp large.bin streamed.bin && id -u", user="root", cwd="~"
+    ).stdout == ("root:644\n0\n")
+    assert bytes(box.files.read("large.bin", format="bytes", user="root")) == data
+    assert box.files.get_info("large.bin", user="root").metadata == {"a": "b"}
+    for path in ("/root/large.bin", "/root/none"):
+        with pytest.raises(SandboxException):
+            box.files.read(path)
+        with pytest.raises(SandboxException):
+            box.files.write(path, data)
+    with pytest.raises(SandboxException):
+        box.files.write("/proc/sys/kernel/hostname", "x", user="root")
+    signed = box.download_url("large.bin", "root", 60)
+    query = urllib.parse.urlsplit(signed).query
+    with urllib.request.urlopen(f"{edge.url}/files?{query}", timeout=60) as answer:
+        assert answer.read() == data
+    with pytest.raises(SandboxException):
+        box.commands.run("true", user="user", cwd="/root")
