@@ -44,8 +44,6 @@ _of_thread = threading.local()
 class LinkLost(GuestLost):
     """This process lost the far side, told apart from a GuestLost that the far side sent."""
 
-    hint = "look how the sandbox stands: it may have ended; one that is lost leaves the workspace of its agent, for a new sandbox"
-
 
 def connect(directory: str, socket_name: str = SOCKET_NAME, *, timeout_s: float | None = None) -> socket.socket:
     """A connection to the keeper of the box whose directory is *directory*, with that timeout; None: a blocking one.
@@ -233,7 +231,7 @@ def told(failure: dict[str, Any]) -> ColdframeError:
     error = from_wire(failure)
     if not isinstance(error, LinkLost):
         return error
-    told = GuestLost(error.message, hint=error.hint)
+    told = GuestLost(error.message, hint=error.advice)
     told.facts, told.next_actions = error.facts, error.next_actions
     return told
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from coldframe.contract.command import CommandSpec
-from coldframe.contract.errors import Conflict, NotFound, WrongState
+from coldframe.contract.errors import Conflict, GuestLost, NotFound, WrongState, next_action
 from coldframe.guest.frames import MAX_BODY_BYTES, PREFIX, encode
 from coldframe.host.box import KeeperBox
-from coldframe.host.link import SOCKET_NAME, WAITING_BYTES, Connection, Link, LinkLost
+from coldframe.host.link import SOCKET_NAME, WAITING_BYTES, Connection, Link, LinkLost, told
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]]
 
@@ -314,3 +314,12 @@ def test_what_a_keeper_of_an_earlier_version_would_leave_out_is_not_begun(
         box.close()
 
     with_a_keeper(tmp_path, serve, steps)
+
+
+def test_what_the_far_side_says_of_a_keeper_that_is_lost_comes_with_its_own_hint_and_is_no_loss_of_the_link() -> None:
+    sent = GuestLost(
+        "the keeper ended", hint="start it again", next_actions=[next_action("sandbox.start", "does")], a=1
+    )
+    error = told(sent.to_wire())
+    assert type(error) is GuestLost and (error.message, error.advice) == ("the keeper ended", "start it again")
+    assert error.facts == {"a": 1} and [one["op"] for one in error.next_actions] == ["sandbox.start"]
