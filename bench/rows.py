@@ -420,6 +420,19 @@ LONE = (
         {"repetitions": 8, "connects": 2},
     ),
     Lone(
+        "previews",
+        (
+            Figure("V1", "more", "a small GET through a preview, more than direct", "ms", (most(0.3),)),
+            Figure("V1d", "direct", "the same direct", "ms"),
+            Figure("V1b", "down", "a large body from a server through a preview", "MiB/s"),
+            Figure("V1br", "down enough", "that against 300 MiB/s or half of direct, the lower", "×", (least(1),)),
+            Figure("V1u", "up", "a large body to a server through a preview", "MiB/s"),
+            Figure("V1ur", "up enough", "that against 300 MiB/s or half of direct, the lower", "×", (least(1),)),
+        ),
+        {"repetitions": 500, "bulk_mib": 256},
+        {"repetitions": 8, "bulk_mib": 16},
+    ),
+    Lone(
         "egress",
         (
             Figure(

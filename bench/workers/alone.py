@@ -24,6 +24,7 @@ from bench.system_calls import count, parts_of, reason_against
 from bench.workers import growth, remains, waiting
 from bench.workers.layers import layers
 from bench.workers.mcp import mcp
+from bench.workers.previews import previews
 from bench.workers.product import AGENT, connected, end, installed, run_true
 from bench.workers.snapshots import snapshots
 from bench.workers.wire import STREAM_BYTES, STREAM_COMMAND, Action, Wrong, expect, timed
@@ -54,6 +55,7 @@ async def open_alone(**_: str) -> AsyncIterator[dict[str, Action]]:
         "start": start,
         "egress": egress,
         "mcp": mcp,
+        "previews": previews,
         "layers": layers,
         "snapshots": snapshots,
         "first_after_idle": waiting.first_after_idle,
