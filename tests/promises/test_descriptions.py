@@ -5,6 +5,7 @@ import os
 import pytest
 
 from coldframe.client.sync import SyncColdframe, SyncSandbox
+from tests.promises.test_profiles import taken
 
 LOOKS = 100
 RESETS = 100 if os.environ.get("COLDFRAME_SLOW") else 12
@@ -55,7 +56,7 @@ def test_a_hundred_looks_at_an_application_that_runs_all_succeed(sandbox: SyncSa
 @pytest.mark.req("T4.04")
 def test_resets_of_an_application_that_runs_all_succeed(client: SyncColdframe, sandbox: SyncSandbox) -> None:
     sandbox.write_file("index.html", "Total: 120.00")
-    good = sandbox.take_snapshot()
+    good = taken(sandbox)
     for number in range(RESETS):
         serving = sandbox.start(["python3", "-c", SERVER])
         sandbox.write_file("index.html", f"spoiled {number}")

@@ -9,6 +9,7 @@ from coldframe.client.sync import SyncColdframe
 from coldframe.contract.errors import InstallNotInProfile, NotInProfile
 from coldframe.host import interpreter
 from tests.previews.visiting import Visitor
+from tests.promises.test_profiles import taken
 
 needs_kernels = pytest.mark.skipif(
     interpreter.listing() is None, reason="no packages for code cells: run `coldframe code install`"
@@ -87,7 +88,7 @@ def test_an_application_builder_has_a_route_that_others_open(client: SyncColdfra
 def test_a_programming_assistant_sees_what_changed_between_two_moments(client: SyncColdframe, agent_id: str) -> None:
     with client.sandboxes.create(agent_id) as sandbox:
         sandbox.write_file("total.py", "".join(f"line {number}\n" for number in range(40)))
-        before = sandbox.take_snapshot().snapshot_id
+        before = taken(sandbox).snapshot_id
         sandbox.edit_file_many("total.py", [("line 3\n", "third\n"), ("line 30\n", "thirtieth\n")])
         change = client.snapshots.compare_file(before, sandbox.id, "total.py")
         assert str(change).count("@@") >= 4, "two hunks"

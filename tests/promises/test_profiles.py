@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from coldframe.client.models import SnapshotInfo
 from coldframe.client.sync import SyncColdframe, SyncSandbox
 from coldframe.contract.errors import ColdframeError, NotInProfile
 from coldframe.contract.profile import CAPABILITIES, has
@@ -16,6 +17,15 @@ from tests.promises.test_diagnoses import wheel
 SERVE = "import http.server, sys; http.server.HTTPServer(('127.0.0.1', int(sys.argv[1])), http.server.SimpleHTTPRequestHandler).serve_forever()"
 PROFILES = ("interpreter", "sandbox", "workspace")
 """Those without a system of their own. A `computer` is tried where templates are."""
+
+
+def taken(sandbox: SyncSandbox) -> SnapshotInfo:
+    """Of one that is stopped: not every machine can hold its processes still."""
+    sandbox.stop()
+    try:
+        return sandbox.take_snapshot()
+    finally:
+        sandbox.start_again()
 
 
 def code_cells(_: SyncColdframe, sandbox: SyncSandbox) -> None:
@@ -68,7 +78,7 @@ def preview(client: SyncColdframe, sandbox: SyncSandbox) -> None:
 
 
 def snapshots(_: SyncColdframe, sandbox: SyncSandbox) -> None:
-    assert sandbox.take_snapshot().snapshot_id
+    assert taken(sandbox).snapshot_id
 
 
 def reset(_: SyncColdframe, sandbox: SyncSandbox) -> None:
