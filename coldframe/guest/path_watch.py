@@ -130,13 +130,13 @@ class PathWatch:
     # -- directories ---------------------------------------------------------------------------
 
     def _add(self, path: bytes, *, told: bool) -> bool:
-        """Watch the directory *path*, and with *recursive* all below. *told*: what is in there is news."""
+        """Watch the directory *path*, and with *recursive* all below; whether that itself could be. *told*: what is there is news."""
         ahead = [path]
         while ahead:
             here = ahead.pop()
             if len(self._places) >= MOST_WATCHED:
                 self._overflowed = True
-                return False
+                return True
             try:
                 held = self._open(here)
             except OSError:
@@ -295,6 +295,11 @@ class PathWatches:
 
     def begin(self, root: BoxRoot, request: dict[str, Any]) -> dict[str, Any]:
         """Fields of WatchStarted. Raises Failure: it is no directory, or there are too many."""
+        watch_id = request["watch_id"]
+        if not isinstance(watch_id, str) or not _ID.fullmatch(watch_id):
+            raise Failure("INVALID_ARGUMENT", "malformed id of a watch")
+        if watch_id in self._watches:  # asked again over a broken connection
+            return {"watch_id": watch_id, "path": from_root(text_of(self._watches[watch_id].name))}
         if len(self._watches) >= MOST_WATCHES:
             self._drop_old()
         if len(self._watches) >= MOST_WATCHES:
@@ -304,11 +309,6 @@ class PathWatches:
                 kind="watches",
                 limit=MOST_WATCHES,
             )
-        watch_id = request["watch_id"]
-        if not isinstance(watch_id, str) or not _ID.fullmatch(watch_id):
-            raise Failure("INVALID_ARGUMENT", "malformed id of a watch")
-        if watch_id in self._watches:  # asked again over a broken connection
-            return {"watch_id": watch_id, "path": from_root(text_of(self._watches[watch_id].name))}
         watch = PathWatch(self._loop, root, request)
         self._watches[watch_id] = watch
         if self._timer is None:

@@ -39,7 +39,7 @@ def ask_path(workspace: str, request: Any) -> Any:
     for name in ("path", "target"):
         if in_workspace and isinstance(fields.get(name), str):
             fields[name] = fields[name].removeprefix(HOME) or "/"
-    held = BoxRoot(os.open(root, os.O_PATH | os.O_DIRECTORY))
+    held, here = BoxRoot(os.open(root, os.O_PATH | os.O_DIRECTORY)), os.getcwd()
     content = getattr(request, "content", b"")
     try:
         function = write_path if isinstance(request, WritePath) else VERBS[request.verb].function
@@ -48,6 +48,7 @@ def ask_path(workspace: str, request: Any) -> Any:
         raise from_wire({"code": failure.code, "message": failure.message, "facts": failure.facts}) from None
     finally:
         os.close(held)
+        os.chdir(here)  # a keeper's is the root of its box
     return parse_answer(answer_model(type(request)), _as_in_the_box(answer) if in_workspace else answer, body)
 
 
