@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from coldframe.contract.policy import Role
 from coldframe.contract.sandbox import SandboxSpec
 from coldframe.fronts.edge.listener import MOST_SILENT
 from tests.control.bench import OWNER
@@ -187,3 +188,37 @@ def test_a_key_of_a_request_makes_one_sandbox(edge: EdgeServed) -> None:
     ]
     assert told[0][0] == told[1][0] == 201
     assert told[0][1]["sandboxID"] == told[1][1]["sandboxID"]
+
+
+RULES = """version: 1
+network:
+  profiles: {crm: {rules: [{id: crm, to: crm.example.com}]}}
+  use: {"role:member": crm}
+"""
+
+
+def test_a_sandbox_has_the_network_that_the_rules_give_and_without_one_a_member_has_none(edge: EdgeServed) -> None:
+    control = edge.served.control
+    before = control.rulebook.text
+
+    def network_of(key: str, more: str = "") -> tuple[str, ...] | None:
+        body = f'{{"templateID": "base"{more}}}'
+        status, told = ask(edge, "/v2/sandboxes", method="POST", body=body, X_API_KEY=key)
+        assert status == 201, told
+        info = control.sandboxes.find(f"sbx_{told['sandboxID']}")
+        access = ask(edge, f"/sandboxes/{told['sandboxID']}", X_API_KEY=key)[1]["allowInternetAccess"]
+        assert access is (info.network is not None)
+        return info.network
+
+    member, narrow = edge.key_of(Role.MEMBER), ', "network": {"denyOut": ["0.0.0.0/0"], "allowOut": ["a.example.com"]}'
+    assert (network_of(edge.key), network_of(member)) == (("open",), None)
+    body = f'{{"templateID": "base"{narrow}}}'
+    assert ask(edge, "/v2/sandboxes", method="POST", body=body, X_API_KEY=member)[0] == 403
+    edge.served.call(control.rulebook.load(RULES, caller=OWNER))
+    try:
+        assert (network_of(edge.key), network_of(member)) == (("open",), ("crm",))
+        found = network_of(member, narrow)
+        assert found is not None
+        assert (len(found), found[1]) == (2, "crm")
+    finally:
+        edge.served.call(control.rulebook.load(before, caller=OWNER))

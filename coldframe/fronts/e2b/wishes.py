@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from coldframe.contract.errors import InvalidArgument, NotFound
 from coldframe.contract.policy import Role
-from coldframe.contract.sandbox import LARGEST, LONGEST_TIMER_S, SandboxSpec
+from coldframe.contract.sandbox import LARGEST, LONGEST_TIMER_S, Limits, SandboxSpec
 from coldframe.contract.template import HOST
 from coldframe.control.leases import AtEnd, LeaseTerms
 from coldframe.fronts.e2b.egress import Egress, read_egress
@@ -158,19 +158,23 @@ async def _template(call: E2bCall, text: str) -> tuple[str, tuple[str, str | Non
 
 
 async def _limits(call: E2bCall, ref: str) -> dict[str, float]:
-    """Commands end with the lease, and not before; size is what the template was built for, if it says so."""
+    """Commands end with the lease, and not before; size is what the template was built for, if it says so. Of both, whoever
+    may not raise limits has no more than the defaults."""
     limits: dict[str, float] = {"wall_s": LARGEST.wall_s, "cpu_s": LARGEST.wall_s}
-    if ref == HOST:
+    if ref != HOST and (sizes := await size_of(call.control, call.caller, ref)) is not None:
+        limits |= {"cpus": sizes.cpus, "memory_mib": sizes.memory_mib}
+    if call.caller.role in (Role.OWNER, Role.ADMIN):
         return limits
-    sizes = await size_of(call.control, call.caller, ref)
-    return limits if sizes is None else limits | {"cpus": sizes.cpus, "memory_mib": sizes.memory_mib}
+    most = Limits()
+    return {name: value if name == "cpus" else min(value, getattr(most, name)) for name, value in limits.items()}
 
 
 def _network(call: E2bCall, egress: Egress) -> str | None:
-    """The profile to ask for: as open as the rules let it, since that is what E2B gives; who may not choose one has theirs."""
+    """The profile to ask for: none where the rules give one, which is what holds then; else as open as whoever may choose can have
+    it, since that is what E2B gives."""
     if egress.nothing:
         return "none"
     rules, caller = call.control.rulebook.current.network, call.caller
-    if caller.role in (Role.OWNER, Role.ADMIN) or rules.granted(sandbox_id="", agent_id=None, role=caller.role):
-        return "open"
-    return None
+    if rules.granted(sandbox_id="", agent_id=None, role=caller.role):
+        return None
+    return "open" if caller.role in (Role.OWNER, Role.ADMIN) else None
