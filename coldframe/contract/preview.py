@@ -60,7 +60,7 @@ class PreviewRequest(Model):
     """Lines that make the workspace ready for it, as `npm ci`: run when it is rebuilt, and now where it has a `start`."""
     record: bool | None = None
     """Take a snapshot and the digests of what it is made from, so that it can be rebuilt elsewhere. None: where it has a
-    `start`."""
+    `start` and this machine can take one of a sandbox that runs."""
     health_path: WebPath = "/"
     """What is asked for to see whether it serves: anything below status 500 does."""
     answer_timeout_s: float = Field(default=60.0, gt=0, le=3600)
