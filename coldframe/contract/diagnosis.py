@@ -140,6 +140,8 @@ def _playwright(match: re.Match[str], text: str) -> _Found | None:
     if not found:
         return None
     folder = behind.split("/")[0]
+    if not re.fullmatch(r"[a-z_]{1,60}-\d{1,10}", folder):
+        return None
     manager = "node" if "npx playwright install" in text else "python"
     return _Found("browser", re.split(r"[-_]", folder)[0], f"playwright-{manager}", folder, _line(match, text))
 
@@ -163,7 +165,7 @@ def _pip_conflict(match: re.Match[str], text: str) -> _Found:
 
 def _python_requires(match: re.Match[str], text: str) -> _Found:
     wanted = match["wanted"].strip()
-    return _Found("python_version", _distribution(wanted), wanted, wanted, _line(match, text))
+    return _Found("python_version", _distribution(wanted), "".join(wanted.split()), wanted, _line(match, text))
 
 
 def _npm_version(match: re.Match[str], text: str) -> _Found:
@@ -202,7 +204,7 @@ _MESSAGES: tuple[_Known, ...] = (
     _known("gyp ERR!", r"not found: (?P<name>make|cc|gcc|g\+\+)$", _compiler),
     _known("ModuleNotFoundError", r"ModuleNotFoundError: No module named '(?P<name>[\w.]{1,200})'", _python_module),
     _known(": No module named ", r": No module named (?P<name>[\w.]{1,200})$", _python_module),
-    _known("Cannot find ", r"Cannot find (?:module|package) '(?P<name>[^'\n]{1,300})'", _node_module),
+    _known("Cannot find ", r"Cannot find (?:module|package) '(?P<name>[^'\s]{1,300})'", _node_module),
     _known("cannot open shared object", r"(?P<name>lib[\w.+-]{1,120}): cannot open shared object file", _library),
     _known("fatal error: ", r"fatal error: (?P<name>[\w./+-]{1,200}): No such file or directory$", _header),
     _known("Executable doesn't exist", r"Executable doesn't exist at (?P<place>\S{1,500})", _playwright),

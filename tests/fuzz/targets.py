@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from tests.fuzz.archives import Archives
+from tests.fuzz.diagnoses import Diagnoses
 from tests.fuzz.e2b_bodies import E2bBodies
 from tests.fuzz.mcp import Mcp
 from tests.fuzz.paths import Paths
@@ -23,6 +24,7 @@ TARGETS: dict[str, Callable[[], Target]] = {
     "tampering": Tampering,
     "recipes": Recipes,
     "archives": Archives,
+    "diagnoses": Diagnoses,
     "mcp": Mcp,
     "e2b-bodies": E2bBodies,
 }
