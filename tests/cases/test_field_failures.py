@@ -19,6 +19,7 @@ from tests.cases import (  # noqa: F401  their checks register themselves
     network_checks,
     package_checks,
     policy_checks,
+    preview_checks,
 )
 from tests.cases.checks import CHECKS, NotThereYet
 from tests.cases.runner import Bench, Case, cannot_run, load_cases, run_case

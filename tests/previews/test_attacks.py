@@ -121,6 +121,7 @@ def test_no_other_protocol_is_switched_to(served: Visitor, upgrade: str) -> None
 # Other previews, other sandboxes, the machine.
 
 
+@pytest.mark.req("T4.43")
 def test_two_sandboxes_on_one_port_have_two_addresses_and_no_token_opens_the_other(
     client: SyncColdframe, served: Visitor, sandbox: SyncSandbox
 ) -> None:

@@ -23,6 +23,7 @@ from tests.installation import Installation
 from tests.previews.visiting import APP, Visitor, sha256
 from tests.reachable import alone
 
+pytestmark = pytest.mark.req("T3.48")
 PAGE = b"<!doctype html><p>Total: 120.00</p>"
 START = "exec python3 -m http.server 8000 --bind 127.0.0.1 --directory dist"
 NODE_SERVER = """

@@ -14,6 +14,7 @@ from coldframe.contract.sandbox import Limits
 from tests.installation import Installation
 from tests.previews.visiting import APP, Visitor, read_until, serve
 
+pytestmark = pytest.mark.req("T3.71")
 PAGE = {"Accept": "text/html,application/xhtml+xml"}
 
 
@@ -87,6 +88,7 @@ def test_what_ran_before_a_stop_is_not_there_after_it(client: SyncColdframe, san
     told_alike(client, preview, Visitor(preview), "PREVIEW_EXITED")
 
 
+@pytest.mark.req("T4.49")
 def test_a_sandbox_that_has_ended_leads_to_the_rebuild(client: SyncColdframe) -> None:
     with client.sandboxes.create(background=True) as box:
         preview = serve(client, box, 8000)
@@ -101,6 +103,7 @@ def test_a_sandbox_that_has_ended_leads_to_the_rebuild(client: SyncColdframe) ->
     client.previews.revoke(preview.preview_id)
 
 
+@pytest.mark.req("T4.43")
 def test_a_server_that_moves_to_another_port_is_found_there(client: SyncColdframe, sandbox: SyncSandbox) -> None:
     sandbox.write_file("app.py", APP)
     sandbox.write_file("port", "8000")
@@ -132,6 +135,7 @@ def test_one_that_lives_and_does_not_answer_is_told_after_its_time_and_can_be_re
     assert visitor.ask("/echo").status == 200
 
 
+@pytest.mark.req("T4.43")
 def test_one_that_nobody_has_started_yet_is_not_listening_and_serves_as_soon_as_somebody_does(
     client: SyncColdframe, sandbox: SyncSandbox
 ) -> None:
