@@ -82,76 +82,47 @@ matches on the text. From the wire an error is rebuilt from a closed table: the 
 a code, never a class to import.
 """
 
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar
 
-Fact = str | int | float | bool | None | list[Any] | dict[str, Any]
-Retry = Literal["never", "later", "after_approval", "after_change"]
-RETRIES: tuple[Retry, ...] = get_args(Retry)
-Family = Literal["isolation", "permission", "limit", "budget", "input", "state", "conflict", "infrastructure"]
-
-
-class NextAction(dict[str, Any]):
-    """One thing the caller can do now: ``op`` (a public operation), ``args``, ``effect`` (a sentence)."""
-
-
-def next_action(op: str, effect: str, **args: Fact) -> NextAction:
-    return NextAction(op=op, args=args, effect=effect)
-
-
-class ColdframeError(Exception):
-    """Base of all; also what an unknown code from the wire becomes."""
-
-    code: ClassVar[str] = "INTERNAL"
-    status: ClassVar[int] = 500
-    retry: ClassVar[Retry] = "never"
-    family: ClassVar[Family] = "infrastructure"
-    hint: ClassVar[str] = "report this with the server log around this time"
-    """What to do next, in words, if the raise site has nothing better."""
-    offer: ClassVar[tuple[str, str, dict[str, Fact]]] = ("host.doctor", "tells what is missing on this machine", {})
-    """The same as one operation: its name, its effect, its arguments."""
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        hint: str | None = None,
-        next_actions: list[NextAction] | None = None,
-        retry: Retry | None = None,
-        **facts: Fact,
-    ) -> None:
-        super().__init__(message)
-        self.message = message
-        self.facts: dict[str, Fact] = facts
-        self.advice = hint or self.hint
-        operation, effect, arguments = self.offer
-        self.next_actions: list[NextAction] = next_actions or [next_action(operation, effect, **arguments)]
-        self.retry_now: Retry = retry or self.retry
-        """Where this one time says more than the code does, as of a state that will not pass by itself."""
-        self.wire_code: str | None = None
-        """Code as received, where this process has no class for it."""
-
-    def to_wire(self) -> dict[str, Any]:
-        """The JSON form that every surface gives."""
-        return {
-            "code": self.wire_code or self.code,
-            "message": self.message,
-            "family": self.family,
-            "retry": self.retry_now,
-            "hint": self.advice,
-            "facts": self.facts,
-            "next_actions": [dict(action) for action in self.next_actions],
-        }
-
-
-class InvalidArgument(ColdframeError):
-    """An argument is missing, unknown, of the wrong type or out of range."""
-
-    code = "INVALID_ARGUMENT"
-    status = 400
-    retry: ClassVar[Retry] = "after_change"
-    family: ClassVar[Family] = "input"
-    hint = "correct the argument named in the message; `GET /v1/tools` gives the schemas"
-    offer = ("tools.list", "shows the arguments of every tool", {})
+from coldframe.contract.credential_errors import CredentialBudget as CredentialBudget
+from coldframe.contract.credential_errors import CredentialExpired as CredentialExpired
+from coldframe.contract.credential_errors import CredentialMissing as CredentialMissing
+from coldframe.contract.credential_errors import CredentialRevoked as CredentialRevoked
+from coldframe.contract.credential_errors import CredentialUnreadable as CredentialUnreadable
+from coldframe.contract.error_families import RETRIES as RETRIES
+from coldframe.contract.error_families import ColdframeError as ColdframeError
+from coldframe.contract.error_families import Fact as Fact
+from coldframe.contract.error_families import Family as Family
+from coldframe.contract.error_families import InvalidArgument as InvalidArgument
+from coldframe.contract.error_families import LimitReached as LimitReached
+from coldframe.contract.error_families import Missing as Missing
+from coldframe.contract.error_families import NextAction as NextAction
+from coldframe.contract.error_families import Refused as Refused
+from coldframe.contract.error_families import Retry as Retry
+from coldframe.contract.error_families import Unauthenticated as Unauthenticated
+from coldframe.contract.error_families import Unavailable as Unavailable
+from coldframe.contract.error_families import Unfit as Unfit
+from coldframe.contract.error_families import next_action as next_action
+from coldframe.contract.preview_errors import PreviewAsleep as PreviewAsleep
+from coldframe.contract.preview_errors import PreviewEnded as PreviewEnded
+from coldframe.contract.preview_errors import PreviewExited as PreviewExited
+from coldframe.contract.preview_errors import PreviewGone as PreviewGone
+from coldframe.contract.preview_errors import PreviewLabelled as PreviewLabelled
+from coldframe.contract.preview_errors import PreviewLocked as PreviewLocked
+from coldframe.contract.preview_errors import PreviewNotAnswering as PreviewNotAnswering
+from coldframe.contract.preview_errors import PreviewNotListening as PreviewNotListening
+from coldframe.contract.preview_errors import PreviewOutOfMemory as PreviewOutOfMemory
+from coldframe.contract.preview_errors import PreviewPortMoved as PreviewPortMoved
+from coldframe.contract.preview_errors import PreviewStarting as PreviewStarting
+from coldframe.contract.preview_errors import PreviewStopped as PreviewStopped
+from coldframe.contract.preview_errors import PreviewUnavailable as PreviewUnavailable
+from coldframe.contract.template_errors import BuildFailed as BuildFailed
+from coldframe.contract.template_errors import DependencyMissing as DependencyMissing
+from coldframe.contract.template_errors import RecipeInvalid as RecipeInvalid
+from coldframe.contract.template_errors import StartNotReady as StartNotReady
+from coldframe.contract.template_errors import TemplateChanged as TemplateChanged
+from coldframe.contract.template_errors import TemplateCheckFailed as TemplateCheckFailed
+from coldframe.contract.template_errors import TemplateWithdrawn as TemplateWithdrawn
 
 
 class InvalidPattern(InvalidArgument):
@@ -174,50 +145,6 @@ class RulesInvalid(InvalidArgument):
     family: ClassVar[Family] = "input"
     hint = "correct the rule file at the line given; the rules in force are unchanged"
     offer = ("policy.show", "shows the rules in force", {})
-
-
-class RecipeInvalid(InvalidArgument):
-    """A recipe or Dockerfile cannot be read as one. Nothing was built."""
-
-    code = "RECIPE_INVALID"
-    status = 422
-    retry: ClassVar[Retry] = "after_change"
-    family: ClassVar[Family] = "input"
-    hint = "correct the recipe where the message says"
-    offer = ("template.list", "lists the templates that there are", {})
-
-
-class Unauthenticated(ColdframeError):
-    """No token, or one that is unknown, expired or revoked."""
-
-    code = "UNAUTHENTICATED"
-    status = 401
-    retry: ClassVar[Retry] = "after_change"
-    family: ClassVar[Family] = "permission"
-    hint = "send `Authorization: Bearer TOKEN`; `coldframe token create` makes one"
-    offer = ("token.create", "makes a token (owner or admin)", {})
-
-
-class PreviewLocked(Unauthenticated):
-    """The preview is shared with those who have a link or its token."""
-
-    code = "PREVIEW_LOCKED"
-    status = 401
-    retry: ClassVar[Retry] = "after_change"
-    family: ClassVar[Family] = "permission"
-    hint = "open it by a link of `coldframe preview open`, or send its token as `Coldframe-Preview-Token`"
-    offer = ("preview.open", "gives a link that opens it once", {})
-
-
-class Refused(ColdframeError):
-    """Nothing was done, and the same call will be refused again."""
-
-    code = "REFUSED"
-    status = 403
-    retry: ClassVar[Retry] = "never"
-    family: ClassVar[Family] = "permission"
-    hint = "ask the owner of this installation"
-    offer = ("sandbox.allowed", "lists what may be done", {})
 
 
 class GrantMissing(Refused):
@@ -272,50 +199,6 @@ class PendingApproval(Refused):
     offer = ("policy.show", "shows the rule that asks for a person", {})
 
 
-class CredentialBudget(Refused):
-    """The credential was used as often as it may be."""
-
-    code = "CREDENTIAL_BUDGET"
-    status = 403
-    retry: ClassVar[Retry] = "after_change"
-    family: ClassVar[Family] = "budget"
-    hint = "an owner or admin can add another credential with a budget of its own"
-    offer = ("credential.read", "shows what is left of it", {})
-
-
-class CredentialExpired(Refused):
-    """The time for which the credential was given is over."""
-
-    code = "CREDENTIAL_EXPIRED"
-    status = 403
-    retry: ClassVar[Retry] = "after_change"
-    family: ClassVar[Family] = "permission"
-    hint = "an owner or admin can add another credential"
-    offer = ("credential.read", "shows when it ended", {})
-
-
-class CredentialRevoked(Refused):
-    """Somebody took the credential back."""
-
-    code = "CREDENTIAL_REVOKED"
-    status = 403
-    retry: ClassVar[Retry] = "never"
-    family: ClassVar[Family] = "permission"
-    hint = "do it without; an owner or admin took it back"
-    offer = ("credential.read", "shows when it was taken back", {})
-
-
-class PreviewLabelled(Refused):
-    """What the preview shows is labelled higher than it was shared for."""
-
-    code = "PREVIEW_LABEL"
-    status = 403
-    retry: ClassVar[Retry] = "after_change"
-    family: ClassVar[Family] = "permission"
-    hint = "whoever shares it can raise `up_to` of a preview that is not public, or serve it from another session"
-    offer = ("preview.show", "shows how high it is labelled now", {})
-
-
 class OutsideWorkspace(Refused):
     """The path, or a link in it, leaves the workspace."""
 
@@ -349,17 +232,6 @@ class ReadOnly(Refused):
     offer = ("list_directory", "shows what is in the workspace", {"path": ""})
 
 
-class Missing(ColdframeError):
-    """Something that the call names is not there."""
-
-    code = "NOT_FOUND"
-    status = 404
-    retry: ClassVar[Retry] = "never"
-    family: ClassVar[Family] = "input"
-    hint = "list what exists and correct the name"
-    offer = ("sandbox.list", "lists what there is", {})
-
-
 class NotFound(Missing):
     """No such object, or it is not yours to see."""
 
@@ -381,17 +253,6 @@ class ResultExpired(Missing):
     offer = ("receipt.get", "has the digests of what there was", {})
 
 
-class PreviewGone(Missing):
-    """The preview was revoked, or its time is over."""
-
-    code = "PREVIEW_GONE"
-    status = 410
-    retry: ClassVar[Retry] = "never"
-    family: ClassVar[Family] = "state"
-    hint = "ask whoever shared it to share it again"
-    offer = ("preview.create", "shares the port again", {})
-
-
 class InputMissing(Missing):
     """Something that it was made from is not to be had any more. Nothing was taken in its place."""
 
@@ -401,17 +262,6 @@ class InputMissing(Missing):
     family: ClassVar[Family] = "state"
     hint = "put back what is named in `input`, or make it anew from what there is"
     offer = ("preview.show", "shows what it was made from", {})
-
-
-class CredentialMissing(Missing):
-    """A credential or variable that it was made with is not to be had. Nothing was taken in its place."""
-
-    code = "CREDENTIAL_MISSING"
-    status = 409
-    retry: ClassVar[Retry] = "after_change"
-    family: ClassVar[Family] = "permission"
-    hint = "have an admin add the credential that is named, or give the variable with `env`"
-    offer = ("credential.read", "lists the credentials", {})
 
 
 class UnknownTool(Missing):
@@ -434,17 +284,6 @@ class FileMissing(Missing):
     family: ClassVar[Family] = "input"
     hint = "list the directory to see what is there"
     offer = ("list_directory", "shows what is there", {"path": ""})
-
-
-class Unfit(ColdframeError):
-    """The object is there, but not fit for this call."""
-
-    code = "UNFIT"
-    status = 409
-    retry: ClassVar[Retry] = "after_change"
-    family: ClassVar[Family] = "conflict"
-    hint = "look at the object and correct the call"
-    offer = ("sandbox.get", "shows the state now", {})
 
 
 class Conflict(Unfit):
@@ -643,61 +482,6 @@ class SnapshotCorrupt(Unfit):
     hint = "use another snapshot, or get the archive again from where it was made"
 
 
-class BuildFailed(Unfit):
-    """A step of a recipe ended badly. No template was made; the steps before it are kept for the next build."""
-
-    code = "TEMPLATE_BUILD_FAILED"
-    status = 409
-    retry: ClassVar[Retry] = "after_change"
-    family: ClassVar[Family] = "input"
-    hint = "look at the log of the build, correct the step that is named, and build again: the steps before it are kept"
-    offer = ("template.log", "shows the log of the build", {})
-
-
-class DependencyMissing(Unfit):
-    """A version of a package that was asked for is not to be had. No other version was taken in its place."""
-
-    code = "DEPENDENCY_MISSING"
-    status = 409
-    retry: ClassVar[Retry] = "after_change"
-    family: ClassVar[Family] = "input"
-    hint = "ask for one of the versions in `nearest`, or build without the lock"
-    offer = ("template.log", "shows the log of the build", {})
-
-
-class TemplateChanged(Unfit):
-    """A template on disk is not what was built. Nothing was started from it."""
-
-    code = "TEMPLATE_CHANGED"
-    status = 409
-    retry: ClassVar[Retry] = "after_change"
-    family: ClassVar[Family] = "state"
-    hint = "remove the template and build it again: somebody has changed its files on this machine"
-    offer = ("template.list", "lists the templates that there are", {})
-
-
-class TemplateWithdrawn(Unfit):
-    """Somebody took the template back. Nothing new starts from it."""
-
-    code = "TEMPLATE_WITHDRAWN"
-    status = 409
-    retry: ClassVar[Retry] = "after_change"
-    family: ClassVar[Family] = "state"
-    hint = "use another version; `why` says what was wrong with this one"
-    offer = ("template.list", "lists the templates that there are", {})
-
-
-class TemplateCheckFailed(Unfit):
-    """The check that was to vouch for a template did not pass in a fresh sandbox of it. It is marked as before."""
-
-    code = "TEMPLATE_CHECK_FAILED"
-    status = 409
-    retry: ClassVar[Retry] = "after_change"
-    family: ClassVar[Family] = "state"
-    hint = "look at `stdout` and `stderr`; correct the check, or the template, and mark it then"
-    offer = ("template.show", "shows what is in the template", {})
-
-
 class CellNotBegun(Unfit):
     """A cell whose turn did not come in time, or whose sender has left before. It will not run."""
 
@@ -720,17 +504,6 @@ class KernelUnavailable(Unfit):
     offer = ("command.output", "shows what the kernel wrote", {})
 
 
-class StartNotReady(Unfit):
-    """What the template starts did not come to serve in time, or ended. The sandbox was taken down again."""
-
-    code = "START_NOT_READY"
-    status = 409
-    retry: ClassVar[Retry] = "after_change"
-    family: ClassVar[Family] = "state"
-    hint = "look at `log`, correct the start command or its ready check, and build the template again"
-    offer = ("template.show", "shows the start command and its check", {})
-
-
 class PatternTooSlow(Unfit):
     """The pattern exceeded its time budget and was stopped."""
 
@@ -740,17 +513,6 @@ class PatternTooSlow(Unfit):
     family: ClassVar[Family] = "limit"
     hint = "simplify the pattern (no nested repetition) or search literally"
     offer = ("search_files", "looks for the text as it is", {"regex": False})
-
-
-class LimitReached(ColdframeError):
-    """A resource limit stopped the call."""
-
-    code = "LIMIT"
-    status = 409
-    retry: ClassVar[Retry] = "after_change"
-    family: ClassVar[Family] = "limit"
-    hint = "free some of the resource named, or have an admin raise the limit"
-    offer = ("sandbox.contract", "shows the limits", {})
 
 
 class TooManySandboxes(LimitReached):
@@ -773,17 +535,6 @@ class DiskFull(LimitReached):
     family: ClassVar[Family] = "limit"
     hint = "delete files in the workspace, or have an admin raise the disk limit"
     offer = ("run_command", "shows what takes the space", {"command": ["du", "-sk", "."]})
-
-
-class Unavailable(ColdframeError):
-    """A part of the installation is not there."""
-
-    code = "UNAVAILABLE"
-    status = 503
-    retry: ClassVar[Retry] = "later"
-    family: ClassVar[Family] = "infrastructure"
-    hint = "try again; `coldframe doctor` tells what is missing"
-    offer = ("host.doctor", "tells what is missing on this machine", {})
 
 
 class IsolationUnavailable(Unavailable):
@@ -818,17 +569,6 @@ class LedgerUnavailable(Unavailable):
     offer = ("ledger.verify", "tells whether the ledger is whole", {})
 
 
-class CredentialUnreadable(Unavailable):
-    """The key under which secrets are kept is missing, or is not the one they were written with."""
-
-    code = "CREDENTIAL_UNREADABLE"
-    status = 503
-    retry: ClassVar[Retry] = "after_change"
-    family: ClassVar[Family] = "infrastructure"
-    hint = "put the file `credentials.key` back as it was, or revoke the credentials and add them again"
-    offer = ("credential.read", "lists the credentials", {})
-
-
 class HostUnreachable(Unavailable):
     """The host daemon does not answer; the outcome is not known yet."""
 
@@ -849,115 +589,6 @@ class GuestLost(Unavailable):
     family: ClassVar[Family] = "infrastructure"
     hint = "create a new sandbox; the files of the workspace are kept"
     offer = ("sandbox.create", "makes a new sandbox on the same workspace", {})
-
-
-class PreviewUnavailable(Unavailable):
-    """What a preview shows does not serve now. Its address stays."""
-
-    code = "PREVIEW_UNAVAILABLE"
-    status = 503
-    retry: ClassVar[Retry] = "later"
-    family: ClassVar[Family] = "state"
-    hint = "look at the state and the log of the preview"
-    offer = ("preview.show", "shows its state and the last lines of its log", {})
-
-
-class PreviewNotListening(PreviewUnavailable):
-    """Nothing listens on that port of the sandbox, on no address."""
-
-    code = "PREVIEW_NOT_LISTENING"
-    status = 503
-    retry: ClassVar[Retry] = "later"
-    family: ClassVar[Family] = "state"
-    hint = "start the server, or look at `sandbox.processes` for the port that it listens on"
-    offer = ("preview.restart", "starts the recorded command again", {})
-
-
-class PreviewNotAnswering(PreviewUnavailable):
-    """Something listens on the port, and gives no answer."""
-
-    code = "PREVIEW_NOT_ANSWERING"
-    status = 503
-    retry: ClassVar[Retry] = "later"
-    family: ClassVar[Family] = "state"
-    hint = "look at its log; restart it if it hangs"
-    offer = ("preview.restart", "ends it and starts it again", {})
-
-
-class PreviewStarting(PreviewUnavailable):
-    """What the preview shows was started and is not ready yet."""
-
-    code = "PREVIEW_STARTING"
-    status = 503
-    retry: ClassVar[Retry] = "later"
-    family: ClassVar[Family] = "state"
-    hint = "wait a moment and ask again"
-
-
-class PreviewExited(PreviewUnavailable):
-    """The process that the preview shows has ended by itself."""
-
-    code = "PREVIEW_EXITED"
-    status = 503
-    retry: ClassVar[Retry] = "after_change"
-    family: ClassVar[Family] = "state"
-    hint = "look at `log_lines` for the cause, and restart it"
-    offer = ("preview.restart", "starts the recorded command again", {})
-
-
-class PreviewOutOfMemory(PreviewUnavailable):
-    """The process that the preview shows was ended, since the memory of the sandbox was used up."""
-
-    code = "PREVIEW_OUT_OF_MEMORY"
-    status = 503
-    retry: ClassVar[Retry] = "after_change"
-    family: ClassVar[Family] = "limit"
-    hint = "have it use less memory, or give the sandbox more, and restart it"
-    offer = ("preview.restart", "starts the recorded command again", {})
-
-
-class PreviewPortMoved(PreviewUnavailable):
-    """The process that the preview shows listens on another port than the shared one."""
-
-    code = "PREVIEW_PORT_MOVED"
-    status = 503
-    retry: ClassVar[Retry] = "after_change"
-    family: ClassVar[Family] = "state"
-    hint = "share one of the ports in `ports`, or have it listen on the one that is shared"
-    offer = ("preview.create", "shares the other port", {})
-
-
-class PreviewStopped(PreviewUnavailable):
-    """Somebody stopped what the preview shows."""
-
-    code = "PREVIEW_STOPPED"
-    status = 503
-    retry: ClassVar[Retry] = "after_change"
-    family: ClassVar[Family] = "state"
-    hint = "start it again if you may"
-    offer = ("preview.restart", "starts the recorded command again", {})
-
-
-class PreviewAsleep(PreviewUnavailable):
-    """The sandbox of the preview is paused or stopped."""
-
-    code = "PREVIEW_ASLEEP"
-    status = 503
-    retry: ClassVar[Retry] = "after_change"
-    family: ClassVar[Family] = "state"
-    hint = "resume or start the sandbox"
-    offer = ("preview.restart", "wakes the sandbox, and starts the recorded command if it no longer runs", {})
-
-
-class PreviewEnded(PreviewUnavailable):
-    """The sandbox of the preview has ended, and with it what was shown."""
-
-    code = "PREVIEW_ENDED"
-    status = 503
-    retry: ClassVar[Retry] = "after_change"
-    family: ClassVar[Family] = "state"
-    hint = "rebuild it on another sandbox from what was recorded"
-    offer = ("preview.rebuild", "makes it again on another sandbox from what was recorded", {})
 
 
 class Internal(Unavailable):
