@@ -23,7 +23,7 @@ from coldframe.contract.cell import (
     CellText,
     Language,
 )
-from coldframe.contract.command import CommandEvent, OutputChunk
+from coldframe.contract.command import CommandEvent, CommandResult, Ended, OutputChunk
 from coldframe.contract.errors import ColdframeError, KernelUnavailable, NotFound, WrongState
 from coldframe.contract.files import MOST_SENT_BYTES, SendInput, SignalCommand
 from coldframe.contract.ports import Box
@@ -102,6 +102,7 @@ class LiveKernel:
         self, box: Box, events: AsyncGenerator[CommandEvent, None], order: CellOrder
     ) -> AsyncGenerator[CellEvent, None]:
         loop = asyncio.get_running_loop()
+        begun_at: float | None = None
         deadline = loop.time() + START_S
         while True:
             while self._lines:
@@ -115,8 +116,8 @@ class LiveKernel:
                     continue  # what a thread of an earlier cell says
                 event = self._read(line, order)
                 if isinstance(event, CellBegun):
-                    self.cells += 1
-                    deadline = loop.time() + order.timeout_s + OVERTIME_S
+                    self.cells, begun_at = self.cells + 1, loop.time()
+                    deadline = begun_at + order.timeout_s + OVERTIME_S
                 if event is not None:
                     yield event
             try:
@@ -127,17 +128,20 @@ class LiveKernel:
                 yield self._overdue(order)
                 return
             except StopAsyncIteration:
-                chunk = None
-            if chunk is None or not self._take(chunk):
-                raise self._unavailable("it ended")
+                raise self._unavailable("it ended") from None
+            if isinstance(chunk, Ended):
+                if begun_at is None or chunk.result.ended_with is not None:
+                    raise self._unavailable(_how(chunk.result))
+                yield self._died(chunk.result, loop.time() - begun_at)
+                return
+            self._take(chunk)
 
-    def _take(self, event: CommandEvent) -> bool:
-        """Whether anything may come behind this."""
+    def _take(self, event: CommandEvent) -> None:
         if isinstance(event, OutputChunk):
             self._seq = event.seq
             if event.stream == "stderr":
                 self._complaint = (self._complaint + event.data)[-1000:]
-                return True
+                return
             self._rest += event.data
             *lines, rest = self._rest.split(b"\n") if b"\n" in event.data else [self._rest]
             self._rest = rest if len(rest) <= MOST_LINE_BYTES else bytearray()
@@ -148,7 +152,6 @@ class LiveKernel:
                     continue
                 if isinstance(told, dict):
                     self._lines.append(told)
-        return event.event != "ended"
 
     def _read(self, line: dict[str, Any], order: CellOrder) -> CellEvent | None:
         kind = line.get("type")
@@ -195,7 +198,19 @@ class LiveKernel:
             return ended.model_copy(update=more)
         return ended
 
+    def _died(self, result: CommandResult, ran_s: float) -> CellEnded:
+        """The whole command went under the cell, and what it knew of its variables with it."""
+        self.cells = 0  # which is told now
+        return CellEnded(
+            status="kernel_died",
+            code="KERNEL_RESTARTED",
+            message=f"its kernel ended: {_how(result)}",
+            duration_ms=ran_s * 1000,
+            kernel_restarted=True,
+        )
+
     def _overdue(self, order: CellOrder) -> CellEnded:
+        self.cells = 0
         return CellEnded(
             status="timed_out",
             code="TIMED_OUT_WALL",
@@ -233,3 +248,13 @@ class LiveKernel:
             await box.ask(SignalCommand(command_id=self.command_id, signal=9, cancel=True))
         except ColdframeError:
             pass  # it is gone
+
+
+def _how(result: CommandResult) -> str:
+    if result.limit is not None:
+        return f"it was over the sandbox's limit of {result.limit.kind}"
+    if result.out_of_memory:
+        return "it was killed for want of memory"
+    if result.cancelled:
+        return "it was ended because somebody asked"
+    return f"exit code {result.exit_code}"
