@@ -54,6 +54,11 @@ def test_volumes_are_listed_found_again_and_destroyed(api: Api, served: Served) 
     assert (again.name, again.token) == ("passing", volume.token)
     with served.sync_client() as client:
         assert client.volumes.get("passing").volume_id == f"vol_{volume.volume_id}"
+    for name in ("", "No Name", "x" * 200, "\ud800".encode("utf-8", "replace").decode()):
+        with pytest.raises(Exception, match="400"):
+            Volume.create(name, **api.params)
+    with pytest.raises(Exception, match="409"):
+        Volume.create("passing", **api.params)
     assert Volume.destroy(volume.volume_id, **api.params)
     assert not Volume.destroy(volume.volume_id, **api.params)
 

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from tests.fuzz.archives import Archives
 from tests.fuzz.diagnoses import Diagnoses
 from tests.fuzz.e2b_bodies import E2bBodies
+from tests.fuzz.e2b_builds import E2bBuilds
 from tests.fuzz.mcp import Mcp
 from tests.fuzz.paths import Paths
 from tests.fuzz.recipes import Recipes
@@ -23,6 +24,7 @@ TARGETS: dict[str, Callable[[], Target]] = {
     "daemon": HostDaemon,
     "tampering": Tampering,
     "recipes": Recipes,
+    "e2b-builds": E2bBuilds,
     "archives": Archives,
     "diagnoses": Diagnoses,
     "mcp": Mcp,

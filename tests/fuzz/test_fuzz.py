@@ -33,6 +33,7 @@ EXAMPLES = {
     "diagnoses": 800,
     "mcp": 400,
     "e2b-bodies": 500,
+    "e2b-builds": 500,
 }
 calm = settings(
     max_examples=150, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck)
@@ -51,7 +52,8 @@ def test_every_target_has_its_numbers_and_every_kept_input_a_target() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["rules", "shell", "frames", "tampering", "recipes", "archives", "diagnoses", "mcp", "e2b-bodies"]
+    "name",
+    ["rules", "shell", "frames", "tampering", "recipes", "archives", "diagnoses", "mcp", "e2b-bodies", "e2b-builds"],
 )
 def test_what_is_read_or_checked_never_fails_otherwise_than_it_says(name: str) -> None:
     tried(name)

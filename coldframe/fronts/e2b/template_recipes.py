@@ -10,6 +10,8 @@ import shlex
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from pydantic import ValidationError
+
 from coldframe.contract.errors import InvalidArgument
 from coldframe.contract.template import (
     EnvStep,
@@ -83,6 +85,20 @@ def keys_of(body: Mapping[str, Any]) -> list[str]:
 
 def read_build(body: Mapping[str, Any], archives: Mapping[str, Archive]) -> Built:
     """Raises InvalidArgument: for what is not understood, and for what cannot be had here."""
+    try:
+        return _read_build(body, archives)
+    except ValidationError as error:
+        raise invalid_recipe(error) from None
+
+
+def invalid_recipe(error: ValidationError) -> InvalidArgument:
+    """For a step that is longer than one may be, and the like."""
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    place = ".".join(str(part) for part in first["loc"])
+    return InvalidArgument(f"no recipe can have such a step: `{place[:80]}`: {first['msg']}", argument="steps")
+
+
+def _read_build(body: Mapping[str, Any], archives: Mapping[str, Archive]) -> Built:
     _refuse_unknown(body, _FIELDS, "")
     if body.get("fromImageRegistry"):
         raise InvalidArgument(
@@ -138,7 +154,7 @@ def step_name(numbers: tuple[int, ...] | None, step: int) -> str:
 
 def _step_of(number: int, said: Mapping[str, Any], state: _State, archives: Mapping[str, Archive]) -> Step | None:
     args = said.get("args") or []
-    if not isinstance(args, list) or not all(isinstance(one, str) and "\x00" not in one for one in args):
+    if not isinstance(args, list) or not all(map(_is_plain, args)):
         raise _wrong(number, "has arguments that are no texts")
     kind = _kind(said)
     if kind == "RUN":
@@ -167,7 +183,7 @@ def _step_of(number: int, said: Mapping[str, Any], state: _State, archives: Mapp
             raise _wrong(number, "names no user")
         state.user = args[0].partition(":")[0]
         return None
-    raise _wrong(number, f"`{str(said.get('type'))[:40]}` is not known; RUN, COPY, ENV, WORKDIR and USER are")
+    raise _wrong(number, f"`{_shown(said.get('type'))}` is not known; RUN, COPY, ENV, WORKDIR and USER are")
 
 
 def _copy_of(
@@ -243,16 +259,31 @@ def _text(body: Mapping[str, Any], name: str) -> str | None:
     value = body.get(name)
     if value is None or value == "":
         return None
-    if not isinstance(value, str) or "\x00" in value:
+    if not _is_plain(value):
         raise InvalidArgument(f"`{name}` is no text", argument=name)
-    return value
+    return str(value)
+
+
+def _is_plain(value: object) -> bool:
+    """Whether it is a text that any program can be given."""
+    if not isinstance(value, str) or "\x00" in value:
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _refuse_unknown(body: Mapping[str, Any], known: frozenset[str], where: str) -> None:
     """What says something that nobody here would heed."""
     for name, value in body.items():
         if name not in known and value not in (None, False, "", [], {}):
-            raise InvalidArgument(f"{where}`{str(name)[:80]}` is not supported", argument=str(name)[:80])
+            raise InvalidArgument(f"{where}`{_shown(name)}` is not supported", argument=_shown(name))
+
+
+def _shown(value: object) -> str:
+    return str(value)[:80].encode("utf-8", "replace").decode()
 
 
 def _wrong(number: int, message: str, *, hint: str | None = None) -> InvalidArgument:

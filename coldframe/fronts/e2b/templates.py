@@ -8,6 +8,7 @@ import re
 from typing import Any
 from urllib.parse import quote
 
+from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -44,7 +45,7 @@ from coldframe.fronts.e2b.template_names import (
     read_name,
     read_tag,
 )
-from coldframe.fronts.e2b.template_recipes import keys_of, read_build
+from coldframe.fronts.e2b.template_recipes import invalid_recipe, keys_of, read_build
 from coldframe.fronts.rest.request import caller_of, control_of, number_of
 from coldframe.fronts.streams import SMALL_BODY_CAP_BYTES, read_object
 
@@ -117,14 +118,17 @@ async def begin_build(request: Request) -> Response:
         base, notes = stand.ref, (stand.note,)
     else:
         base = await find_template(control, caller, built.from_template or "")
-    recipe = Recipe(
-        name=announced.name,
-        version=announced.build_id.removeprefix("bld_"),
-        base=base,
-        steps=built.steps,
-        start=built.start,
-        home=True,
-    )
+    try:
+        recipe = Recipe(
+            name=announced.name,
+            version=announced.build_id.removeprefix("bld_"),
+            base=base,
+            steps=built.steps,
+            start=built.start,
+            home=True,
+        )
+    except ValidationError as error:
+        raise invalid_recipe(error) from None
     wanted = BuildRequest(recipe=recipe, no_cache=built.no_cache, notes=notes)
     await control.announced_builds.begin(caller, announced.build_id, wanted, built.numbers)
     return Response(status_code=202, headers=NO_SNIFF)

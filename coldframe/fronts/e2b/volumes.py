@@ -7,6 +7,7 @@ import posixpath
 from datetime import datetime
 from typing import Any
 
+from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
@@ -25,9 +26,14 @@ _KINDS = {"file": "file", "directory": "directory", "symlink": "symlink"}
 async def create_volume(call: E2bCall) -> Response:
     """POST /volumes {name}"""
     name = (await call.body()).get("name")
-    if not isinstance(name, str):
-        raise InvalidArgument("`name` is missing, or no text", argument="name")
-    request = VolumeRequest(name=name)
+    try:
+        request = VolumeRequest.model_validate({"name": name})
+    except ValidationError:
+        raise InvalidArgument(
+            f"`{str(name)[:80].encode('utf-8', 'replace').decode()}` is no name for a volume",
+            hint="names are small letters, digits and hyphens, and begin with a letter",
+            argument="name",
+        ) from None
     return answer(_with_token(call, await call.control.volumes.create(call.caller, request)), 201)
 
 
