@@ -410,6 +410,17 @@ LONE = (
         {"processes": 20, "repetitions": 8},
     ),
     Lone(
+        "cells",
+        (
+            Figure("K1", "warm", "`1 + 1` in Python on a kernel that lives, over the SDK", "ms", (most(1.0),)),
+            Figure("K1b", "shell", "`echo 2` in bash, the same way", "ms"),
+            Figure("K2", "cold", "a new sandbox, and its first `1 + 1` in Python", "ms", (most(12.0),)),
+            Figure("K2f", "first", "that cell alone, with the start of its kernel", "ms"),
+        ),
+        {"repetitions": 300, "sandboxes": 20},
+        {"repetitions": 8, "sandboxes": 2},
+    ),
+    Lone(
         "mcp",
         (
             Figure("M1", "call", "`true` over MCP, by a request on a kept connection", "ms", (most(3.0),)),

@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 
 from bench.system_calls import count, parts_of, reason_against
 from bench.workers import growth, remains, waiting
+from bench.workers.cells import cells
 from bench.workers.layers import layers
 from bench.workers.mcp import mcp
 from bench.workers.previews import previews
@@ -54,6 +55,7 @@ async def open_alone(**_: str) -> AsyncIterator[dict[str, Action]]:
         "sdk_cost": sdk_cost,
         "start": start,
         "egress": egress,
+        "cells": cells,
         "mcp": mcp,
         "previews": previews,
         "layers": layers,
