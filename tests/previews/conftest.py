@@ -32,3 +32,11 @@ def served(installation: Installation) -> Iterator[Visitor]:
         client.sandboxes.create(agent_id=f"preview-{next(_numbers)}") as sandbox,
     ):
         yield Visitor(serve(client, sandbox, 8000))
+
+
+@pytest.fixture
+def still(sandbox: SyncSandbox) -> SyncSandbox:
+    """A sandbox whose processes can be held still, as a snapshot of it and a pause need."""
+    if "memory" not in sandbox.report().pause_kinds:
+        pytest.skip("this user has no control group that can be frozen")
+    return sandbox

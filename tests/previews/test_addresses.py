@@ -43,7 +43,8 @@ def test_ports_are_listed_with_their_process_and_what_started_it_soon_after_they
     assert listed() == {5173: (jobs[5173], "127.0.0.1"), 5174: (jobs[5174], "::1"), 5175: (jobs[5175], "0.0.0.0")}
 
 
-def test_an_address_stays_over_restart_stop_and_rebuild(client: SyncColdframe, sandbox: SyncSandbox) -> None:
+def test_an_address_stays_over_restart_stop_and_rebuild(client: SyncColdframe, still: SyncSandbox) -> None:
+    sandbox = still
     preview = serve(client, sandbox, 5173)
     visitor = Visitor(preview)
     urls = {preview.url, client.previews.restart(preview.preview_id).url}

@@ -62,7 +62,12 @@ def test_vite_serves_its_pages_and_tells_them_of_changes(client: SyncColdframe, 
     token = re.search(r'wsToken = "([^"]+)"', visitor.ask("/@vite/client").body.decode())
     assert token is not None
     with visitor.connect() as one:
-        more: tuple[str, ...] = ("Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==")
+        more: tuple[str, ...] = (
+            "Connection: Upgrade",
+            "Upgrade: websocket",
+            "Sec-WebSocket-Version: 13",
+            "Sec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==",
+        )
         more += ("Sec-WebSocket-Protocol: vite-hmr", f"Origin: http://{visitor.host}")
         one.sendall(visitor.head(f"GET /?token={token.group(1)} HTTP/1.1", *more))
         assert read_until(one, b'"connected"}').startswith(b"HTTP/1.1 101 ")

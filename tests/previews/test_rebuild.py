@@ -33,6 +33,11 @@ require("http").createServer((_, answer) => answer.end(box)).listen(8000, "127.0
 SETUP = "mkdir dist && cp page dist/index.html"
 
 
+@pytest.fixture(autouse=True)
+def needs_snapshots(still: SyncSandbox) -> None:
+    """Of sandboxes that run."""
+
+
 @pytest.fixture
 def preview(client: SyncColdframe, sandbox: SyncSandbox) -> Iterator[PreviewCreated]:
     sandbox.write_file("page", PAGE.decode())

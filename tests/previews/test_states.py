@@ -61,6 +61,8 @@ def test_a_server_that_ends_is_told_with_its_code_and_its_last_words_and_comes_b
 def test_one_that_was_ended_for_memory_says_so(client: SyncColdframe) -> None:
     eater = "exec python3 -c \"import app, http.server\nx=[]\nclass H(app.Handler):\n  def do_eat(self, _):\n    while True: x.append(bytearray(1<<22))\napp.Server(('127.0.0.1', 8000), H).serve_forever()\""
     with client.sandboxes.create(background=True, limits=Limits(memory_mib=64)) as small:
+        if not any(one.kind == "memory" and one.strength == "hard" for one in small.report().limits):
+            pytest.skip("no memory controller says why a process was ended")
         preview = serve(client, small, 8000, start=eater)
         visitor = Visitor(preview)
         visitor.ask("/eat")
@@ -74,7 +76,8 @@ def test_a_paused_and_a_stopped_sandbox_are_asleep_and_a_restart_wakes_them(
 ) -> None:
     preview = serve(client, sandbox, 8000)
     visitor = Visitor(preview)
-    for sleep in (sandbox.pause, sandbox.stop):
+    can_pause = "memory" in sandbox.report().pause_kinds
+    for sleep in (sandbox.pause, sandbox.stop) if can_pause else (sandbox.stop,):
         sleep()
         assert told_alike(client, preview, visitor, "PREVIEW_ASLEEP").state == "asleep"
         assert client.previews.restart(preview.preview_id).url == preview.url

@@ -6,7 +6,9 @@ import os
 import re
 import signal
 from pathlib import Path
+from urllib.parse import urlsplit
 
+from coldframe.client.previews import Previews
 from coldframe.client.transport import ask
 from coldframe.contract.command import CommandResult, Ended
 from coldframe.contract.errors import ColdframeError
@@ -72,9 +74,17 @@ async def a_command_that_would_end_while_it_is_paused(scene: Scene, found: re.Ma
         raise Breach(f"the pause was counted as its time: {result}")
 
 
-@step(r"^ask for a preview")
-async def previews(scene: Scene, found: re.Match[str]) -> None:
-    raise NotHere("previews")
+@step(r"^ask for a preview on port (\d+) of a sandbox where nothing listens$")
+async def preview_of_another_place(scene: Scene, found: re.Match[str]) -> None:
+    preview = await Previews(scene.sandbox._transport).create(scene.sandbox.id, int(found.group(1)))
+    place = urlsplit(str(preview.url))
+    reader, writer = await asyncio.open_connection("127.0.0.1", place.port or 80)
+    head = f"GET / HTTP/1.1\r\nHost: {place.netloc}\r\nColdframe-Preview-Token: {preview.token}\r\n\r\n"
+    writer.write(head.encode())
+    answer = await reader.read(1 << 16)
+    writer.close()
+    if b"PREVIEW_NOT_LISTENING" not in answer:
+        raise Breach(f"something answered: {answer[:300]!r}")
 
 
 @step(r"^open the review page")
