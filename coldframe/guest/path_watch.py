@@ -16,7 +16,6 @@ import ctypes
 import errno
 import os
 import re
-import stat
 import struct
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -31,6 +30,7 @@ from coldframe.guest.verbs import Failure
 
 MOST_WATCHES, MOST_WATCHED, MOST_EVENTS, KEPT_S = 64, 4096, 10_000, 600.0
 MOST_NAMES = 200_000
+MOST_EVENT_BYTES = 8 * 1024 * 1024
 BUFFER_BYTES = 65536
 _MODIFY, _ATTRIB, _MOVED_FROM, _MOVED_TO, _CREATE, _DELETE = 0x2, 0x4, 0x40, 0x80, 0x100, 0x200
 _DELETE_SELF, _MOVE_SELF, _OVERFLOW, _IGNORED, _ONLY_DIRECTORY, _DIRECTORY = (
@@ -62,6 +62,8 @@ class PathWatch:
         self._recursive = bool(request.get("recursive"))
         self._with_info = bool(request.get("with_info"))
         self._events: list[tuple[str, bytes]] = []
+        self._bytes = 0
+        """Of the names in them."""
         self._places: dict[int, _Place] = {}
         self._numbers: dict[bytes, int] = {}
         self._names = 0
@@ -99,13 +101,11 @@ class PathWatch:
         """Fields of WatchEvents: all since the last answer."""
         self._read(IN)
         self.read_at = self._loop.time()
-        events, self._events = self._events, []
+        events, self._events, self._bytes = self._events, [], 0
         overflowed, self._overflowed = self._overflowed, False
         users = Users(self._root)
-        told = [
-            {"kind": kind, "name": text_of(name), "info": self._describe(name, users) if self._with_info else None}
-            for kind, name in events
-        ]
+        infos = {name: self._describe(name, users) for _, name in events} if self._with_info else {}
+        told = [{"kind": kind, "name": text_of(name), "info": infos.get(name)} for kind, name in events]
         return {"events": told, "overflowed": overflowed, "ended": self.ended}
 
     def close(self) -> None:
@@ -153,7 +153,9 @@ class PathWatch:
                 known = self._places.get(number)
                 place = _Place(here, set() if known is None else known.names)
                 self._places[number], self._numbers[here] = place, number
-                for entry, is_directory in _entries(held):
+                entries, is_whole = _entries(held, MOST_NAMES - self._names)
+                self._overflowed |= not is_whole
+                for entry, is_directory in entries:
                     below = b"/".join(part for part in (here, entry) if part)
                     if entry not in place.names and not entry.startswith(TEMPORARY_PREFIX):
                         self._keep(place, entry)
@@ -273,10 +275,11 @@ class PathWatch:
     def _tell(self, kind: str, name: bytes) -> None:
         if self._events and self._events[-1] == (kind, name):
             return
-        if len(self._events) >= MOST_EVENTS:
+        if len(self._events) >= MOST_EVENTS or self._bytes > MOST_EVENT_BYTES:
             self._overflowed = True
             return
         self._events.append((kind, name))
+        self._bytes += len(name)
 
     def _end(self) -> None:
         self.ended = True
@@ -369,14 +372,13 @@ def _watch(file: int, directory: int) -> int:
         os.chdir("/")
 
 
-def _entries(directory: int) -> list[tuple[bytes, bool]]:
-    found = []
-    with contextlib.suppress(FileNotFoundError):
-        for entry in os.listdir(directory):
-            name = os.fsencode(entry)
-            try:
-                status = os.stat(name, dir_fd=directory, follow_symlinks=False)
-            except OSError:
-                continue
-            found.append((name, stat.S_ISDIR(status.st_mode)))
-    return sorted(found)
+def _entries(directory: int, most: int) -> tuple[list[tuple[bytes, bool]], bool]:
+    """At most so many names, each with whether it is a directory; and whether that is all of them."""
+    found: list[tuple[bytes, bool]] = []
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            if len(found) >= most:
+                return sorted(found), False
+            with contextlib.suppress(OSError):  # gone meanwhile
+                found.append((os.fsencode(entry.name), entry.is_dir(follow_symlinks=False)))
+    return sorted(found), True

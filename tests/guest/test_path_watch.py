@@ -150,3 +150,15 @@ def test_watches_are_counted_and_those_that_nobody_asks_about_go(
 def test_an_id_that_is_none_is_refused(watched: Watched, watch_id: Any) -> None:
     refused = failure_of(lambda: watched.watches.begin(watched.root, {"watch_id": watch_id, "path": "/"}))
     assert refused.code == "INVALID_ARGUMENT"
+
+
+def test_a_directory_with_more_names_than_are_kept_is_watched_all_the_same(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(path_watch, "MOST_NAMES", 10)
+    for number in range(30):
+        (watched.path / str(number)).touch()
+    watch_id = watched.begin()
+    assert watched.take(watch_id)["overflowed"], "whether a name is new is not known for all of them"
+    (watched.path / "more").touch()
+    assert ("create", "more") in watched.told(watch_id)
