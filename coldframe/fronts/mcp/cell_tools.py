@@ -19,6 +19,8 @@ from coldframe.fronts.mcp.offers import OFFERS, Asked, Offer, checked, offer
 from coldframe.fronts.mcp.workspace_tools import WhichSandbox
 from coldframe.tools.registry import find_tool
 
+RAISED = "raised"
+"""What the code has raised, which is called `error` elsewhere: here that says that the call failed."""
 _PICTURES = ("image/png", "image/jpeg")
 _RUNNING: dict[str, Any] = {
     "is_running": {"type": "boolean", "description": "It has not ended: `get_cell` waits for it."},
@@ -96,8 +98,9 @@ def _shown(result: ToolResult) -> CallAnswer:
         elif isinstance(data.get("text/plain"), str):
             texts.append(data["text/plain"])
         shown.append({**one, "data": data})
-    if value.get("error"):
-        texts.append(str(value["error"]["traceback"]))
+    value[RAISED] = value.pop("error")
+    if value[RAISED]:
+        texts.append(str(value[RAISED]["traceback"]))
     elif value.get("message"):
         texts.append(f"[{value['status']}: {value['message']}]")
     value.update(results=shown, is_running=False, sandbox_id=result.sandbox_id, call=call_of(result))
@@ -106,7 +109,7 @@ def _shown(result: ToolResult) -> CallAnswer:
 
 
 def _schema() -> dict[str, Any]:
-    schema = answer_schema(find_tool("run_code"))
+    schema = answer_schema(find_tool("run_code"), {"error": RAISED})
     runs = {"required": ["cell_id", "is_running"], "properties": {"is_running": {"const": True}}}
     return {**schema, "properties": {**schema["properties"], **_RUNNING}, "anyOf": [*schema["anyOf"], runs]}
 

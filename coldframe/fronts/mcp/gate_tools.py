@@ -1,6 +1,7 @@
 """The tools that pass the gate, under their published names, with two arguments more: which sandbox, and how long to wait."""
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from coldframe.contract.errors import InvalidArgument
@@ -15,6 +16,7 @@ POLLED_WAIT_S = 2.0
 """The same for a client that can."""
 LONGEST_WAIT_S = 3600.0
 SIGTERM = 15
+NOTHING: Mapping[str, str] = MappingProxyType({})
 _OWN: dict[str, dict[str, Any]] = {
     "sandbox_id": {
         "type": "string",
@@ -56,11 +58,13 @@ def gate_input_schema(spec: ToolSpec, more: Mapping[str, Any] | None = None) -> 
     return {**schema, "properties": {**schema.get("properties", {}), **_OWN, **(more or {})}}
 
 
-def answer_schema(spec: ToolSpec) -> dict[str, Any]:
+def answer_schema(spec: ToolSpec, renamed: Mapping[str, str] = NOTHING) -> dict[str, Any]:
     """Of the tool's own answer, with `call`. The transcript of a command says what its streams say, and is left out."""
     schema = spec.info.output_schema
-    properties = {name: value for name, value in schema.get("properties", {}).items() if name != "transcript"}
-    needed = [name for name in schema.get("required", ()) if name != "transcript"]
+    properties = {
+        renamed.get(name, name): value for name, value in schema.get("properties", {}).items() if name != "transcript"
+    }
+    needed = [renamed.get(name, name) for name in schema.get("required", ()) if name != "transcript"]
     return with_error({**schema, "properties": properties, "required": needed}, {"call": CALL_SCHEMA})
 
 

@@ -136,6 +136,8 @@ def checked(name: str, kind: type[A], given: Mapping[str, Any]) -> A:
 
 def with_error(schema: dict[str, Any], more: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """*schema* of an answer, or an error in its place; *more* are properties that go along."""
+    taken = schema.get("properties", {}).keys() & {"error", *(more or {})}
+    assert not taken, f"an answer has a name that means something else here: {taken}"
     whole = {name: value for name, value in schema.items() if name not in ("additionalProperties", "required")}
     whole["properties"] = {**schema.get("properties", {}), **(more or {}), "error": ERROR_SCHEMA}
     needed = [*schema.get("required", ())]
