@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from coldframe.assembly import Running
     from coldframe.client.gathered import Gathered
     from coldframe.client.sync import SyncColdframe, TemplateBuild
-    from coldframe.contract.template import BuildInfo, BuildLogEntry, ReadyCheck, TemplateRecord
+    from coldframe.contract.template import BuildInfo, BuildLogEntry, ReadyCheck, TemplateRecord, TemplateTag
 
 app = typer.Typer(help="Build, look at, mark, withdraw and remove templates.", no_args_is_help=True)
 Ref = Annotated[
@@ -231,6 +231,42 @@ def withdraw(
     with connect() as client:
         found = client.templates.withdraw(template, why)
     show(found, f"{found.name}:{found.version} is withdrawn")
+
+
+Tags = Annotated[list[str], typer.Argument(metavar="TAG...")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Of a template, without a version.")]
+
+
+@app.command()
+def tag(template: Ref, tags: Tags) -> None:
+    """Have tags stand for a version from now on: `name:tag` names it until the tag is moved."""
+    from coldframe.cli.connection import connect
+
+    with connect() as client:
+        _show_tags(client.templates.tag(template, *tags))
+
+
+@app.command()
+def untag(name: Name, tags: Tags) -> None:
+    """Take tags of a template away."""
+    from coldframe.cli.connection import connect
+
+    with connect() as client:
+        _show_tags(client.templates.untag(name, *tags))
+
+
+@app.command(name="tags")
+def list_tags(name: Name) -> None:
+    """List the tags of a template."""
+    from coldframe.cli.connection import connect
+
+    with connect() as client:
+        _show_tags(client.templates.tags(name))
+
+
+def _show_tags(found: "list[TemplateTag]") -> None:
+    rows = [(one.tag, one.version, f"{one.at:%Y-%m-%d %H:%M}", one.by) for one in found]
+    show_table(found, ("tag", "version", "moved", "by"), rows, empty="no tags")
 
 
 @app.command()

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     )
     from coldframe.contract.caller import TokenInfo
     from coldframe.contract.cell import (
+        Attachment,
         CellBegun,
         CellEnded,
         CellError,
@@ -76,6 +77,7 @@ if TYPE_CHECKING:
         Recipe,
         TemplateDetails,
         TemplateRecord,
+        TemplateTag,
     )
     from coldframe.contract.tool import AllowedOperation, OutputWindow, ToolInfo, ToolResult
     from coldframe.contract.volume import VolumeInfo, VolumeListing
@@ -97,6 +99,7 @@ _HOMES = {
     ),
     "contract.caller": ("TokenInfo",),
     "contract.cell": (
+        "Attachment",
         "CellBegun",
         "CellEnded",
         "CellError",
@@ -152,6 +155,8 @@ _HOMES = {
         "Recipe",
         "TemplateDetails",
         "TemplateRecord",
+        "TemplateTag",
+        "TemplateTag",
     ),
     "contract.tool": ("AllowedOperation", "OutputWindow", "ToolInfo", "ToolResult"),
     "contract.volume": ("VolumeInfo", "VolumeListing"),
@@ -159,6 +164,7 @@ _HOMES = {
 __all__ = [
     "AgentInfo",
     "AllowedOperation",
+    "Attachment",
     "BuildInfo",
     "BuildLogEntry",
     "BuildLogPage",
@@ -241,6 +247,7 @@ __all__ = [
     "Statement",
     "TemplateDetails",
     "TemplateRecord",
+    "TemplateTag",
     "TextChange",
     "TokenInfo",
     "ToolInfo",

@@ -719,6 +719,13 @@ class Cells:
         """Stop a cell that runs."""
         ask(self._transport, "POST", f"{self._path}/cells/{encode_path(cell_id)}/interrupt")
 
+    def attach(self, name: str, content: bytes, *, source: str | None = None) -> models.Attachment:
+        """Put a file into the sandbox as `inputs/NAME`, to be read and not written. If the name is taken by another file, it
+        gets a number, and `note` says so."""
+        query = {"name": name} if source is None else {"name": name, "source": source}
+        reply = ask(self._transport, "POST", f"{self._path}/attachments", query=query, body=content)
+        return read_answer(models.Attachment, reply.body)
+
     def contexts(self) -> list[models.ContextInfo]:
         """Those that are there without being made first, and then as they were made."""
         return read_answers(models.ContextInfo, (ask(self._transport, "GET", f"{self._path}/contexts")).body)
@@ -2092,6 +2099,7 @@ def _command_arguments(
 
 TemplateItems: TypeAlias = "list[models.TemplateRecord]"
 BuildItems: TypeAlias = "list[models.BuildInfo]"
+TagItems: TypeAlias = "list[models.TemplateTag]"
 
 
 class Templates:
@@ -2177,6 +2185,23 @@ class Templates:
             self._transport, "POST", f"{_template_path(template)}/withdraw", payload={"why": why}, repeatable=True
         )
         return read_answer(models.TemplateRecord, reply.body)
+
+    def tags(self, name: str) -> TagItems:
+        """Names of versions that move, of one template."""
+        reply = ask(self._transport, "GET", f"{_template_path(name)}/tags")
+        return read_answers(models.TemplateTag, reply.body)
+
+    def tag(self, template: str, *tags: str) -> TagItems:
+        """Have *tags* stand for this version from now on. Raises Conflict: a version is called so."""
+        payload = {"tags": tags}
+        reply = ask(self._transport, "POST", f"{_template_path(template)}/tags", payload=payload, repeatable=True)
+        return read_answers(models.TemplateTag, reply.body)
+
+    def untag(self, name: str, *tags: str) -> TagItems:
+        """Take tags away, and return those that are left."""
+        payload = {"tags": tags}
+        reply = ask(self._transport, "POST", f"{_template_path(name)}/untag", payload=payload, repeatable=True)
+        return read_answers(models.TemplateTag, reply.body)
 
     def remove(self, template: str) -> None:
         """Forget one that nothing stands on; its version stays taken."""

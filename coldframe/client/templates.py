@@ -15,6 +15,7 @@ from coldframe.client.transport import Transport, ask, encode_path, raise_for
 
 TemplateItems: TypeAlias = "list[models.TemplateRecord]"
 BuildItems: TypeAlias = "list[models.BuildInfo]"
+TagItems: TypeAlias = "list[models.TemplateTag]"
 
 
 class Templates:
@@ -100,6 +101,23 @@ class Templates:
             self._transport, "POST", f"{_template_path(template)}/withdraw", payload={"why": why}, repeatable=True
         )
         return read_answer(models.TemplateRecord, reply.body)
+
+    async def tags(self, name: str) -> TagItems:
+        """Names of versions that move, of one template."""
+        reply = await ask(self._transport, "GET", f"{_template_path(name)}/tags")
+        return read_answers(models.TemplateTag, reply.body)
+
+    async def tag(self, template: str, *tags: str) -> TagItems:
+        """Have *tags* stand for this version from now on. Raises Conflict: a version is called so."""
+        payload = {"tags": tags}
+        reply = await ask(self._transport, "POST", f"{_template_path(template)}/tags", payload=payload, repeatable=True)
+        return read_answers(models.TemplateTag, reply.body)
+
+    async def untag(self, name: str, *tags: str) -> TagItems:
+        """Take tags away, and return those that are left."""
+        payload = {"tags": tags}
+        reply = await ask(self._transport, "POST", f"{_template_path(name)}/untag", payload=payload, repeatable=True)
+        return read_answers(models.TemplateTag, reply.body)
 
     async def remove(self, template: str) -> None:
         """Forget one that nothing stands on; its version stays taken."""

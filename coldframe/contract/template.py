@@ -390,6 +390,10 @@ class TemplateTag(Model):
     by: str
 
 
+class TagRequest(Model):
+    tags: tuple[TemplateVersion, ...] = Field(min_length=1, max_length=32)
+
+
 class MarkRequest(Model):
     check: str = Field(min_length=1, max_length=32_768)
     """A line for bash, run in a fresh sandbox of it. It passes if it ends with 0."""

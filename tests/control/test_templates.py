@@ -545,3 +545,67 @@ def test_a_sandbox_whose_start_does_not_become_ready_is_not_made(
             assert not bench.control.sandboxes.living()
 
     asyncio.run(scenario())
+
+
+@pytest.mark.req("T4.68")
+def test_tags_are_names_that_move_and_versions_are_not(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            bench.host.templates.add_setup()
+            one, two = await build(bench, recipe(run("one"))), await build(bench, recipe(run("two")))
+            tags, templates = bench.control.template_tags, bench.control.templates
+            await tags.assign(OWNER, "app:1", ("production", "stable"))
+            assert (await templates.get(OWNER, "app:production")).digest == one.digest
+            await tags.assign(OWNER, "app:2", ("production",))
+            assert (await templates.get(OWNER, "app:production")).digest == two.digest
+            assert [(tag.tag, tag.version) for tag in tags.list(VIEWER, "app")] == [
+                ("production", "2"),
+                ("stable", "1"),
+            ]
+            with pytest.raises(Conflict):
+                await tags.assign(OWNER, "app:2", ("1",))
+            with pytest.raises(Conflict):
+                await begin(bench, recipe(run("three"), version="stable"))
+            with pytest.raises(WrongState, match="is a tag"):
+                await templates.remove(OWNER, "app:stable")
+            with pytest.raises(GrantMissing):
+                await tags.assign(VIEWER, "app:1", ("mine",))
+            with pytest.raises(NotFound):
+                await tags.assign(OWNER, "app:3", ("mine",))
+            await templates.remove(OWNER, "app:1")
+            with pytest.raises(NotFound):
+                await templates.get(OWNER, "app:stable")
+            await tags.remove(OWNER, "app", ("production", "never"))
+            assert tags.list(OWNER, "app") == []
+            kinds = [entry.kind for entry in bench.control.ledger.entries() if "tagged" in entry.kind]
+            assert kinds == ["template.tagged"] * 3 + ["template.untagged"]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.req("T4.68")
+def test_what_is_announced_is_built_once_with_its_tags(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            bench.host.templates.add_setup()
+            announced = bench.control.announced_builds
+            waiting = announced.announce(OWNER, "app", ("v1", "latest"), cpus=2, memory_mib=512)
+            assert announced.get(VIEWER, waiting.build_id).steps is None
+            request = BuildRequest(recipe=recipe(run("one")), notes=("said first",))
+            for _ in range(2):
+                info = await announced.begin(OWNER, waiting.build_id, request, (3,))
+                assert info.build_id == waiting.build_id
+            await bench.control.template_builds.get(OWNER, waiting.build_id, wait_s=30)
+            assert [tag.tag for tag in bench.control.template_tags.list(OWNER, "app")] == ["latest", "v1"]
+            assert announced.get(OWNER, waiting.build_id).steps == (3,)
+            assert announced.sizes(waiting.build_id) == (2, 512)
+            log = await bench.control.template_builds.log(OWNER, waiting.build_id)
+            assert log.entries[0].text == "said first"
+            with pytest.raises(Conflict):
+                await announced.begin(OWNER, waiting.build_id, BuildRequest(recipe=recipe(run("two"))), (1,))
+            with pytest.raises(NotFound):
+                await announced.begin(OWNER, "bld_" + "0" * 20, request, ())
+            with pytest.raises(GrantMissing):
+                announced.announce(VIEWER, "app", (), cpus=1, memory_mib=128)
+
+    asyncio.run(scenario())

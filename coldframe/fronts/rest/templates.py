@@ -15,10 +15,12 @@ from coldframe.contract.template import (
     BuildRequest,
     MarkRequest,
     MissingInputs,
+    TagRequest,
     TemplateDetails,
     TemplateName,
     TemplateRecord,
     TemplateRef,
+    TemplateTag,
     WithdrawRequest,
 )
 from coldframe.control.template_builds import MOST_LOOKED
@@ -41,6 +43,12 @@ class One(Model):
     """Which one: `name` for the newest of that name, `name:version`, or `sha256:DIGEST`."""
 
     template: TemplateRef
+
+
+class OfName(Model):
+    """Which name."""
+
+    template: TemplateName
 
 
 class Looked(Model):
@@ -124,6 +132,25 @@ async def withdraw_template(request: Request, one: One, asked: WithdrawRequest) 
     return await control_of(request).templates.withdraw(caller_of(request), one.template, asked.why)
 
 
+async def list_template_tags(request: Request, one: OfName) -> list[TemplateTag]:
+    """Names of versions that move, of one template."""
+    return control_of(request).template_tags.list(caller_of(request), one.template)
+
+
+async def tag_template(request: Request, one: One, asked: TagRequest) -> list[TemplateTag]:
+    """Have tags stand for this version from now on, in place of those that they stood for. Returns all tags of the name."""
+    control, caller = control_of(request), caller_of(request)
+    row = await control.template_tags.assign(caller, one.template, asked.tags)
+    return control.template_tags.list(caller, row.name)
+
+
+async def untag_template(request: Request, one: OfName, asked: TagRequest) -> list[TemplateTag]:
+    """Take tags away; those that are not there are gone already. Returns those that are left."""
+    control, caller = control_of(request), caller_of(request)
+    await control.template_tags.remove(caller, one.template, asked.tags)
+    return control.template_tags.list(caller, one.template)
+
+
 async def remove_template(request: Request, one: One) -> dict[str, Any]:
     """Forget one that nothing stands on. Its version stays taken."""
     await control_of(request).templates.remove(caller_of(request), one.template)
@@ -151,6 +178,9 @@ ROUTES = (
     JsonRoute("GET", _ALL, list_templates, list[TemplateRecord], query=ListedTemplates),
     JsonRoute("GET", _ONE, get_template, TemplateDetails, path_values=One),
     JsonRoute("DELETE", _ONE, remove_template, Any, path_values=One),
+    JsonRoute("GET", _ONE + "/tags", list_template_tags, list[TemplateTag], path_values=OfName),
+    JsonRoute("POST", _ONE + "/tags", tag_template, list[TemplateTag], path_values=One, body=TagRequest),
+    JsonRoute("POST", _ONE + "/untag", untag_template, list[TemplateTag], path_values=OfName, body=TagRequest),
     JsonRoute("POST", _ONE + "/verify", verify_template, TemplateRecord, path_values=One),
     JsonRoute("POST", _ONE + "/mark", mark_template, TemplateRecord, path_values=One, body=MarkRequest),
     JsonRoute("POST", _ONE + "/withdraw", withdraw_template, TemplateRecord, path_values=One, body=WithdrawRequest),
