@@ -237,3 +237,28 @@ def test_who_may_not_build_is_told(api: Api, served: Served) -> None:
     assert asked(api, "POST", "/v3/templates", {"name": "mine"}, key=key)[0] == 403
     assert asked(api, "GET", "/templates", key=key)[0] == 200
     assert asked(api, "GET", "/templates", key="e2b_" + "0" * 64)[0] == 401
+
+
+NOTHING_HERE = """version: 1
+rules:
+  - {id: no-builds, hook: PRE_TOOL_CALL, when: {tool: [build_template, tag_template]}, then: deny, reason: nothing is built here}
+"""
+
+
+def test_rules_are_asked_about_builds_and_tags_that_come_this_way(api: Api, served: Served) -> None:
+    build(api, Template().from_template("debian").run_cmd("echo ruled"), "ruled:one")
+    with served.sync_client() as client:
+        before = client.policy.show().text
+        client.policy.load(NOTHING_HERE)
+        try:
+            with pytest.raises(BuildException, match=r"403.*nothing is built here"):
+                build(api, Template().from_template("debian").run_cmd("echo more"), "ruled:two")
+            with pytest.raises(Exception, match=r"403.*nothing is built here"):
+                Template.assign_tags("ruled:one", "two", **api.params)
+            with pytest.raises(Exception, match=r"403.*nothing is built here"):
+                Template.remove_tags("ruled", ["one"], **api.params)
+        finally:
+            client.policy.load(before)
+        refused = [entry.body["act"] for entry in client.ledger.entries() if entry.kind == "act.refused"]
+        assert refused[-3:] == ["build_template", "tag_template", "tag_template"]
+        assert client.policy.show().text == before
