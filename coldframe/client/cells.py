@@ -83,6 +83,13 @@ class Cells:
         """Stop a cell that runs."""
         await ask(self._transport, "POST", f"{self._path}/cells/{encode_path(cell_id)}/interrupt")
 
+    async def attach(self, name: str, content: bytes, *, source: str | None = None) -> models.Attachment:
+        """Put a file into the sandbox as `inputs/NAME`, to be read and not written. If the name is taken by another file, it
+        gets a number, and `note` says so."""
+        query = {"name": name} if source is None else {"name": name, "source": source}
+        reply = await ask(self._transport, "POST", f"{self._path}/attachments", query=query, body=content)
+        return read_answer(models.Attachment, reply.body)
+
     async def contexts(self) -> list[models.ContextInfo]:
         """Those that are there without being made first, and then as they were made."""
         return read_answers(models.ContextInfo, (await ask(self._transport, "GET", f"{self._path}/contexts")).body)

@@ -208,6 +208,20 @@ class CellAnswer(Model):
 CellEvent = CellBegun | CellText | CellResult | CellError | CellEnded
 
 
+class Attachment(Model):
+    """A file that was attached to a conversation."""
+
+    path: str
+    """In the workspace, to be read and not written."""
+    name: str
+    """As it was attached."""
+    bytes: int
+    sha256: str
+    source: str | None = None
+    note: str | None = None
+    """What is to be known of it, as that its name was taken."""
+
+
 InputName = Annotated[str, Field(pattern=r"^[^/\x00-\x1f\x7f]+$", min_length=1, max_length=255)]
 
 

@@ -32,6 +32,7 @@
     │   ├── Conflict               CONFLICT             it changed, or the name is taken
     │   ├── WrongState             WRONG_STATE
     │   │   ├── PauseKindUnsupported PAUSE_KIND_UNSUPPORTED  this machine cannot hold processes still
+    │   │   ├── SessionExpired     SESSION_EXPIRED      what cells have defined is gone with its sandbox
     │   │   ├── SandboxExpired     SANDBOX_EXPIRED      it is older than it may get
     │   │   └── VolumeBusy         VOLUME_BUSY          another sandbox has the volume
     │   ├── UnsavedWork            UNSAVED_WORK         it would lose work that is in no commit
@@ -327,6 +328,14 @@ class VolumeBusy(WrongState):
     family: ClassVar[Family] = "conflict"
     hint = "end the sandbox that is told in `holders`; to read beside it, have the volume read-only"
     offer = ("volume.show", "tells who has it", {})
+
+
+class SessionExpired(WrongState):
+    """A cell for a session of code whose sandbox has ended. Variables and files are gone; receipts stay."""
+
+    code = "SESSION_EXPIRED"
+    hint = "create another sandbox, attach the files again and run the cells again"
+    offer = ("sandbox.create", "makes a sandbox for a new session", {})
 
 
 class SandboxExpired(WrongState):

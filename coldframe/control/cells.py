@@ -12,8 +12,16 @@ from typing import Literal
 
 from coldframe.contract.caller import Caller
 from coldframe.contract.cell import CellBegun, CellEvent, CellRequest
-from coldframe.contract.errors import CellNotBegun, ColdframeError, InvalidArgument, NotFound, ResultExpired, WrongState
-from coldframe.contract.sandbox import SandboxInfo
+from coldframe.contract.errors import (
+    CellNotBegun,
+    ColdframeError,
+    InvalidArgument,
+    NotFound,
+    ResultExpired,
+    SessionExpired,
+    WrongState,
+)
+from coldframe.contract.sandbox import ENDED, SandboxInfo
 from coldframe.contract.tool import ToolResult
 from coldframe.control.contexts import Context, Contexts
 from coldframe.control.gate import Gate
@@ -128,6 +136,12 @@ class Cells:
 
     def _context(self, caller: Caller, info: SandboxInfo, request: CellRequest) -> Context:
         require(caller, "tool.call")
+        if info.state.state in ENDED:
+            raise SessionExpired(
+                f"sandbox `{info.sandbox_id}` has ended, and what its cells have defined with it",
+                sandbox_id=info.sandbox_id,
+                state=info.state.state,
+            )
         self._sandboxes.require_running(info)
         if request.context_id is None:
             return self._contexts.default(info, request.language or "python")

@@ -12,6 +12,7 @@ from coldframe.contract.ports import Host
 from coldframe.control.access_tokens import AccessTokens
 from coldframe.control.agents import Agents
 from coldframe.control.announced_builds import AnnouncedBuilds
+from coldframe.control.attachments import Attachments
 from coldframe.control.attribution import Attribution
 from coldframe.control.build_contacts import BuildContacts
 from coldframe.control.cells import Cells
@@ -156,6 +157,7 @@ class Control:
     contexts: Contexts
     cells: Cells
     once: Once
+    attachments: Attachments
     clock: Callable[[], datetime]
 
     async def start(self) -> None:
@@ -424,6 +426,7 @@ def build_control(
         probe=Probe(sandboxes),
         contexts=contexts,
         cells=cells,
+        attachments=Attachments(gate),
         once=Once(ledger, creation, lifecycle, gate, cells, declared, os.path.join(directory, "once")),
         clock=clock,
     )

@@ -244,6 +244,7 @@ class Gate:
         sha256: str | None = None,
         anywhere: Mapping[str, Any] | None = None,
         mode: int | None = None,
+        create_only: bool = False,
     ) -> ToolResult:
         """Write a file of any size from a stream; *source* says where it is from. A stream that breaks off or has another
         digest than *sha256*, or a caller that leaves, changes nothing. With *anywhere*, arguments of `write_path` that may be
@@ -258,6 +259,8 @@ class Gate:
             arguments["source"] = source
         if mode is not None:
             arguments["mode"] = mode
+        if create_only:
+            arguments["create_only"] = True
         flight = await self._admit(
             caller, sandbox_id, tool, arguments, session_id, None, keep_output=True, content=content
         )

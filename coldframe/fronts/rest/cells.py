@@ -7,7 +7,16 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from coldframe.contract.cell import CellEvent, CellRequest, ContextInfo, NewContext, OnceAnswer, OnceRecord, OnceRequest
+from coldframe.contract.cell import (
+    Attachment,
+    CellEvent,
+    CellRequest,
+    ContextInfo,
+    NewContext,
+    OnceAnswer,
+    OnceRecord,
+    OnceRequest,
+)
 from coldframe.contract.errors import ColdframeError, Internal
 from coldframe.contract.model import Model
 from coldframe.contract.tool import ToolResult
@@ -17,7 +26,10 @@ from coldframe.fronts.rest.commands import MOST_WAIT_S, Changed
 from coldframe.fronts.rest.json_routes import JsonRoute, checked, checked_body, checked_query
 from coldframe.fronts.rest.request import caller_of, control_of, path_after, session_of
 from coldframe.fronts.rest.schema import BYTES, JSON_RESULT, RawRoute
-from coldframe.fronts.streams import NDJSON, read_object
+from coldframe.fronts.streams import NDJSON, read_body, read_object
+
+MOST_ATTACHED_BYTES = 64 * 1024 * 1024
+"""Larger files are uploaded as such."""
 
 
 class SentCell(CellRequest):
@@ -97,6 +109,15 @@ async def interrupt_cell(request: Request) -> Changed:
     names = request.path_params
     await control_of(request).cells.interrupt(caller_of(request), names["sandbox_id"], names["cell_id"])
     return Changed()
+
+
+async def attach_file(request: Request) -> Response:
+    """Put the bytes of the body into the sandbox as `inputs/NAME`, to be read and not written. A name that is taken by another
+    file gets a number, and `note` says so."""
+    name, source = request.query_params.get("name", ""), request.query_params.get("source")
+    content = await read_body(request, MOST_ATTACHED_BYTES)
+    attachments = control_of(request).attachments
+    return json_response(await attachments.attach(caller_of(request), _sandbox(request), name, content, source=source))
 
 
 async def run_once(request: Request) -> Response:
@@ -183,6 +204,15 @@ ROUTES = (
         "Run code once",
         {"application/json": {"schema": OnceAnswer.model_json_schema(mode="serialization")}},
         body={"application/json": {"schema": OnceRequest.model_json_schema()}},
+    ),
+    RawRoute(
+        "POST",
+        "/v1/sandboxes/{sandbox_id}/attachments",
+        attach_file,
+        "Attach a file",
+        {"application/json": {"schema": Attachment.model_json_schema(mode="serialization")}},
+        body=BYTES,
+        query=(("name", "string", "Of the file."), ("source", "string", "Where it is from, for the record.")),
     ),
     JsonRoute("GET", "/v1/once/{once_id}", get_once, OnceRecord),
     JsonRoute("DELETE", "/v1/once/{once_id}", forget_once, Changed),
