@@ -359,8 +359,16 @@ class Host(Protocol):
         """
         ...
 
-    async def sweep(self, *, keep_boxes: set[str], keep_sessions: set[str]) -> list[str]:
-        """Remove what belongs to this installation and to nothing in the lists. Returns what was removed."""
+    async def moment(self) -> str:
+        """A word for now, to be given to one `sweep`."""
+        ...
+
+    async def sweep(self, *, keep_boxes: set[str], keep_sessions: set[str], since: str | None = None) -> list[str]:
+        """Remove what belongs to this installation and to nothing in the lists. Returns what was removed.
+
+        What was begun after the moment *since* is left alone: lists that were made after it may be older than that. With a
+        moment that this host does not know any more, nothing is removed.
+        """
         ...
 
     async def pool(self) -> PoolStatus:

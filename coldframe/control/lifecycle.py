@@ -225,6 +225,7 @@ class Lifecycle:
             self._check_end(info, end)
             told = _told(end, by, **more) if info.state.state in WITH_BOX else None
             lost: tuple[Loss, ...] = ()
+            has_ended_it = False
             if if_due:
                 lost = await self._losses(info, end, told)
                 info = self._sandboxes.find(sandbox_id)
@@ -238,13 +239,16 @@ class Lifecycle:
                 lost = await self._losses(info, end, told, ends=True)
             with contextlib.suppress(NotFound, GuestLost):
                 await (await self._host.life(sandbox_id)).end(keep_workspace=end == "stopped")
+                has_ended_it = True
             if lost:
                 more["lost"] = [one.model_dump(mode="json", exclude={"what"}) for one in lost]
             self._sandboxes.end_in(sandbox_id, end, by, **more)
             if end == "stopped":
                 self._timers.watch(self._sandboxes.find(sandbox_id))
-        if info.spec.background and end == "terminated":
-            await self._sandboxes.sweep()
+        if info.spec.background and end == "terminated" and not has_ended_it:
+            await (
+                self._sandboxes.sweep()
+            )  # takes longer the more there have been, so not where the box took its files along
         return _ended(self._sandboxes.find(sandbox_id), lost)
 
     def _check_end(self, info: SandboxInfo, end: End) -> None:

@@ -527,11 +527,14 @@ class Sandboxes:
 
     async def sweep(self) -> builtins.list[str]:
         """Have the host remove what belongs to no sandbox that has a box, or is about to. Returns what was."""
+        since = await self._host.moment()  # a sandbox may be made between these lists and the sweep
         living = {str(sandbox_id): state for sandbox_id, state, _ in self._store.read(STATES_OF_LIVING)}
         temporary = [str(sandbox_id) for (sandbox_id,) in self._store.read(TEMPORARY)]
         kept = {session.session_id for sandbox_id in temporary for session in self._sessions.of_sandbox(sandbox_id)}
         return await self._host.sweep(
-            keep_boxes={sandbox_id for sandbox_id, state in living.items() if state != "stopped"}, keep_sessions=kept
+            keep_boxes={sandbox_id for sandbox_id, state in living.items() if state != "stopped"},
+            keep_sessions=kept,
+            since=since,
         )
 
     def close_sessions(self, sandbox_id: str) -> None:

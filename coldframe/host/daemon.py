@@ -57,6 +57,7 @@ class Daemon:
             "boxes": self._boxes,
             "create_workspace": self._create_workspace,
             "delete_workspace": self._delete_workspace,
+            "moment": self._moment,
             "sweep": self._sweep,
             "doctor": self._doctor,
             "pool": self._pool,
@@ -178,8 +179,8 @@ class Daemon:
         return await (await self._machine.life(head["sandbox_id"])).report()
 
     async def _end(self, head: dict[str, Any], _: bytes) -> Answer:
-        await self._machine.end_box(head["sandbox_id"], keep_workspace=bool(head.get("keep_workspace")))
-        return {}
+        keep_workspace = bool(head.get("keep_workspace"))
+        return {"gone": await self._machine.end_box(head["sandbox_id"], keep_workspace=keep_workspace)}
 
     async def _pause(self, head: dict[str, Any], _: bytes) -> Answer:
         await (await self._machine.life(head["sandbox_id"])).pause()
@@ -200,9 +201,12 @@ class Daemon:
         await self._machine.delete_workspace(head["agent_id"])
         return {}
 
+    async def _moment(self, _: dict[str, Any], __: bytes) -> Answer:
+        return {"moment": await self._machine.moment()}
+
     async def _sweep(self, head: dict[str, Any], _: bytes) -> Answer:
         removed = await self._machine.sweep(
-            keep_boxes=set(head["keep_boxes"]), keep_sessions=set(head["keep_sessions"])
+            keep_boxes=set(head["keep_boxes"]), keep_sessions=set(head["keep_sessions"]), since=head["since"]
         )
         if self._preparing is None:  # not before: with this first request of its the server has come up as well
             self._preparing = asyncio.create_task(self._machine.prepare())

@@ -25,7 +25,7 @@ class Doctor:
         construction: Construction,
         *,
         held: Callable[[str], contextlib.AbstractContextManager[None]],
-        end_box: Callable[[str], Awaitable[None]],
+        end_box: Callable[[str], Awaitable[object]],
     ) -> None:
         self._site = site
         self._construction = construction

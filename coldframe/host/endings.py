@@ -156,7 +156,7 @@ class Endings:
             except TimeoutError as error:
                 raise VolumeBusy(f"sandbox `{name}` was killed and is not gone yet: {error}", holders=[name]) from error
 
-    async def attempt(self, sandbox_id: str, ending: Awaitable[None]) -> bool:
+    async def attempt(self, sandbox_id: str, ending: Awaitable[object]) -> bool:
         """Whether *ending* ended the box. A sweep goes on without what cannot be; it is logged, and the next one tries
         again.
         """

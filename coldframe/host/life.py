@@ -20,7 +20,7 @@ from coldframe.host.ways_out import Captured
 
 
 class EndBox(Protocol):
-    async def __call__(self, sandbox_id: str, *, keep_workspace: bool) -> None: ...
+    async def __call__(self, sandbox_id: str, *, keep_workspace: bool) -> object: ...
 
 
 class KeeperLife:

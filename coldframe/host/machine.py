@@ -63,6 +63,9 @@ from coldframe.host.ways_out import BROKER_UID, WaysOut, check_broker_uid
 from coldframe.host.workshop import Workshop
 from coldframe.host.workspaces import Workspaces
 
+MOST_MOMENTS = 64
+"""Kept for sweeps that may follow; whoever asked for an older one has ended meanwhile."""
+
 
 @dataclass
 class _Build:
@@ -124,6 +127,7 @@ class Machine:
         self._holds: list[set[str]] = []
         """Sandbox, agent and session ids of boxes that are being built: nobody may sweep or delete beneath them."""
         self._sweeps: list[set[str]] = []
+        self._moments: dict[str, set[str]] = {}
         """What each sweep that goes on must let alone: all that was being built since it was asked for."""
         self._builds: dict[str, _Build] = {}
         self._deleting: set[str] = set()
@@ -417,8 +421,9 @@ class Machine:
             raise WrongState(f"sandbox `{sandbox_id}` has a box", hint="terminate it first")
         await asyncio.to_thread(remove_directory, directory)
 
-    async def end_box(self, sandbox_id: str, *, keep_workspace: bool = False) -> None:
-        """End a box, if there is one or will be in a moment; returns as `Endings.end` says."""
+    async def end_box(self, sandbox_id: str, *, keep_workspace: bool = False) -> str | None:
+        """End a box, if there is one or will be in a moment; returns as `Endings.end` says, with the session whose temporary
+        workspace went with it."""
         build = self._builds.get(sandbox_id)
         if build is not None:  # whoever asked for it has left meanwhile
             build.is_wanted = False
@@ -436,9 +441,26 @@ class Machine:
             await asyncio.to_thread(try_removal, f"the system of {workspace}", partial(self.systems.remove, workspace))
         if mark is not None and mark.owner is not None and self.snapshots.settling:
             self._later(self.snapshots.settle(_workspace_of(mark.owner, mark.session_id)))
+        return mark.session_id if mark is not None and mark.owner is None and not keep_workspace else None
 
-    async def sweep(self, *, keep_boxes: set[str], keep_sessions: set[str]) -> list[str]:
-        spared = self._building  # whoever asks knew nothing of what is built from now on, so it is added meanwhile
+    async def moment(self) -> str:
+        word = secrets.token_hex(8)
+        self._moments[word] = spared = self._building  # what is built from now on is added
+        self._sweeps.append(spared)
+        if len(self._moments) > MOST_MOMENTS:
+            self._forget_moment(next(iter(self._moments)))
+        return word
+
+    def _forget_moment(self, word: str) -> set[str] | None:
+        spared = self._moments.pop(word, None)
+        self._sweeps[:] = [one for one in self._sweeps if one is not spared]
+        return spared
+
+    async def sweep(self, *, keep_boxes: set[str], keep_sessions: set[str], since: str | None = None) -> list[str]:
+        # Without a moment, whoever asks knew nothing of what is built from now on.
+        spared = self._building if since is None else self._forget_moment(since)
+        if spared is None:
+            return []
         self._sweeps.append(spared)
         try:
             return await self._sweep(keep_boxes, keep_sessions, spared)
@@ -494,7 +516,7 @@ class Machine:
         await asyncio.to_thread(self.workspaces.mount_all)
         if self.workspaces.stacks.any():
             self.snapshots.keep_up()
-        if len(self._sweeps) == 1:
+        if len(self._sweeps) - len(self._moments) == 1:
             self._builder.ahead.drop_names()
         for name, mark in self._marks.all():
             if mark.alive():

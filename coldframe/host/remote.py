@@ -123,9 +123,13 @@ class RemoteHost:
     async def append_history(self, owner: str, session_id: str | None, lines: bytes) -> None:
         await self._histories.append(owner, session_id, lines)
 
-    async def sweep(self, *, keep_boxes: set[str], keep_sessions: set[str]) -> list[str]:
+    async def moment(self) -> str:
+        return str((await self._ask("moment"))["moment"])
+
+    async def sweep(self, *, keep_boxes: set[str], keep_sessions: set[str], since: str | None = None) -> list[str]:
+        lists: dict[str, Any] = {"keep_boxes": sorted(keep_boxes), "keep_sessions": sorted(keep_sessions)}
         try:
-            answer = await self._ask("sweep", keep_boxes=sorted(keep_boxes), keep_sessions=sorted(keep_sessions))
+            answer = await self._ask("sweep", **lists, since=since)
         finally:
             self._histories.drop(lambda _, session_id: session_id is not None and session_id not in keep_sessions)
         return list(answer["removed"])
@@ -192,7 +196,9 @@ class RemoteHost:
         await self._ask("resume", sandbox_id=sandbox_id)
 
     async def end(self, sandbox_id: str, *, keep_workspace: bool = False) -> None:
-        await self._ask("end", sandbox_id=sandbox_id, keep_workspace=keep_workspace)
+        gone = (await self._ask("end", sandbox_id=sandbox_id, keep_workspace=keep_workspace))["gone"]
+        if gone is not None:
+            self._histories.drop(lambda _, session_id: session_id == gone)
         box = self._boxes.pop(sandbox_id, None)
         if box is not None:
             box.close()

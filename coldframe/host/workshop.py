@@ -42,7 +42,7 @@ class Workshop:
         construction: Construction,
         *,
         held: Callable[[str], contextlib.AbstractContextManager[None]],
-        end_box: Callable[[str], Awaitable[None]],
+        end_box: Callable[[str], Awaitable[object]],
     ) -> None:
         self._site = site
         self._construction = construction

@@ -189,6 +189,8 @@ class FakeBox:
                 await command.end_with(self._ending)
         self.state = "ended"
         self._forget(self.sandbox_id)
+        if self.spec.agent_id is None and not keep_workspace:
+            shutil.rmtree(self.workspace, ignore_errors=True)
 
     def _signal(self, request: SignalCommand) -> Done:
         command = self._command(request.command_id)

@@ -151,7 +151,11 @@ class FakeHost(FakeNetwork):
         with open(os.path.join(home, ".exec_history", "history.jsonl"), "a+b") as file:
             file.write(unseen(file.fileno(), lines))
 
-    async def sweep(self, *, keep_boxes: set[str], keep_sessions: set[str]) -> list[str]:
+    async def moment(self) -> str:
+        self._check_reachable()
+        return "now"
+
+    async def sweep(self, *, keep_boxes: set[str], keep_sessions: set[str], since: str | None = None) -> list[str]:
         self._check_reachable()
         removed = []
         for sandbox_id in [one for one in self._boxes if one not in keep_boxes]:

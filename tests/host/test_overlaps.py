@@ -64,6 +64,22 @@ def test_a_sweep_spares_what_was_built_since_it_was_asked_for(who: str) -> None:
     on_a_machine(steps, who=who)
 
 
+@as_root_and_ordinary
+def test_a_sweep_spares_what_was_built_between_its_lists_and_itself(who: str) -> None:
+    async def steps(machine: Machine) -> None:
+        await machine.create("old", BACKGROUND, session_id="session-old")
+        since = await machine.moment()
+        await machine.create("new", BACKGROUND, session_id="session-new")
+        removed = await machine.sweep(keep_boxes=set(), keep_sessions=set(), since=since)
+        assert "box old" in removed
+        assert (await run(await machine.box("new"), "echo alive > file; cat file")).stdout == "alive\n"
+        # A moment serves one sweep, and one that is not known might be of any age.
+        assert await machine.sweep(keep_boxes=set(), keep_sessions=set(), since=since) == []
+        assert (await run(await machine.box("new"), "cat file")).stdout == "alive\n"
+
+    on_a_machine(steps, who=who)
+
+
 def test_a_workspace_is_kept_while_the_second_of_two_boxes_is_still_being_built_on_it() -> None:
     async def steps(machine: Machine) -> None:
         with pytest.MonkeyPatch.context() as patch:
