@@ -19,6 +19,8 @@ from coldframe.fronts.e2b.named_snapshots import find_snapshot
 from coldframe.fronts.e2b.routes import E2bCall, refuse_field
 from coldframe.fronts.e2b.template_names import STAND_INS, find_template, id_of, read_name, size_of
 
+BARE = "debian"
+"""A template without Python, Git and Node, which E2B's own have."""
 MOST_WORDS = 200
 MOST_CHARACTERS = 32_768
 MOST_TOGETHER = 131_072
@@ -153,6 +155,8 @@ async def _template(call: E2bCall, text: str) -> tuple[str, tuple[str, str | Non
                 template=text[:100],
             ) from None
         return HOST, (id_of(text), text)
+    if ref.partition(":")[0] == BARE and text in STAND_INS:
+        return HOST, (id_of(text), text)  # which has more of what programs of E2B look for
     name = ref.partition(":")[0] if text.partition(":")[0] not in STAND_INS else read_name(text).name
     return ref, (id_of(name), name)
 
