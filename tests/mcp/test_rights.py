@@ -1,15 +1,17 @@
 """A token opens its own things and no others: every tool and every resource, with the token of one on what another one has."""
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+import mcp_types as types
 import pytest
 
 from coldframe.contract.caller import Caller
 from coldframe.contract.policy import Role
 from coldframe.fronts.mcp.http import STEP_S
 from tests.fronts.served import Served
-from tests.mcp.speaking import CURRENT, PREVIOUS, REVISIONS, Raw
+from tests.mcp.speaking import CURRENT, PREVIOUS, REVISIONS, Raw, connected
 
 
 class Things(NamedTuple):
@@ -252,3 +254,29 @@ def test_a_session_is_its_tokens_alone(served: Served, red: Things) -> None:
     assert served.request("DELETE", "/mcp", token=other.token, headers=headers)[0] == 204
     assert other.ask("ping")[0] == 404
     assert mine.ask("ping")[0] == 200
+
+
+def test_what_a_person_has_to_decide_is_not_asked_of_the_client_or_its_user(served: Served, red: Things) -> None:
+    """The official client would answer any question with yes. None is put to it, and nothing has run."""
+    with served.sync_client() as people:
+        people.policy.load(
+            "version: 1\nrules:\n  - {id: ask, hook: PRE_TOOL_CALL, when: {program: touch}, then: ask}\n"
+        )
+    asked: list[Any] = []
+
+    async def agree(*question: Any) -> types.ElicitResult:
+        asked.append(question)
+        return types.ElicitResult(action="accept", content={})
+
+    async def flow(revision: str) -> None:
+        token = served.token(Role.AGENT, "red")
+        async with connected(served.url, token, revision=revision, elicitation_callback=agree) as client:
+            told = await client.call_tool("run_command", {"command": "touch approved"})
+            assert told.is_error and told.structured_content["error"]["code"] == "PENDING_APPROVAL"
+            assert told.structured_content["error"]["retry"] == "after_approval"
+            missing = await client.call_tool("read_file", {"path": "approved"})
+            assert missing.structured_content["error"]["code"] == "FILE_NOT_FOUND"
+
+    for revision in REVISIONS:
+        asyncio.run(flow(revision))
+    assert asked == []
