@@ -28,10 +28,10 @@ from coldframe.contract.errors import ColdframeError
 
 WINDOW_BYTES = 200_000
 HANG_S = 60.0
-AREAS = frozenset({"shell", "files", "policy", "lifecycle", "network", "packages", "preview"})
+AREAS = frozenset({"shell", "files", "policy", "lifecycle", "network", "packages", "preview", "interpreter"})
 NEEDS_HERE = frozenset({"memory limit", "sandbox root", "egress proxy", "network policy", "egress to a mirror"})
 """Prerequisites that this version has, or whose absence the case's own function accounts for."""
-STEPS = frozenset({"run_command", "fixture", "read", "write", "edit", "list", "search", "par", "api"})
+STEPS = frozenset({"run_command", "fixture", "read", "write", "edit", "list", "search", "par", "api", "interpreter"})
 
 _PROCESSES = """
 import os, sys

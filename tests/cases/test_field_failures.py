@@ -15,6 +15,7 @@ from coldframe.client.sandbox import Sandbox
 from coldframe.contract.errors import from_wire
 from coldframe.contract.sandbox import SandboxSpec
 from tests.cases import (  # noqa: F401  their checks register themselves
+    interpreter_checks,
     lifecycle_checks,
     network_checks,
     package_checks,
@@ -124,6 +125,6 @@ def test_a_field_failure_does_not_happen_here(field_failure: Case, request: pyte
 
 def test_every_case_of_the_project_can_be_judged() -> None:
     cases = load_cases(str(OWN_CASES))
-    assert len({case["id"] for case in cases}) == len(cases) == 73
+    assert len({case["id"] for case in cases}) == len(cases) == 84
     assert [case["id"] for case in cases if cannot_run(case)] == []
     assert {case["id"] for case in cases if case["check"] is None} == CHECKS.keys()
