@@ -10,6 +10,7 @@ from tests.fuzz.e2b_builds import E2bBuilds
 from tests.fuzz.mcp import Mcp
 from tests.fuzz.paths import Paths
 from tests.fuzz.recipes import Recipes
+from tests.fuzz.relays import Relays
 from tests.fuzz.tampering import Tampering
 from tests.fuzz.target import Target
 from tests.fuzz.texts import Frames, Rules, Shell
@@ -29,6 +30,7 @@ TARGETS: dict[str, Callable[[], Target]] = {
     "diagnoses": Diagnoses,
     "mcp": Mcp,
     "e2b-bodies": E2bBodies,
+    "relays": Relays,
 }
 HARMLESS_ONLY = ("paths", "keeper", "daemon")
 """Run as an ordinary user: what is looked for there is a way to what lies outside."""

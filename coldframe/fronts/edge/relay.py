@@ -106,7 +106,7 @@ class Relay:
         """Carry one request, of which *rest* is what came behind its head. Raises HeadInvalid."""
         self._for_box = request_for_box(head, names, visitor)
         self._head, self._names, self._passage = head, names, passage
-        self._request_body = Body(head.framing, head.length)
+        self._request_body = Body(head.framing, head.length, trailers=False)
         self._response: ResponseHead | None = None
         self._response_body = Body("none")
         self._response_head = b""

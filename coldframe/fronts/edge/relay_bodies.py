@@ -7,7 +7,7 @@ from coldframe.fronts.edge.relay_heads import Framing
 MAX_LINE_BYTES = 1024
 MAX_TRAILER_BYTES = 8 * 1024
 _END = b"\r\n"
-_SIZE = re.compile(rb"([0-9A-Fa-f]{1,12})(?:[ \t]*;[\t\x20-\x7e]*)?")
+_SIZE = re.compile(rb"([0-9A-Fa-f]{1,12})(?:;[\t\x20-\x7e]*)?")
 _TRAILER = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t\x20-\x7e\x80-\xff]*")
 
 
@@ -18,10 +18,11 @@ class BodyInvalid(Exception):
 class Body:
     """Takes the bytes of one body as they come, and says how many of them are of it."""
 
-    __slots__ = ("_at", "_left", "_line", "_plain", "_trailer_bytes", "framing", "is_over", "payload")
+    __slots__ = ("_at", "_left", "_line", "_plain", "_trailer_bytes", "_trailers", "framing", "is_over", "payload")
 
-    def __init__(self, framing: Framing, length: int = 0, *, plain: bool = False) -> None:
-        """With *plain*, what `take` returns of a chunked body is its content without the chunks."""
+    def __init__(self, framing: Framing, length: int = 0, *, plain: bool = False, trailers: bool = True) -> None:
+        """With *plain*, what `take` returns of a chunked body is its content without the chunks. Without *trailers* nothing may
+        follow the last chunk: of a request it would be headers that came after the head was judged."""
         self.framing = framing
         self.is_over = framing == "none" or (framing == "length" and length == 0)
         self.payload = 0
@@ -30,6 +31,7 @@ class Body:
         self._at = "size"
         self._line = b""
         self._plain = plain
+        self._trailers = trailers
         self._trailer_bytes = 0
 
     def take(self, data: bytes) -> tuple[bytes, bytes]:
@@ -94,5 +96,5 @@ class Body:
             self.is_over = True
         else:
             self._trailer_bytes += len(line)
-            if _TRAILER.fullmatch(line) is None or self._trailer_bytes > MAX_TRAILER_BYTES:
+            if not self._trailers or _TRAILER.fullmatch(line) is None or self._trailer_bytes > MAX_TRAILER_BYTES:
                 raise BodyInvalid("what follows the last chunk is no header, or too long")

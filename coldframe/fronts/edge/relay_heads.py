@@ -23,7 +23,7 @@ PREVIEW_TOKEN = b"coldframe-preview-token"
 Headers = list[tuple[bytes, bytes]]
 Framing = Literal["none", "length", "chunked", "close"]
 
-_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,32}) (/[\x21-\x7e\x80-\xff]*|\*) HTTP/1\.([01])")
+_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,32}) (/[\x21-\x7e]*|\*) HTTP/1\.([01])")
 _STATUS = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9]{2})(?: ([\t\x20-\x7e\x80-\xff]*))?")
 _NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}")
 _VALUE = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
