@@ -100,6 +100,7 @@ def test_every_route_with_a_real_token_of_every_role(
                 "{name}": "none",
                 "{seq}": "1",
                 "{sha256}": "0" * 64,
+                "{watch_id}": "wch_0",
                 "{template}": "none",
             }
             path = template
