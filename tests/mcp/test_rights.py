@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any, NamedTuple
 
 import mcp_types as types
@@ -222,6 +223,19 @@ def test_a_token_that_is_revoked_stops_at_once_and_its_open_streams_within_secon
         assert last["error"]["data"]["code"] == "UNAUTHENTICATED"
         assert next(waited)["error"]["code"] == "UNAUTHENTICATED"  # as an answer of HTTP, since nothing was said before
     assert STEP_S < 5  # between two looks whether the token is good
+
+
+@pytest.mark.req("T3.79")
+def test_a_token_that_expires_ends_its_open_stream(served: Served, red: Things) -> None:
+    async def make() -> str:
+        until = served.control.clock() + timedelta(seconds=2)
+        return served.control.tokens.create(Role.AGENT, "short", agent_id="red", expires_at=until)[0]
+
+    client = Raw(served, served.call(make()))
+    uri = f"coldframe://sandboxes/{red.sandbox_id}/commands/{red.running_id}"
+    with client.stream("subscriptions/listen", {"notifications": {"resourceSubscriptions": [uri]}}) as told:
+        assert [*told][-1]["error"]["data"]["code"] == "UNAUTHENTICATED"
+    assert client.ask("tools/list")[0] == 401
 
 
 @pytest.mark.req("T3.79")

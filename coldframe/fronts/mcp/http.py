@@ -212,8 +212,9 @@ class _Reply:
                 await self._finish(work)
         finally:
             self._is_over = True
-            if session is not None and session.running.get(message.request_id or "") is work:
-                del session.running[message.request_id or ""]
+            request_id = message.request_id
+            if session is not None and request_id is not None and session.running.get(request_id) is work:
+                del session.running[request_id]
 
     async def _wait(self, work: "asyncio.Task[dict[str, Any]]") -> bool:
         """Return whether there is an answer, and somebody who may have it."""
