@@ -30,6 +30,7 @@ EXAMPLES = {
     "tampering": 100,
     "recipes": 800,
     "archives": 300,
+    "relays": 5000,
     "diagnoses": 800,
     "mcp": 400,
     "e2b-bodies": 500,
@@ -53,7 +54,19 @@ def test_every_target_has_its_numbers_and_every_kept_input_a_target() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["rules", "shell", "frames", "tampering", "recipes", "archives", "diagnoses", "mcp", "e2b-bodies", "e2b-builds"],
+    [
+        "rules",
+        "shell",
+        "frames",
+        "tampering",
+        "recipes",
+        "archives",
+        "diagnoses",
+        "mcp",
+        "e2b-bodies",
+        "e2b-builds",
+        "relays",
+    ],
 )
 def test_what_is_read_or_checked_never_fails_otherwise_than_it_says(name: str) -> None:
     tried(name)
