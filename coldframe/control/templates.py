@@ -8,7 +8,7 @@ is said of its digest, under whichever name.
 import builtins
 import contextlib
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -348,6 +348,12 @@ class Templates:
         require(caller, "template.read")
         await self._refresh()
         return self._find(ref)
+
+    async def find_first(self, caller: Caller, refs: Sequence[str]) -> Row | None:
+        """The first of *refs* that there is, as `find` tells it. The machine is asked once. Raises GrantMissing."""
+        require(caller, "template.read")
+        await self._refresh()
+        return next((self._find(ref) for ref in refs if self._matching(ref)), None)
 
     def _find(self, ref: str) -> Row:
         rows = self._matching(ref)

@@ -99,10 +99,10 @@ async def find_template(control: Control, caller: Caller, text: str) -> str:
     if _ID.fullmatch(head):
         head = await name_of(control, caller, head)
     named = read_name(f"{head}:{tag}" if has_tag else head)
-    for name in STAND_INS.get(named.name, (named.name,)):
-        found = await _find(control, caller, Named(name, named.tag))
-        if found is not None:
-            return found
+    names = STAND_INS.get(named.name, (named.name,))
+    found = await control.templates.find_first(caller, [ref for name in names for ref in _refs(name, named.tag)])
+    if found is not None:
+        return found.ref
     raise NotFound(
         f"no template `{text[:100]}`",
         hint="`coldframe template list` shows those that there are; `coldframe setup` builds the first",
@@ -110,16 +110,11 @@ async def find_template(control: Control, caller: Caller, text: str) -> str:
     )
 
 
-async def _find(control: Control, caller: Caller, named: Named) -> str | None:
-    refs = [f"{named.name}:{named.tag}"] if named.tag is not None else [f"{named.name}:{DEFAULT_TAG}", named.name]
-    if named.tag == DEFAULT_TAG:
-        refs.append(named.name)
-    for ref in refs:
-        try:
-            return (await control.templates.find(caller, ref)).ref
-        except NotFound:
-            continue
-    return None
+def _refs(name: str, tag: str | None) -> list[str]:
+    """What to look for, in this order."""
+    if tag in (None, DEFAULT_TAG):
+        return [f"{name}:{DEFAULT_TAG}", name]
+    return [f"{name}:{tag}"]
 
 
 class Stand(NamedTuple):
@@ -154,12 +149,10 @@ async def find_image(control: Control, caller: Caller, image: str) -> Stand:
             "`coldframe template build --archive` makes a template of what `docker export` writes",
             argument="fromImage",
         )
-    for name in names:
-        ref = await _find(control, caller, Named(name, None))
-        if ref is not None:
-            return Stand(
-                ref, f"the image {image} is not fetched: this begins from the template {ref}, which stands for it"
-            )
+    row = await control.templates.find_first(caller, [ref for name in names for ref in _refs(name, None)])
+    if row is not None:
+        note = f"the image {image} is not fetched: this begins from the template {row.ref}, which stands for it"
+        return Stand(row.ref, note)
     raise InvalidArgument(
         f"the image `{image[:100]}` is not fetched, and the template that would stand for it is not built",
         hint=f"build it with `coldframe setup --template {names[0]}`",
