@@ -11,6 +11,7 @@ from coldframe.contract.caller import Caller
 from coldframe.contract.cell import Attachment
 from coldframe.contract.errors import Conflict, InvalidArgument, from_wire
 from coldframe.control.gate import Gate
+from coldframe.control.rights import require
 
 FOLDER = "inputs"
 READ_ONLY = 0o444
@@ -32,6 +33,7 @@ class Attachments:
         Raises:
             InvalidArgument: that is no name of a file. Refused, WrongState, LimitReached: as writing a file does.
         """
+        require(caller, "tool.call")
         _check_name(name)
         digest = hashlib.sha256(content).hexdigest()
         for number in range(1, MOST_TRIES):

@@ -216,7 +216,7 @@ ROUTES = (
     ),
     JsonRoute("GET", "/v1/once/{once_id}", get_once, OnceRecord),
     JsonRoute("DELETE", "/v1/once/{once_id}", forget_once, Changed),
-    RawRoute("GET", "/v1/once/{once_id}/outputs/{path:path}", get_once_output, "An output that was kept", BYTES),
+    RawRoute("GET", "/v1/once/{once_id}/outputs/{path:anything}", get_once_output, "An output that was kept", BYTES),
     JsonRoute("POST", _CELLS + "/{cell_id}/interrupt", interrupt_cell, Changed),
     JsonRoute("GET", _CONTEXTS, list_contexts, list[ContextInfo]),
     JsonRoute("POST", _CONTEXTS, open_context, ContextInfo, body=NewContext),
