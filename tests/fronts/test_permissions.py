@@ -187,6 +187,7 @@ MATRIX: dict[tuple[str, str], tuple[object, set[Role]]] = {
     ("GET", "/v1/edge"): (None, ALL),
 }
 ENDING = {
+    ("POST", "/v1/sandboxes/{sandbox_id}/contexts"),
     ("POST", "/v1/sandboxes/{sandbox_id}/pipelines"),
     ("DELETE", "/v1/sandboxes/{sandbox_id}"),
     ("POST", "/v1/sandboxes/{sandbox_id}/pause"),
