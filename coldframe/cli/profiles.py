@@ -49,7 +49,8 @@ def profiles() -> None:
     from coldframe.contract.profile import CAPABILITIES, PROFILES, has, list_profiles
 
     rows = [
-        (name, *("yes" if row.exists and has(one, name) else "" for one in PROFILES)) for name, row in CAPABILITIES.items()
+        (name, *("yes" if row.exists and has(one, name) else "" for one in PROFILES))
+        for name, row in CAPABILITIES.items()
     ]
     show_table(list_profiles(), ("capability", *PROFILES), rows, empty="no profiles")
 

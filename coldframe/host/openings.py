@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Literal
 
+from coldframe.contract.cell import DRIVER, LENT
 from coldframe.contract.isolation import DeviceInfo, InterfaceInfo, MountInfo, MountSource
 from coldframe.host.isolation import denials
 from coldframe.host.isolation.namespaces import FIRST, HOME, HOST_SETTINGS, SETTINGS, TOOLS
@@ -58,7 +59,7 @@ def _source(target: str, filesystem: str, device: str) -> MountSource:
         return "workspace"
     if target == f"{HOME}/.exec_history":
         return "history"
-    if target.startswith(f"{TOOLS}/"):
+    if target.startswith(f"{TOOLS}/") or target in (DRIVER, LENT):
         return "tool"
     if target.startswith("/proc"):
         return "kernel" if filesystem == "proc" else "mask"

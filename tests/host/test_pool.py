@@ -111,6 +111,7 @@ def test_a_box_that_waited_is_measured_and_seen_as_one_that_was_built_for_its_sa
         text = re.sub(rf"session-{name}\b", "SESSION", text)
         text = re.sub(r"\b20000\d\d\b", "USER", text)
         text = re.sub(r"(?m)^\d+ \d+ (0:\d+ )?", "", text)
+        text = re.sub(r"/bindfile\w+", "BINDFILE", text)
         text = re.sub(r"COMMAND_ID=\S+|\d\d:\d\d(:\d\d)?|command-\d+", "", text)
         return sorted(text.splitlines())
 

@@ -71,6 +71,18 @@ true
     assert answer.stdout == "", answer.stderr
 
 
+def test_a_box_has_a_boot_id_of_its_own(client: SyncColdframe, sandbox: SyncSandbox) -> None:
+    """The machine's would tell boxes that they are neighbours."""
+    path = "/proc/sys/kernel/random/boot_id"
+    with open(path, encoding="ascii") as source:
+        seen = [source.read()]
+    for one in (sandbox, client.sandboxes.create(background=True, on_missing="degrade")):
+        script = f"cat {path}; (echo x > {path}) 2>/dev/null && echo BREACH; cat {path}"
+        first, again = (one.run_command(script).stdout or "").splitlines(keepends=True)
+        assert first == again and first not in seen and len(first) == len(seen[0])
+        seen.append(first)
+
+
 @pytest.mark.without_way_out
 def test_everything_outward_is_refused_at_once_and_recorded(sandbox: SyncSandbox) -> None:
     sandbox.write_file(

@@ -22,6 +22,7 @@ import select
 import signal
 import socket
 import time
+import uuid
 from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
@@ -130,6 +131,9 @@ LINKS = {
 }
 """Where browsers look for their policies. Only a box with a way out has some (`browser_policies.py`), and as files of its
 root: so they cost no mount."""
+
+BOOT = "/proc/sys/kernel/random/boot_id"
+"""The machine's would tell of two boxes that they are neighbours, and of one that was started again that it was not."""
 
 MASKED_SIZES = {"/tmp": 1024, "/var/tmp": 256, "/run": 16, "/dev/shm": 512}
 """Private memory file systems and their caps in MiB; they count as memory of whoever writes."""
@@ -244,7 +248,7 @@ def arguments(plan: Plan, *, info: int, word: int, first: int, data: dict[str, i
     line += ["--perms", "0111", "--file", str(first), FIRST]
     for path in plan.files:
         line += ["--perms", "0444", "--file", str(data[path]), path]
-    for path in _covered(plan):
+    for path in (*_covered(plan), BOOT):
         line += ["--perms", "0444", "--ro-bind-data", str(data[path]), path]
     closed = "/" if plan.root is None else os.path.dirname(FIRST)
     return [*line, "--remount-ro", "/dev", "--remount-ro", closed, "--chdir", HOME, FIRST, "infinity"]
@@ -325,7 +329,7 @@ def build(plan: Plan, *, begun: Callable[[int, int], None], entrance: Entrance |
     filter_read, word = os.pipe2(os.O_CLOEXEC)
     complaint = os.memfd_create("complaint", os.MFD_CLOEXEC)
     settings = {path: SETTINGS[path] for path in OWN_SETTINGS} if plan.root is not None else SETTINGS
-    made_up = {**(settings if plan.settings is None else {}), **plan.files, **_covered(plan)}
+    made_up = {**(settings if plan.settings is None else {}), **plan.files, **_covered(plan), BOOT: f"{uuid.uuid4()}\n"}
     data = {path: _data_file("setting", text.encode()) for path, text in made_up.items()}
     told, first = _file_with_end(_first_program())
     line = arguments(plan, info=info_write, word=filter_read, first=first, data=data)
