@@ -15,6 +15,10 @@ MAX_COMMAND_BYTES = 8 * 1024 * 1024
 128 KiB."""
 
 
+LONGEST_S = 86_400.0
+"""Longest wall time of a command that has one."""
+
+
 class TerminalSize(Model):
     columns: int = Field(default=120, ge=1, le=1000)
     rows: int = Field(default=40, ge=1, le=1000)
@@ -45,9 +49,9 @@ class CommandSpec(Model):
     """Given whole, then end of file."""
     stdin_open: bool = False
     """The input stays open behind `stdin`: more of it is sent later, and its end. A terminal's does in any case."""
-    timeout_s: float = Field(default=600.0, gt=0, le=86_400)
+    timeout_s: float = Field(default=600.0, gt=0, le=LONGEST_S)
     """Wall time. Source of the default: A-36."""
-    idle_timeout_s: float | None = Field(default=None, gt=0, le=86_400)
+    idle_timeout_s: float | None = Field(default=None, gt=0, le=LONGEST_S)
     """Longest time without output and without input that is taken; None for no such limit."""
     lasting: bool = False
     """It lives as long as its sandbox and works at what comes by its input: whoever sends that sets the time for it. CPU time is

@@ -68,9 +68,9 @@
         ├── GuestLost              GUEST_LOST           the keeper of the sandbox ended
         ├── PreviewUnavailable     PREVIEW_UNAVAILABLE  what a preview shows does not serve
         │   ├── PreviewNotListening PREVIEW_NOT_LISTENING nothing listens on the port
-        │   ├── PreviewNotAnswering PREVIEW_NOT_ANSWERING it listens, and gives no answer
+        │   ├── PreviewUnhealthy PREVIEW_UNHEALTHY it listens, and gives no answer
         │   ├── PreviewStarting    PREVIEW_STARTING     it is not ready yet
-        │   ├── PreviewExited      PREVIEW_EXITED       its process ended
+        │   ├── PreviewProcessExited      PREVIEW_PROCESS_EXITED       its process ended
         │   ├── PreviewOutOfMemory PREVIEW_OUT_OF_MEMORY its process was ended for memory
         │   ├── PreviewPortMoved   PREVIEW_PORT_MOVED   its process listens on another port
         │   ├── PreviewStopped     PREVIEW_STOPPED      somebody stopped it
@@ -106,17 +106,17 @@ from coldframe.contract.error_families import Unfit as Unfit
 from coldframe.contract.error_families import next_action as next_action
 from coldframe.contract.preview_errors import PreviewAsleep as PreviewAsleep
 from coldframe.contract.preview_errors import PreviewEnded as PreviewEnded
-from coldframe.contract.preview_errors import PreviewExited as PreviewExited
 from coldframe.contract.preview_errors import PreviewGone as PreviewGone
 from coldframe.contract.preview_errors import PreviewLabelled as PreviewLabelled
 from coldframe.contract.preview_errors import PreviewLocked as PreviewLocked
-from coldframe.contract.preview_errors import PreviewNotAnswering as PreviewNotAnswering
 from coldframe.contract.preview_errors import PreviewNotListening as PreviewNotListening
 from coldframe.contract.preview_errors import PreviewOutOfMemory as PreviewOutOfMemory
 from coldframe.contract.preview_errors import PreviewPortMoved as PreviewPortMoved
+from coldframe.contract.preview_errors import PreviewProcessExited as PreviewProcessExited
 from coldframe.contract.preview_errors import PreviewStarting as PreviewStarting
 from coldframe.contract.preview_errors import PreviewStopped as PreviewStopped
 from coldframe.contract.preview_errors import PreviewUnavailable as PreviewUnavailable
+from coldframe.contract.preview_errors import PreviewUnhealthy as PreviewUnhealthy
 from coldframe.contract.template_errors import BuildFailed as BuildFailed
 from coldframe.contract.template_errors import DependencyMissing as DependencyMissing
 from coldframe.contract.template_errors import RecipeInvalid as RecipeInvalid

@@ -124,7 +124,7 @@ class BoxLife(Protocol):
         A paused box takes connections as well, and answers when it goes on.
 
         Raises:
-            PreviewNotListening: nobody does. PreviewNotAnswering: its queue is full. GuestLost.
+            PreviewNotListening: nobody does. PreviewUnhealthy: its queue is full. GuestLost.
         """
         ...
 

@@ -67,10 +67,10 @@ class PreviewNotListening(PreviewUnavailable):
     offer = ("preview.restart", "starts the recorded command again", {})
 
 
-class PreviewNotAnswering(PreviewUnavailable):
+class PreviewUnhealthy(PreviewUnavailable):
     """Something listens on the port, and gives no answer."""
 
-    code = "PREVIEW_NOT_ANSWERING"
+    code = "PREVIEW_UNHEALTHY"
     status = 503
     retry: ClassVar[Retry] = "later"
     family: ClassVar[Family] = "state"
@@ -88,10 +88,10 @@ class PreviewStarting(PreviewUnavailable):
     hint = "wait a moment and ask again"
 
 
-class PreviewExited(PreviewUnavailable):
+class PreviewProcessExited(PreviewUnavailable):
     """The process that the preview shows has ended by itself."""
 
-    code = "PREVIEW_EXITED"
+    code = "PREVIEW_PROCESS_EXITED"
     status = 503
     retry: ClassVar[Retry] = "after_change"
     family: ClassVar[Family] = "state"

@@ -15,14 +15,14 @@ from coldframe.contract.command import CommandInfo, OutputChunk
 from coldframe.contract.errors import (
     ColdframeError,
     NotFound,
-    PreviewExited,
-    PreviewNotAnswering,
     PreviewNotListening,
     PreviewOutOfMemory,
     PreviewPortMoved,
+    PreviewProcessExited,
     PreviewStarting,
     PreviewStopped,
     PreviewUnavailable,
+    PreviewUnhealthy,
     next_action,
 )
 from coldframe.contract.files import ProcessInfo
@@ -43,7 +43,7 @@ LINE_CHARACTERS = 2000
 _STATES: dict[str, PreviewState] = {
     "PREVIEW_STARTING": "starting",
     "PREVIEW_STOPPED": "stopped",
-    "PREVIEW_EXITED": "stopped",
+    "PREVIEW_PROCESS_EXITED": "stopped",
     "PREVIEW_OUT_OF_MEMORY": "stopped",
     "PREVIEW_ASLEEP": "asleep",
     "PREVIEW_ENDED": "ended",
@@ -77,7 +77,7 @@ class PreviewStates:
             answer = await self.ask(row)
             http_status = answer.status
             if answer.status >= 500:
-                error = PreviewNotAnswering(f"`{row.terms.get('health_path', '/')}` is answered with {answer.status}")
+                error = PreviewUnhealthy(f"`{row.terms.get('health_path', '/')}` is answered with {answer.status}")
         except ColdframeError as found:
             error = await self.why(row, row.port, found)
         state: PreviewState = "healthy" if error is None else _STATES.get(error.code, "unhealthy")
@@ -127,14 +127,14 @@ class PreviewStates:
         except (TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, OSError, ValueError) as error:
             one.close()
             why = f"not within {HEALTH_S:g} s" if isinstance(error, TimeoutError) else "in no form of HTTP"
-            raise PreviewNotAnswering(f"what listens on port {row.port} answers {why}", port=row.port) from None
+            raise PreviewUnhealthy(f"what listens on port {row.port} answers {why}", port=row.port) from None
 
     async def why(self, row: PreviewRow, port: int, error: ColdframeError) -> ColdframeError:
         """The same, or a better explanation of it, with the end of the log."""
         found = error
         if not isinstance(error, PreviewUnavailable):
             return error
-        if error.code in ("PREVIEW_NOT_LISTENING", "PREVIEW_NOT_ANSWERING", "PREVIEW_UNAVAILABLE"):
+        if error.code in ("PREVIEW_NOT_LISTENING", "PREVIEW_UNHEALTHY", "PREVIEW_UNAVAILABLE"):
             if row.stopped_by is not None:
                 found = PreviewStopped(f"`{row.stopped_by}` has stopped it", port=port)
             elif isinstance(error, PreviewNotListening):
@@ -171,7 +171,9 @@ class PreviewStates:
             return error
         result = None if command is None else command.result
         if result is None:
-            return PreviewExited("the command that served is gone, as its sandbox was stopped or lost", port=port)
+            return PreviewProcessExited(
+                "the command that served is gone, as its sandbox was stopped or lost", port=port
+            )
         if result.out_of_memory:
             return PreviewOutOfMemory(
                 "the command that served was ended, since the memory of the sandbox was used up",
@@ -184,7 +186,7 @@ class PreviewStates:
             how = "its time limit"
         if result.ended_with is not None:
             how = "the end of its box"
-        return PreviewExited(
+        return PreviewProcessExited(
             f"the command that served has ended by {how}", exit_code=result.exit_code, signal=result.signal, port=port
         )
 

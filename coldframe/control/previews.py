@@ -268,7 +268,7 @@ class Previews:
         return await self._run(caller, row, start, at_once=False)
 
     async def _run(self, caller: Caller, row: PreviewRow, start: ServerStart, *, at_once: bool) -> PreviewRow:
-        result: ToolResult = await self._gate.call(caller, row.sandbox_id, "run_command", _arguments(start))
+        result: ToolResult = await self._gate.call(caller, row.sandbox_id, "start_server", _arguments(start))
         if result.error is not None:
             raise from_wire(result.error)
         new: dict[str, Any] = {
@@ -291,7 +291,7 @@ class Previews:
             if error.code not in (
                 "PREVIEW_STARTING",
                 "PREVIEW_NOT_LISTENING",
-                "PREVIEW_NOT_ANSWERING",
+                "PREVIEW_UNHEALTHY",
                 "PREVIEW_PORT_MOVED",
             ):
                 raise error

@@ -75,6 +75,9 @@ class Dial:
 
     def _settled(self, one: socket.socket, code: int) -> bool:
         """Whether another address is to be tried; if not, it has been told."""
+        if code == 0 and one.getsockname() == one.getpeername():
+            one.close()  # a port of those given out by itself, where nobody listens, was connected to itself
+            return True
         if code == 0:
             self._end(one)
             return False
@@ -82,9 +85,7 @@ class Dial:
         if code in _ABSENT:
             return True
         self._end(
-            Failure(
-                "PREVIEW_NOT_ANSWERING", f"port {self._port} cannot be connected: {errno.errorcode.get(code, code)}"
-            )
+            Failure("PREVIEW_UNHEALTHY", f"port {self._port} cannot be connected: {errno.errorcode.get(code, code)}")
         )
         return False
 
@@ -94,7 +95,7 @@ class Dial:
             one.close()
             self._end(
                 Failure(
-                    "PREVIEW_NOT_ANSWERING",
+                    "PREVIEW_UNHEALTHY",
                     f"what listens on port {self._port} takes no connection: its queue is full",
                     port=self._port,
                 )

@@ -10,11 +10,12 @@ import base64
 import shlex
 from datetime import datetime
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr, model_validator
 
 from coldframe.contract.command import (
+    LONGEST_S,
     MAX_COMMAND_BYTES,
     BoxUserName,
     CommandResult,
@@ -74,6 +75,8 @@ class View(Model):
 
 
 class RunCommandArguments(Arguments):
+    lasting: ClassVar[bool] = False
+    """Whether it has no end after some time."""
     command: Text | Annotated[list[Text], Field(min_length=1, max_length=10_000)] = Field(
         description="A line or script for bash, or a list of program and arguments that no shell reads."
     )
@@ -453,7 +456,8 @@ async def run_command(call: ToolCall[RunCommandArguments]) -> Ran:
                 env={**call.environment, **arguments.env},
                 stdin=arguments.stdin_bytes(),
                 stdin_open=arguments.stdin_open,
-                timeout_s=arguments.timeout_s or call.spec.limits.wall_s,
+                timeout_s=arguments.timeout_s or (LONGEST_S if arguments.lasting else call.spec.limits.wall_s),
+                lasting=arguments.lasting,
                 idle_timeout_s=arguments.idle_timeout_s or call.spec.command_idle_s,
                 cpu_s=arguments.cpu_s,
                 shell_session=arguments.shell_session,

@@ -6,15 +6,13 @@ Rules know it as `run_command`, and so do records: after a restart of the server
 from pydantic import Field
 
 from coldframe.contract.cell import DRIVER, Language
-from coldframe.contract.command import CommandSpec, OutputChunk, Started
+from coldframe.contract.command import LONGEST_S, CommandSpec, OutputChunk, Started
 from coldframe.contract.errors import GuestLost, NotInProfile
 from coldframe.contract.profile import require_capability
 from coldframe.contract.sandbox import SandboxSpec
 from coldframe.tools.output import OutputCollector
 from coldframe.tools.registry import HOME, Arguments, CallFacts, Ran, Text, ToolCall, tool
 from coldframe.tools.run_command import RunCommandAnswer, RunCommandArguments, answer_of, running_answer
-
-LONGEST_S = 86_400.0
 
 
 class StartKernelArguments(Arguments):

@@ -15,8 +15,8 @@ from coldframe.contract.errors import (
     ColdframeError,
     GuestLost,
     InvalidArgument,
-    PreviewNotAnswering,
     PreviewNotListening,
+    PreviewUnhealthy,
 )
 from coldframe.contract.ports import Box
 from coldframe.guest.frames import encode
@@ -136,7 +136,7 @@ def test_a_server_whose_queue_is_full_is_told_as_such_and_delays_nobody_else() -
             full = asyncio.ensure_future(life.connect(8100))
             assert (await run(box, "echo meanwhile")).stdout == "meanwhile\n"
             assert not full.done()
-            with pytest.raises(PreviewNotAnswering):
+            with pytest.raises(PreviewUnhealthy):
                 await full
         finally:
             for one in held:

@@ -13,7 +13,7 @@ from coldframe.contract.errors import (
     GrantMissing,
     InputChanged,
     InputMissing,
-    PreviewExited,
+    PreviewProcessExited,
     WrongState,
 )
 from coldframe.contract.policy import Role
@@ -100,7 +100,7 @@ def test_the_value_of_a_variable_is_not_kept_and_has_to_be_given_again(
         client.previews.rebuild(preview.preview_id)
     assert caught.value.facts["name"] == "KEY"
     before = {one.id for one in client.sandboxes.list()}
-    with pytest.raises(PreviewExited):
+    with pytest.raises(PreviewProcessExited):
         client.previews.rebuild(preview.preview_id, env={"KEY": "another"})
     assert {one.id for one in client.sandboxes.list() if one.info.state.state == "running"} <= before
     rebuilt = client.previews.rebuild(preview.preview_id, env={"KEY": "sesame"})

@@ -8,7 +8,7 @@ import pytest
 
 from coldframe.client.models import PreviewInfo
 from coldframe.client.sync import SyncColdframe, SyncSandbox
-from coldframe.contract.errors import PreviewExited, PreviewStarting, PreviewUnavailable, WrongState
+from coldframe.contract.errors import PreviewProcessExited, PreviewStarting, PreviewUnavailable, WrongState
 from coldframe.contract.preview import PreviewStatus
 from coldframe.contract.sandbox import Limits
 from tests.installation import Installation
@@ -46,7 +46,7 @@ def test_a_server_that_ends_is_told_with_its_code_and_its_last_words_and_comes_b
     visitor = Visitor(preview)
     assert status_of(client, preview).state == "healthy"
     visitor.ask("/exit")
-    status = told_alike(client, preview, visitor, "PREVIEW_EXITED")
+    status = told_alike(client, preview, visitor, "PREVIEW_PROCESS_EXITED")
     assert (status.state, status.exit_code) == ("stopped", 3)
     assert status.log_lines == ("begins", "the last words")
     assert b"the last words" in visitor.ask("/", headers=PAGE).body
@@ -88,7 +88,7 @@ def test_what_ran_before_a_stop_is_not_there_after_it(client: SyncColdframe, san
     preview = serve(client, sandbox, 8000)
     sandbox.stop()
     sandbox.resume()
-    told_alike(client, preview, Visitor(preview), "PREVIEW_EXITED")
+    told_alike(client, preview, Visitor(preview), "PREVIEW_PROCESS_EXITED")
 
 
 @pytest.mark.req("T4.49")
@@ -133,7 +133,7 @@ def test_one_that_lives_and_does_not_answer_is_told_after_its_time_and_can_be_re
     preview = serve(client, sandbox, 8000, answer_timeout_s=0.5)
     visitor = Visitor(preview)
     answer = visitor.ask("/hang", headers=PAGE)
-    assert (answer.status, answer.get("Coldframe-Code")) == (503, "PREVIEW_NOT_ANSWERING")
+    assert (answer.status, answer.get("Coldframe-Code")) == (503, "PREVIEW_UNHEALTHY")
     assert b"gave no answer within 0.5 s" in answer.body
     assert visitor.ask("/echo").status == 200
 
@@ -165,7 +165,7 @@ def test_a_server_that_ran_before_is_known_by_its_port_and_can_be_started_again(
     assert preview.command == "exec python3 app.py 127.0.0.1 8000"
     visitor = Visitor(preview)
     visitor.ask("/exit")
-    told_alike(client, preview, visitor, "PREVIEW_EXITED")
+    told_alike(client, preview, visitor, "PREVIEW_PROCESS_EXITED")
     client.previews.restart(preview.preview_id)
     assert visitor.ask("/echo").status == 200
 
@@ -182,7 +182,7 @@ def test_one_that_is_stopped_says_who_did_it(client: SyncColdframe, sandbox: Syn
 def test_one_that_is_not_ready_yet_is_starting_and_what_fails_to_start_is_taken_back(
     client: SyncColdframe, sandbox: SyncSandbox, installation: Installation
 ) -> None:
-    with pytest.raises(PreviewExited) as failed:
+    with pytest.raises(PreviewProcessExited) as failed:
         client.previews.create(sandbox.id, 8000, start="echo no such thing; exit 4")
     assert failed.value.facts["exit_code"] == 4
     assert failed.value.facts["log_lines"] == ["no such thing"]
@@ -214,7 +214,7 @@ def test_public_visitors_are_told_the_cause_and_not_the_log(client: SyncColdfram
     assert preview.token is None
     visitor.ask("/exit")
     answer = visitor.ask("/", headers=PAGE)
-    assert answer.get("Coldframe-Code") == "PREVIEW_EXITED"
+    assert answer.get("Coldframe-Code") == "PREVIEW_PROCESS_EXITED"
     assert b"the last words" not in answer.body
     assert b"the last words" not in visitor.ask("/").body
 
@@ -251,7 +251,7 @@ def test_the_command_line_shows_the_same(
     visitor.ask("/exit")
     shown = installation.cli("preview", "show", told["preview_id"])
     text = shown.stdout.decode() + shown.stderr.decode()
-    assert "PREVIEW_EXITED" in text
+    assert "PREVIEW_PROCESS_EXITED" in text
     assert "the last words" in text
     assert "begins" in installation.cli("preview", "log", told["preview_id"]).stdout.decode()
     again = json.loads(installation.cli("--json", "preview", "restart", told["preview_id"]).stdout)

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable
 from typing import Protocol, cast
 
-from coldframe.contract.errors import ColdframeError, PreviewNotAnswering, PreviewUnavailable
+from coldframe.contract.errors import ColdframeError, PreviewUnavailable, PreviewUnhealthy
 from coldframe.fronts.auth import internal_error
 from coldframe.fronts.edge.relay_bodies import Body, BodyInvalid
 from coldframe.fronts.edge.relay_heads import (
@@ -34,6 +34,8 @@ HIGH_BYTES = 1024 * 1024
 """With so many waiting to be sent on, nothing more is read."""
 MOST_AHEAD_BYTES = 256 * 1024
 """Of what a visitor sends before its request is answered."""
+MOST_NEWS = 16
+"""Heads of `100 Continue` and its like before one answer."""
 _of_thread = threading.local()
 
 
@@ -94,6 +96,8 @@ class Relay:
         self._ahead = bytearray()
         self._started = False
         """Whether the visitor was sent anything of the answer."""
+        self._is_full = False
+        """Whether the visitor does not take what it is sent: then nothing is read from any box."""
 
     @property
     def is_tunnel(self) -> bool:
@@ -110,6 +114,7 @@ class Relay:
         self._response: ResponseHead | None = None
         self._response_body = Body("none")
         self._response_head = b""
+        self._news = 0
         self._ahead += rest
         self._tunnel = self._started = False
         self._out_bytes = 0
@@ -150,6 +155,8 @@ class Relay:
             box.close()
             return
         self._box = box
+        if self._is_full:
+            box.hold_reading()
         self._send(again=False)
 
     async def _tell(self, error: ColdframeError) -> None:
@@ -210,10 +217,12 @@ class Relay:
         self._edge.raw.abort()
 
     def pause_writing(self) -> None:
+        self._is_full = True
         if self._box is not None:
             self._box.hold_reading()
 
     def resume_writing(self) -> None:
+        self._is_full = False
         if self._box is not None:
             self._box.go_on_reading()
 
@@ -247,17 +256,22 @@ class Relay:
 
     def _take_heads(self) -> bool:
         """Whether the head of the answer is there; those before it are only news."""
-        while True:
-            end = self._response_head.find(b"\r\n\r\n")
-            if end < 0:
-                if len(self._response_head) > MAX_HEAD_BYTES:
-                    self._bad_answer("its head is too long")
-                return False
-            whole, self._response_head = self._response_head[: end + 4], self._response_head[end + 4 :]
+        came, start = self._response_head, 0
+        while (end := came.find(b"\r\n\r\n", start)) >= 0:
+            whole, start = came[start : end + 4], end + 4
             if not self._take_head(whole):
                 return False
             if self._response is not None:
+                self._response_head = came[start:]
                 return True
+            self._news += 1
+            if self._news > MOST_NEWS:
+                self._bad_answer("it gives no answer after all that it has sent before one")
+                return False
+        self._response_head = came[start:]
+        if len(self._response_head) > MAX_HEAD_BYTES:
+            self._bad_answer("its head is too long")
+        return False
 
     def _take_head(self, whole: bytes) -> bool:
         """Whether to go on with it."""
@@ -310,7 +324,7 @@ class Relay:
             self._finish(keeps_box=False)
         elif self._response is None and not self._started:
             self.refuse(
-                PreviewNotAnswering(f"what listens on port {self._key[1] if self._key else 0} closed the connection")
+                PreviewUnhealthy(f"what listens on port {self._key[1] if self._key else 0} closed the connection")
             )
         else:
             self._break_off()
@@ -349,7 +363,7 @@ class Relay:
             self._drop_box()
             limit_s = self._passage.answer_timeout_s
             self.refuse(
-                PreviewNotAnswering(
+                PreviewUnhealthy(
                     f"what listens on port {self._passage.key[1]} gave no answer within {limit_s:g} s",
                     timeout_s=limit_s,
                 )

@@ -24,8 +24,8 @@ _TITLES = {
     "NOT_FOUND": "Nothing is shared here",
     "PREVIEW_STARTING": "It is starting",
     "PREVIEW_NOT_LISTENING": "Nothing is listening",
-    "PREVIEW_NOT_ANSWERING": "It does not answer",
-    "PREVIEW_EXITED": "The server has ended",
+    "PREVIEW_UNHEALTHY": "It does not answer",
+    "PREVIEW_PROCESS_EXITED": "The server has ended",
     "PREVIEW_OUT_OF_MEMORY": "The server ran out of memory",
     "PREVIEW_PORT_MOVED": "The server is on another port",
     "PREVIEW_STOPPED": "It was stopped",
@@ -85,7 +85,7 @@ def _json(error: ColdframeError, head: RequestHead | None, label: str, status: i
     message = error.message
     if error.code in ("NOT_FOUND", "PREVIEW_ENDED", "PREVIEW_ASLEEP"):
         message = "The sandbox was not found"
-    elif error.code in ("PREVIEW_NOT_LISTENING", "PREVIEW_EXITED", "PREVIEW_STOPPED", "PREVIEW_OUT_OF_MEMORY"):
+    elif error.code in ("PREVIEW_NOT_LISTENING", "PREVIEW_PROCESS_EXITED", "PREVIEW_STOPPED", "PREVIEW_OUT_OF_MEMORY"):
         message = "The sandbox is running but port is not open"
     elif error.code == "PREVIEW_LOCKED" and status == 403:
         message = "Sandbox is secured with traffic access token. Token header 'e2b-traffic-access-token' is missing or invalid"
