@@ -1,26 +1,31 @@
 """`coldframe mcp`: the server for clients of the Model Context Protocol that start a program, and how to tell them of it."""
 
+import contextlib
 import json
 import os
 import shlex
 import sys
-from collections.abc import Callable
-from typing import Annotated, NamedTuple
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
+
+if TYPE_CHECKING:
+    from coldframe.contract.caller import Caller
+    from coldframe.control.control import Control
 
 app = typer.Typer(
     help="The Model Context Protocol on standard input and output, passed on to the server.",
     invoke_without_command=True,
 )
 NAME = "coldframe"
-WITH_PROCESSES = ("queued", "starting", "running", "pausing", "paused", "resuming")
+LIVING = ("queued", "starting", "running", "pausing", "paused", "resuming", "stopping", "stopped")
 
 
 @app.callback()
 def mcp(context: typer.Context) -> None:
     """Serve one client on standard input and output. It acts with the token of this user, or with COLDFRAME_TOKEN. Where no server
-    runs and none is named, sandboxes are this program's own and end with it."""
+    runs and none is named, sandboxes that it makes are its own and end with it."""
     if context.invoked_subcommand is None:
         _serve()
 
@@ -68,12 +73,28 @@ async def _serve_within(output: int) -> None:
 
     chosen = settings()
     caller = Caller(token_id="embedded", role=Role.OWNER, surface="embedded")  # noqa: S106
-    typer.echo("no server runs: sandboxes are this program's own and end with it", err=True)
+    typer.echo("no server runs: sandboxes that this program makes end with it", err=True)
     async with embedded(chosen) as control:
         front = McpFront(control, operator_refuses=chosen.on_missing == "refuse")
-        await Bridge(Within(front, caller), write_to(output)).run(lines_of(0))
-        for info in control.sandboxes.list(caller, states=WITH_PROCESSES):
-            await control.lifecycle.terminate(caller, info.sandbox_id)
+        async with ending_its_own(control, caller):
+            await Bridge(Within(front, caller), write_to(output)).run(lines_of(0))
+
+
+@contextlib.asynccontextmanager
+async def ending_its_own(control: "Control", caller: "Caller") -> AsyncIterator[None]:
+    """End what was made meanwhile, and stop what was started. What a server before left is as it was: its files are somebody's."""
+    from coldframe.contract.errors import ColdframeError
+
+    before = {one.sandbox_id: one.state.state for one in control.sandboxes.list(caller, states=LIVING)}
+    try:
+        yield
+    finally:
+        for one in control.sandboxes.list(caller, states=LIVING):
+            with contextlib.suppress(ColdframeError):  # the others are to end as well
+                if one.sandbox_id not in before:
+                    await control.lifecycle.terminate(caller, one.sandbox_id)
+                elif before[one.sandbox_id] == "stopped" != one.state.state:
+                    await control.lifecycle.stop(caller, one.sandbox_id)
 
 
 class Client(NamedTuple):
