@@ -191,7 +191,7 @@ def require_install(profile: Profile, what: str, *, sandbox_id: str | None = Non
 
 
 _INSTALL = re.compile(
-    r"""(?:^|[;&|(]|\bsudo\s)[ \t]*[!%]{0,2}[ \t]*(?:[\w./-]{0,200}python[\d.]{0,8}\s+-m\s+)?
+    r"""(?:^|[;&|(]|\bsudo\s)[ \t]*(?:[!%]{1,2}[ \t]*)?(?:[\w./-]{0,200}python[\d.]{0,8}\s+-m\s+)?
     (?P<manager>pip[\d.]{0,4}|uv\s+pip|conda|mamba|npm|pnpm|yarn|apt|apt-get)\s+(?:-\S{1,40}\s+){0,8}(?:install|add|i|ci)\b
     |['"](?P<quoted>pip[\d.]{0,4}|conda|npm|apt-get)['"]\s{0,9},\s{0,9}['"](?:install|add)['"]
     |['"](?P<line>pip[\d.]{0,4}|conda|npm|apt-get)\s+install\s""",

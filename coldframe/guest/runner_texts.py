@@ -195,8 +195,10 @@ def _read_unittest(lines: list[str], room: ReportRoom) -> Report | None:
 
 def _unittest_text(lines: list[str]) -> str:
     """What stands behind the last call of the trace."""
-    while lines and (not lines[-1] or set(lines[-1]) == {"-"}):
-        lines = lines[:-1]
+    end = len(lines)
+    while end and (not lines[end - 1] or set(lines[end - 1]) == {"-"}):
+        end -= 1
+    lines = lines[:end]
     last = _last(lines, lambda line: line.startswith("  "))
     return "\n".join(lines if last is None else lines[last + 1 :])
 

@@ -1,6 +1,8 @@
 """Profiles: what a spec says of its own, the table of what each can do, and which one a piece of work needs."""
 
 import itertools
+import subprocess
+import sys
 from functools import partial
 from typing import Any
 
@@ -132,6 +134,19 @@ def test_tools_and_acts_are_held_to_the_table_and_installing_has_a_code_of_its_o
 )
 def test_a_cell_that_installs_is_known_by_its_text(code: str, manager: str | None) -> None:
     assert find_install(code) == manager
+
+
+def test_how_long_a_cell_is_read_for_installs_grows_no_faster_than_the_cell() -> None:
+    """With a limit of CPU time that the square of the length would be far beyond."""
+    program = (
+        "import resource\n"
+        "from coldframe.contract.profile import find_install\n"
+        "resource.setrlimit(resource.RLIMIT_CPU, (20, 20))\n"
+        "for part in (' ', '\\t', '\\n', ' \\n', '!', '! ', '; ', '(', 'sudo ', 'python -m ', 'pip -', 'pip \\n', 'a/'):\n"
+        "    assert find_install('x = 1\\n' + part * (1_000_000 // len(part))) is None\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-500:]
 
 
 CONDITIONS = (
