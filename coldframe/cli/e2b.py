@@ -52,6 +52,11 @@ def env(
         edge = client.edge()
         host = urlsplit(client.url).hostname or "localhost"
         key = _key(client, role, anew=anew)
+        if not {one.name for one in client.templates.list()} & {"base", "code"}:
+            note(
+                "no template `base` is built: sandboxes have the system of this machine, read-only, and no templates can be built "
+                "by E2B; `coldframe setup --template base` makes it, once"
+            )
     variables = {"E2B_API_KEY": key}
     if mode == "url":
         host = "localhost" if host in ("127.0.0.1", "::1") else f"[{host}]" if ":" in host else host
