@@ -290,7 +290,7 @@ def build_control(
     leases = Leases(store, ledger, clock)
     timers.lease_end = leases.end_of
     leases.moved = lambda sandbox_id: timers.watch(sandboxes.find(sandbox_id))
-    lease_networks = LeaseNetworks(leases, sandboxes, rulebook)
+    lease_networks = LeaseNetworks(leases, sandboxes, rulebook, contacts, ledger)
 
     def renew_contract(sandbox_id: str) -> None:
         contracts.issue(sandboxes.find(sandbox_id), sandboxes.measured(sandbox_id))

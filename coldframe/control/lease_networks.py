@@ -13,12 +13,15 @@ from typing import Any
 import yaml
 
 from coldframe.contract.caller import Caller
-from coldframe.contract.errors import InvalidArgument, LimitReached, NotFound, RulesInvalid, WrongState
+from coldframe.contract.errors import GrantMissing, InvalidArgument, LimitReached, NotFound, RulesInvalid, WrongState
+from coldframe.contract.policy import Role
 from coldframe.contract.sandbox import SandboxInfo
+from coldframe.control.contacts import Contacts
 from coldframe.control.leases import Lease, LeaseEgress, Leases
+from coldframe.control.ledger import Ledger
 from coldframe.control.rulebook import Rulebook
 from coldframe.control.sandboxes import Sandboxes
-from coldframe.policy.network_rules import NONE, OPEN
+from coldframe.policy.network_rules import MAY_CHOOSE, NONE, OPEN, narrowing_of
 from coldframe.policy.rules import load_rules
 
 PREFIX = "lease-"
@@ -29,8 +32,12 @@ MOST = 150
 class LeaseNetworks:
     """Profiles of living leases, and of those that are about to be."""
 
-    def __init__(self, leases: Leases, sandboxes: Sandboxes, rulebook: Rulebook) -> None:
+    def __init__(
+        self, leases: Leases, sandboxes: Sandboxes, rulebook: Rulebook, contacts: Contacts, ledger: Ledger
+    ) -> None:
         self._leases = leases
+        self._contacts = contacts
+        self._ledger = ledger
         self._sandboxes = sandboxes
         self._rulebook = rulebook
         self._coming: dict[str, LeaseEgress] = {}
@@ -87,6 +94,7 @@ class LeaseNetworks:
         """From now on it reaches this, and connections that are open are judged by it. *asked* is kept with the lease.
 
         Raises:
+            GrantMissing: it would reach more than before, and more than the caller's role is given; recorded.
             InvalidArgument, LimitReached, HostUnreachable: as `open`.
             WrongState: it was made without a network, or with one that cannot be widened so.
         """
@@ -98,6 +106,7 @@ class LeaseNetworks:
                 hint="create another one with what it shall reach",
             )
         own = info.spec.network is not None and info.spec.network.startswith(PREFIX)
+        self._require(lease, info, egress, caller)
         if not own and egress.addresses:
             raise WrongState(
                 "this sandbox was made to reach names alone, so no addresses can be opened to it",
@@ -105,7 +114,7 @@ class LeaseNetworks:
             )
         wanted = egress if own or egress != LeaseEgress() else None
         if wanted is not None:
-            _check(_profile_name(lease.sandbox_id), wanted)
+            _check(narrowing_of(lease.sandbox_id), wanted)
         before = self._held.get(_profile_of(lease))
         changed = self._leases.set_terms(lease, _with_asked(lease, wanted, asked), caller)
         self._held.pop(_profile_of(changed), None)
@@ -115,11 +124,46 @@ class LeaseNetworks:
             await self._rulebook.use_more_network()
         except BaseException:
             self._leases.set_terms(changed, lease.terms, caller)
+            self._held.pop(_profile_of(changed), None)
             if before is not None:
                 self._held[_profile_of(lease)] = before
             raise
         self.renew(lease.sandbox_id)
         return changed
+
+    def _require(self, lease: Lease, info: SandboxInfo, egress: LeaseEgress, caller: Caller) -> None:
+        """It is judged by the role that made it, so that whoever has less may narrow what it reaches, and widen it only where
+        the rules give their own role no more than they take from it."""
+        role = self._contacts.role_of(lease.sandbox_id)
+        if caller.role in MAY_CHOOSE or egress.reaches_nothing or role is None:
+            return
+        made, own = self._given(info, role), self._given(info, caller.role)
+        has_any = bool(made) or (role in MAY_CHOOSE and info.spec.network is not None)
+        if has_any and egress.is_within(lease.terms.egress or LeaseEgress()):
+            return
+        if own and own <= made:  # all of which have to agree to whatever a lease says
+            return
+        error = GrantMissing(
+            f"a token of role `{caller.role}` may not let a sandbox reach more that was made by the role `{role}`",
+            hint="use a token of role admin or owner, or create another sandbox",
+            operation="sandbox.extend",
+            role=caller.role.value,
+        )
+        body = {
+            "act": "widen_network",
+            "sandbox_id": info.sandbox_id,
+            "agent_id": info.agent_id,
+            "caller": caller.name,
+            "code": error.code,
+        }
+        error.facts.update(seq=self._ledger.append("act.refused", info.sandbox_id, body).seq)
+        raise error
+
+    def _given(self, info: SandboxInfo, role: Role) -> set[str]:
+        """Profiles that the rule file gives it under this role, without what its lease says."""
+        rules = self._rulebook.current.network
+        found = rules.granted(sandbox_id=info.sandbox_id, agent_id=info.agent_id, role=role)
+        return set(found) - {narrowing_of(info.sandbox_id)}
 
     def _sweep(self) -> None:
         for name, lease in tuple(self._held.items()):
@@ -137,18 +181,14 @@ class LeaseNetworks:
         for name, lease in self._held.items():
             if lease.terms.egress is not None:
                 profiles[name] = _profile(name, lease.terms.egress)
-                if name == _profile_name(lease.sandbox_id):
+                if name == narrowing_of(lease.sandbox_id):
                     use[f"sandbox:{lease.sandbox_id}"] = name
         return {"profiles": profiles, "use": use} if profiles else {}
 
 
 def _profile_of(lease: Lease) -> str:
     """The name that its sandbox was made with, or one that narrows what it was made with."""
-    return lease.terms.network or _profile_name(lease.sandbox_id)
-
-
-def _profile_name(sandbox_id: str) -> str:
-    return f"narrow-{sandbox_id.removeprefix('sbx_')}"
+    return lease.terms.network or narrowing_of(lease.sandbox_id)
 
 
 def _with_asked(lease: Lease, egress: LeaseEgress | None, asked: Mapping[str, Any]) -> Any:

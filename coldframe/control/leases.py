@@ -8,6 +8,7 @@ command of that sandbox is started with, and what a protocol wants to hear again
 import json
 from collections.abc import Callable
 from datetime import datetime
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Annotated, Any, Literal
 
 import sqlalchemy as sa
@@ -52,6 +53,15 @@ class LeaseEgress(Model):
     @property
     def reaches_nothing(self) -> bool:
         return not self.everything and not self.names and not self.addresses
+
+    def is_within(self, other: "LeaseEgress") -> bool:
+        """Whether it reaches nothing that the other does not."""
+        if self.everything and not other.everything:
+            return False
+        if not other.everything and not all(any(_has(known, name) for known in other.names) for name in self.names):
+            return False
+        known_ranges = [ip_network(one) for one in other.addresses]
+        return all(any(_contains(known, ip_network(one)) for known in known_ranges) for one in self.addresses)
 
 
 class LeaseTerms(Model):
@@ -175,6 +185,20 @@ class Leases:
     def _load(self, sandbox_id: str) -> Lease | None:
         rows = self._store.read(f"{_SELECT} WHERE sandbox_id = ?", (sandbox_id,))
         return _lease(rows[0]) if rows else None
+
+
+def _has(known: str, name: str) -> bool:
+    """`*.NAME` has all names below that one, and not the name itself."""
+    known, name = known.lower(), name.lower()
+    return known == name or (
+        known.startswith("*.") and name.removeprefix("*").endswith(known[1:]) and name != known[2:]
+    )
+
+
+def _contains(known: IPv4Network | IPv6Network, other: IPv4Network | IPv6Network) -> bool:
+    if isinstance(known, IPv4Network) and isinstance(other, IPv4Network):
+        return other.subnet_of(known)
+    return isinstance(known, IPv6Network) and isinstance(other, IPv6Network) and other.subnet_of(known)
 
 
 def _lease(row: Any) -> Lease:

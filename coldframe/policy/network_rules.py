@@ -18,7 +18,8 @@ MOST_NAMED_PORTS = 16
 EVERYBODY = "*"
 NONE, PACKAGES, OPEN = "none", "packages", "open"
 BUILT_IN = (NONE, PACKAGES, OPEN)
-_MAY_CHOOSE = frozenset({Role.OWNER, Role.ADMIN})
+MAY_CHOOSE = frozenset({Role.OWNER, Role.ADMIN})
+"""Roles whose sandboxes have what they ask for where the rules say nothing."""
 NEVER_METHODS = frozenset({"CONNECT", "TRACE", "TRACK"})
 """No rule allows these: they make a tunnel of the connection, or send back what was put into it on the way."""
 
@@ -220,12 +221,18 @@ class NetworkRules:
         """Profiles that all have to agree: the one that was asked for, and those that the file gives.
 
         Where it gives none, nothing is allowed, whatever was asked for, unless an owner or admin has asked: who may
-        write the rules need not do so for one sandbox.
+        write the rules need not do so for one sandbox. What narrows a sandbox gives it nothing.
         """
         granted = self.granted(sandbox_id=sandbox_id, agent_id=agent_id, role=role)
-        if not granted and (asked is None or role not in _MAY_CHOOSE):
-            granted = [NONE]
+        gives_none = all(name == narrowing_of(sandbox_id) for name in granted)
+        if gives_none and (asked is None or role not in MAY_CHOOSE):
+            granted = [*granted, NONE]
         return list(dict.fromkeys((*(() if asked is None else (asked,)), *granted)))
+
+
+def narrowing_of(sandbox_id: str) -> str:
+    """Name of the profile by which a lease narrows what its sandbox was made with."""
+    return f"narrow-{sandbox_id.removeprefix('sbx_')}"
 
 
 OPEN_RULE = NetworkRule(

@@ -10,7 +10,14 @@ from pathlib import Path
 import pytest
 
 from coldframe.contract.caller import Caller
-from coldframe.contract.errors import GrantMissing, InvalidArgument, NotFound, Unauthenticated, WrongState
+from coldframe.contract.errors import (
+    GrantMissing,
+    HostUnreachable,
+    InvalidArgument,
+    NotFound,
+    Unauthenticated,
+    WrongState,
+)
 from coldframe.contract.policy import Outcome, Role
 from coldframe.contract.sandbox import SandboxInfo, SandboxSpec
 from coldframe.control.leases import AtEnd, Lease, LeaseEgress, LeaseTerms
@@ -200,6 +207,85 @@ def test_what_no_rule_can_say_and_a_sandbox_without_network_are_refused_with_not
             await networks.change(lease, info, LeaseEgress(), caller)
             assert [reaches(bench, info)(place) for place in ("a.example.com", "b.example.com")] == [True, True]
             assert bench.control.rulebook.current.network.profiles == ("none", "packages", "open")
+
+    asyncio.run(scenario())
+
+
+CRM, NARROWER = "crm.example.com", LeaseEgress(everything=False, names=("a.crm.example.com",))
+BELOW = LeaseEgress(everything=False, names=("*.crm.example.com",))
+
+
+def test_whoever_may_not_choose_narrows_the_network_of_an_owners_sandbox_and_never_widens_it(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            owner, member, networks = caller_of(bench), caller_of(bench, Role.MEMBER), bench.control.lease_networks
+            name = await networks.open(BELOW)
+            spec = BACKGROUND.model_copy(update={"network": name})
+            info, lease = await leased(bench, owner, None, spec, egress=BELOW, network=name)
+            networks.made(name, lease)
+            wide = (
+                LeaseEgress(),
+                LeaseEgress(everything=False, names=(CRM,)),
+                LeaseEgress(everything=False, addresses=("1.1.1.1",)),
+            )
+            for egress in wide:
+                with pytest.raises(GrantMissing):
+                    await networks.change(lease, info, egress, member)
+            assert reaches(bench, info)("b.crm.example.com")
+            assert not reaches(bench, info)("evil.example.com")
+            refused = bench.entries(kinds=("act.refused",))[-1]
+            assert (refused.body["act"], refused.body["caller"]) == ("widen_network", member.name)
+            lease = await networks.change(lease, info, NARROWER, member)
+            assert [reaches(bench, info)(f"{one}.crm.example.com") for one in "ab"] == [True, False]
+            with pytest.raises(GrantMissing):
+                await networks.change(lease, info, BELOW, member)
+            await networks.change(lease, info, LeaseEgress(), owner)
+            assert reaches(bench, info)("evil.example.com")
+
+    asyncio.run(scenario())
+
+
+def test_a_narrowing_is_taken_back_by_those_alone_who_may_choose_and_gives_nothing_by_itself(tmp_path: Path) -> None:
+    given = "version: 1\nnetwork: {use: {'*': open}}\n"
+
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            owner, member, networks = caller_of(bench), caller_of(bench, Role.MEMBER), bench.control.lease_networks
+            spec = BACKGROUND.model_copy(update={"network": "open"})
+            info, lease = await leased(bench, owner, None, spec)
+            lease = await networks.change(lease, info, NARROWER, owner)
+            with pytest.raises(GrantMissing):
+                await networks.change(lease, info, LeaseEgress(), member)
+            await bench.control.rulebook.load(given, caller=owner)
+            lease = await networks.change(lease, info, LeaseEgress(), member)
+            assert reaches(bench, info)("evil.example.com")
+            by_rules, other = await leased(bench, member, None)
+            await networks.change(other, by_rules, NARROWER, member)
+            assert reaches(bench, by_rules, Role.MEMBER)("a.crm.example.com")
+            await bench.control.rulebook.load("version: 1\n", caller=owner)
+            assert not reaches(bench, by_rules, Role.MEMBER)("a.crm.example.com")
+
+    asyncio.run(scenario())
+
+
+def test_a_change_that_the_host_does_not_take_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            owner, networks = caller_of(bench), bench.control.lease_networks
+            info, lease = await leased(bench, owner, None, BACKGROUND.model_copy(update={"network": "open"}))
+
+            async def lost(_: str) -> None:
+                raise HostUnreachable("the host does not answer")
+
+            with monkeypatch.context() as patch:
+                patch.setattr(bench.host, "use_network_rules", lost)
+                with pytest.raises(HostUnreachable):
+                    await networks.change(lease, info, NARROWER, owner)
+            await bench.control.rulebook.use_more_network()
+            assert reaches(bench, info)("evil.example.com")
+            assert "narrow-" not in bench.host.rules[-1]
 
     asyncio.run(scenario())
 
