@@ -52,7 +52,8 @@ class PathListing(Model):
     entries: tuple[PathInfo, ...]
     complete: bool
     truncated_because: str | None = None
-    """`max_entries` or `max_depth`."""
+    """`max_entries` or `max_depth`. The first of them also where more was noted of the entries, or is where they lead, than one answer
+    holds."""
     next_after: str | None = None
     errors: tuple[tuple[str, str], ...] = ()
 

@@ -12,7 +12,7 @@ has told it to.
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -28,6 +28,7 @@ from coldframe.guest.paths import (
     open_parent,
     open_unlinked,
     read_name,
+    rename_new,
 )
 from coldframe.guest.trees import list_directory, remove_path
 from coldframe.guest.verbs import Answer, Failure, verb
@@ -35,6 +36,9 @@ from coldframe.guest.verbs import Answer, Failure, verb
 METADATA = b"user.e2b."
 """Extended attributes of this prefix are what a caller noted of a file."""
 MOST_METADATA_BYTES = 16 * 1024
+"""Of one file; commands may note more, of which only so much is told."""
+MOST_NOTES_BYTES = 8 * 1024 * 1024
+"""Of all files in one answer, with where links among them lead."""
 MOST_USERS_BYTES = 1024 * 1024
 COPY_BYTES = 1024 * 1024
 
@@ -139,23 +143,34 @@ def _follow(root: int, name: bytes, told: dict[str, Any]) -> None:
 
 
 def read_metadata(parent: int, leaf: bytes) -> dict[str, str]:
-    """What was noted of *leaf*; nothing where the file system keeps no such thing. The working directory is back at the root."""
+    """What was noted of *leaf*, up to MOST_METADATA_BYTES; nothing where the file system keeps no such thing. The working directory
+    is back at the root."""
     try:
         os.fchdir(parent)  # there is no call that takes a descriptor and a name
     except OSError:
         return {}
     place = b"./" + leaf
     found: dict[str, str] = {}
+    size = 0
     try:
         for name in os.listxattr(place, follow_symlinks=False):
             if os.fsencode(name).startswith(METADATA):
                 value = os.getxattr(place, name, follow_symlinks=False)
+                size += len(os.fsencode(name)) + len(value)
+                if size > MOST_METADATA_BYTES:
+                    break
                 found[os.fsencode(name)[len(METADATA) :].decode("utf-8", "replace")] = value.decode("utf-8", "replace")
     except OSError:  # it keeps none, or the file is gone or another
         pass
     finally:
         os.chdir("/")
     return found
+
+
+def notes_bytes(told: dict[str, Any]) -> int:
+    """What its metadata and, of a link, its places add to an answer, about."""
+    places = len(told["target"] or "") + len(told["leads_to"] or "")
+    return places + sum(len(name) + len(value) for name, value in told["metadata"].items())
 
 
 @verb("stat_path", anywhere=True)
@@ -178,22 +193,28 @@ def _described(root: int, name: bytes) -> dict[str, Any]:
 
 @verb("list_path", slow=True, anywhere=True)
 def list_path(root: int, request: dict[str, Any], content: bytes) -> Answer:
-    """Answer a ListPath: as ListDirectory, with what StatPath tells of each entry."""
+    """Answer a ListPath: as ListDirectory, with what StatPath tells of each entry, as far as their metadata fit into one answer."""
     with absolute():
         answer, _ = list_directory(root, request, content)
-        users = Users(root)
-        described = []
-        for entry in answer["entries"]:
+        users, size = Users(root), 0
+        described: list[dict[str, Any]] = []
+        for entry in sorted(answer["entries"], key=lambda entry: _bytes(entry["path"])):  # as pages go on
+            if size > MOST_NOTES_BYTES:
+                last = None if request.get("recursive", False) else described[-1]["name"]
+                answer.update(complete=False, truncated_because="max_entries", next_after=last)
+                break
             name = _bytes(entry["path"])
             try:
                 parent, leaf = open_parent(root, name)
                 try:
                     described.append(describe(root, name, users, parent=parent, leaf=leaf))
+                    size += notes_bytes(described[-1])
                 finally:
                     os.close(parent)
             except (OSError, Failure):
                 continue  # gone meanwhile
         answer["errors"] = [(from_root(path), reason) for path, reason in answer["errors"]]
+        described.sort(key=lambda entry: str(entry["path"]))
         return {**answer, "path": from_root(answer["path"]), "entries": described}, b""
 
 
@@ -333,23 +354,28 @@ def _move(root: int, parent: int, leaf: bytes, status: os.stat_result, target: b
     made = make_directories(root, target.rpartition(b"/")[0])
     above, name = open_parent(root, target)
     try:
-        if only_new and _is_there(above, name):
+        if only_new and _is_there(above, name):  # also where it would be moved onto itself
             raise failure_of(FileExistsError(errno.EEXIST, ""), target)
+        rename = rename_new if only_new else _rename
         try:
-            os.rename(leaf, name, src_dir_fd=parent, dst_dir_fd=above)
+            rename(parent, leaf, above, name)
         except OSError as error:
             if error.errno != errno.EXDEV:
                 raise
             if not stat.S_ISREG(status.st_mode):
                 message = f"`/{text_of(target)}` is on another file system, to which only a file is moved"
                 raise Failure("CONFLICT", message, path=text_of(target)) from error
-            _copy_over(parent, leaf, status, above, name)
+            _copy_over(parent, leaf, status, above, name, rename)
             os.unlink(leaf, dir_fd=parent)
     except BaseException:
         drop_directories(root, made)
         raise
     finally:
         os.close(above)
+
+
+def _rename(parent: int, leaf: bytes, above: int, name: bytes) -> None:
+    os.rename(leaf, name, src_dir_fd=parent, dst_dir_fd=above)
 
 
 def _is_there(parent: int, leaf: bytes) -> bool:
@@ -360,7 +386,14 @@ def _is_there(parent: int, leaf: bytes) -> bool:
     return True
 
 
-def _copy_over(parent: int, leaf: bytes, status: os.stat_result, above: int, name: bytes) -> None:
+def _copy_over(
+    parent: int,
+    leaf: bytes,
+    status: os.stat_result,
+    above: int,
+    name: bytes,
+    rename: Callable[[int, bytes, int, bytes], None],
+) -> None:
     """To another file system, whole or not at all."""
     source = os.open(leaf, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=parent)
     draft = b".coldframe-write-" + os.urandom(8).hex().encode()
@@ -380,7 +413,7 @@ def _copy_over(parent: int, leaf: bytes, status: os.stat_result, above: int, nam
                 if os.fsencode(attribute).startswith(METADATA):
                     os.setxattr(held, attribute, os.getxattr(source, attribute))
             os.utime(held, ns=(status.st_atime_ns, status.st_mtime_ns))
-            os.rename(draft, name, src_dir_fd=above, dst_dir_fd=above)
+            rename(above, draft, above, name)
         except BaseException:
             os.unlink(draft, dir_fd=above)
             raise

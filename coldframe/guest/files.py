@@ -252,7 +252,7 @@ class FileWriter:
         written = os.fstat(self._file)
         self._check(self._present())
         if self._create_only:
-            rename_new(self._parent, self._temporary, self._leaf)
+            rename_new(self._parent, self._temporary, self._parent, self._leaf)
         else:
             os.rename(self._temporary, self._leaf, src_dir_fd=self._parent, dst_dir_fd=self._parent)
         self._forget_temporary()

@@ -20,7 +20,7 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from coldframe.guest.box_paths import Users, absolute, describe, from_root
+from coldframe.guest.box_paths import MOST_NOTES_BYTES, Users, absolute, describe, from_root, notes_bytes
 from coldframe.guest.facts import Named, text_of
 from coldframe.guest.files import TEMPORARY_PREFIX
 from coldframe.guest.loop import IN, Loop, Timer
@@ -32,6 +32,8 @@ MOST_WATCHES, MOST_WATCHED, MOST_EVENTS, KEPT_S = 64, 4096, 10_000, 600.0
 MOST_NAMES = 200_000
 MOST_EVENT_BYTES = 8 * 1024 * 1024
 BUFFER_BYTES = 65536
+READS_AT_ONCE = 8
+"""Buffers read for one answer: whoever writes faster than is read holds up nothing else, and the next answer has the rest."""
 _MODIFY, _ATTRIB, _MOVED_FROM, _MOVED_TO, _CREATE, _DELETE = 0x2, 0x4, 0x40, 0x80, 0x100, 0x200
 _DELETE_SELF, _MOVE_SELF, _OVERFLOW, _IGNORED, _ONLY_DIRECTORY, _DIRECTORY = (
     0x400,
@@ -99,13 +101,17 @@ class PathWatch:
 
     def take(self) -> dict[str, Any]:
         """Fields of WatchEvents: all since the last answer."""
-        self._read(IN)
+        for _ in range(READS_AT_ONCE):
+            if not self._read_buffer():
+                break
         self.read_at = self._loop.time()
         events, self._events, self._bytes = self._events, [], 0
         overflowed, self._overflowed = self._overflowed, False
-        users = Users(self._root)
-        infos = {name: self._describe(name, users) for _, name in events} if self._with_info else {}
-        told = [{"kind": kind, "name": text_of(name), "info": infos.get(name)} for kind, name in events]
+        infos = self._described(events) if self._with_info else [None] * len(events)
+        told = [
+            {"kind": kind, "name": text_of(name), "info": info}
+            for (kind, name), info in zip(events, infos, strict=True)
+        ]
         return {"events": told, "overflowed": overflowed, "ended": self.ended}
 
     def close(self) -> None:
@@ -115,6 +121,21 @@ class PathWatch:
             os.close(self._file)
         self._file = -1
         self._is_watched = False
+
+    def _described(self, events: list[tuple[str, bytes]]) -> list[dict[str, Any] | None]:
+        """One for each event. With more notes than one answer holds, nothing is told of what comes behind."""
+        users, known, size = Users(self._root), dict[bytes, dict[str, Any] | None](), 0
+        infos: list[dict[str, Any] | None] = []
+        for _, name in events:
+            if size > MOST_NOTES_BYTES:
+                infos.append(None)
+                continue
+            if name not in known:
+                known[name] = self._describe(name, users)
+            info = known[name]
+            infos.append(info)
+            size += 0 if info is None else notes_bytes(info)
+        return infos
 
     def _describe(self, name: bytes, users: Users) -> dict[str, Any] | None:
         whole = b"/".join(part for part in (self.name, name) if part)
@@ -198,21 +219,26 @@ class PathWatch:
     # -- events --------------------------------------------------------------------------------
 
     def _read(self, _: int) -> None:
-        while self._file >= 0 and not self.ended:
-            try:
-                data = os.read(self._file, BUFFER_BYTES)
-            except BlockingIOError:
-                break
-            at = 0
-            while at < len(data):
-                number, mask, cookie, length = _EVENT.unpack_from(data, at)
-                name = data[at + _EVENT.size : at + _EVENT.size + length].rstrip(b"\0")
-                at += _EVENT.size + length
-                self._take(number, mask, cookie, name)
-            if len(data) < BUFFER_BYTES // 2:
-                break
+        """One buffer: the loop calls again while there is more, and does what else is to be done before."""
+        self._read_buffer()
         if self.waiting and self.on_event is not None:
             self.on_event()
+
+    def _read_buffer(self) -> bool:
+        """Whether there may be more."""
+        if self._file < 0 or self.ended:
+            return False
+        try:
+            data = os.read(self._file, BUFFER_BYTES)
+        except BlockingIOError:
+            return False
+        at = 0
+        while at < len(data):
+            number, mask, cookie, length = _EVENT.unpack_from(data, at)
+            name = data[at + _EVENT.size : at + _EVENT.size + length].rstrip(b"\0")
+            at += _EVENT.size + length
+            self._take(number, mask, cookie, name)
+        return len(data) >= BUFFER_BYTES // 2
 
     def _take(self, number: int, mask: int, cookie: int, name: bytes) -> None:
         if mask & _OVERFLOW:

@@ -293,9 +293,9 @@ def open_parent(root: int, name: bytes) -> tuple[int, bytes]:
     return open_beneath(root, above, DIRECTORY), leaf
 
 
-def rename_new(parent: int, source: bytes, target: bytes) -> None:
-    """Rename within one directory, or raise FileExistsError. Never replaces."""
-    if _libc.renameat2(parent, source, parent, target, _RENAME_NOREPLACE) != 0:
+def rename_new(parent: int, source: bytes, above: int, target: bytes) -> None:
+    """Rename into the directory *above*, or raise FileExistsError. Never replaces."""
+    if _libc.renameat2(parent, source, above, target, _RENAME_NOREPLACE) != 0:
         reason = ctypes.get_errno()
         raise OSError(reason, os.strerror(reason))
 

@@ -14,7 +14,7 @@ from coldframe.guest import box_paths
 from coldframe.guest.paths import PROC, BoxRoot, kind_of_system, open_beneath
 from coldframe.guest.verbs import VERBS, Failure
 from coldframe.host.box import answer_model, parse_answer
-from tests.guest.workspace import NOBODY, failure_of, unprivileged
+from tests.guest.workspace import NOBODY, failure_of, noted_or_skip, unprivileged
 
 
 class Tree:
@@ -114,6 +114,37 @@ def test_what_is_noted_of_a_file_goes_along_and_away(tree: Tree) -> None:
     ):
         assert tree.code(contract.WritePath(path="/c", content=b"", metadata=wrong)) == code
         assert not (tree.path / "c").exists()
+
+
+def test_no_more_is_told_of_notes_than_an_answer_holds(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ["a", "b", "c", "d", "\udcff", "\ue000"]
+    for name in names:
+        (tree.path / name).touch()
+        noted_or_skip(tree.path / name, {"n": b"x" * 1000})
+    (tree.path / "large").touch()
+    noted_or_skip(tree.path / "large", {str(number): b"x" * 1500 for number in range(2)})
+    monkeypatch.setattr(box_paths, "MOST_METADATA_BYTES", 2000)
+    assert [len(one) for one in tree.ask(contract.StatPath(path="/large")).metadata.values()] == [1500]
+    monkeypatch.setattr(box_paths, "MOST_NOTES_BYTES", 1500)
+    cut = tree.ask(contract.ListPath(path="/", recursive=True))
+    assert (len(cut.entries), cut.truncated_because, cut.next_after) == (2, "max_entries", None)
+    found, after = [], None
+    while after is not None or not found:
+        page = tree.ask(contract.ListPath(path="/", after=after))
+        assert len(page.entries) <= 2
+        found += [one.name for one in page.entries]
+        after = page.next_after
+    assert sorted(found) == sorted([*names, "large"]), "pages leave something out, or tell it twice"
+
+
+def test_a_move_that_replaces_nothing_is_refused_by_the_kernel_itself(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(box_paths, "_is_there", lambda *_: False)  # what is there comes between the look and the move
+    (tree.path / "f").write_text("x")
+    (tree.path / "g").write_text("y")
+    assert tree.code(contract.MovePath(path="/f", target="/g", replace=False)) == "CONFLICT"
+    assert ((tree.path / "f").read_text(), (tree.path / "g").read_text()) == ("x", "y")
 
 
 def test_a_move_leaves_everything_as_it_was_where_it_cannot_be(tree: Tree) -> None:

@@ -221,8 +221,8 @@ def test_the_kernel_itself_refuses_to_replace_for_create_only(workspace: Workspa
     (workspace.path / "a").write_bytes(b"a")
     (workspace.path / "b").write_bytes(b"b")
     with pytest.raises(FileExistsError):
-        paths.rename_new(workspace.root, b"a", b"b")
-    paths.rename_new(workspace.root, b"a", b"c")
+        paths.rename_new(workspace.root, b"a", workspace.root, b"b")
+    paths.rename_new(workspace.root, b"a", workspace.root, b"c")
     assert workspace.names() == {"b", "c"}
 
 

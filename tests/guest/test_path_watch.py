@@ -13,7 +13,7 @@ from coldframe.guest.files import FileWriter
 from coldframe.guest.loop import Loop
 from coldframe.guest.path_watch import PathWatches
 from coldframe.guest.paths import BoxRoot
-from tests.guest.workspace import failure_of
+from tests.guest.workspace import failure_of, noted_or_skip
 
 
 class Watched:
@@ -120,6 +120,48 @@ def test_more_than_is_kept_is_dropped_and_said_once(watched: Watched, monkeypatc
     (watched.path / "after").touch()
     found = watched.take(watch_id)
     assert (found["overflowed"], found["events"][0]["name"]) == (False, "after")
+
+
+def test_whoever_writes_faster_than_is_read_holds_up_nothing_else(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(path_watch, "BUFFER_BYTES", 1024)  # some 30 events
+    watch_id = watched.begin()
+    for number in range(1000):
+        (watched.path / str(number)).touch()
+    watch, seen = watched.watches.find(watch_id), []
+
+    def on_event() -> None:
+        seen.append(len(watch._events))
+        watched.loop.stop()  # it ends the turn of the loop that it is in
+
+    watch.on_event = on_event
+    watched.loop.run()
+    assert (len(seen), seen[0] < 100) == (1, True), "one turn of the loop read more than a buffer"
+    found, answers = [], 0
+    while len(found) < 1000:
+        told = watched.told(watch_id)
+        assert told, "something is missing"
+        found += [name for kind, name in told if kind == "create"]
+        answers += 1
+    assert found == [str(number) for number in range(1000)]
+    assert answers > 1, "one answer read all that there was"
+
+
+def test_notes_of_many_files_do_not_make_an_answer_as_large_as_the_box_wants(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(path_watch, "MOST_NOTES_BYTES", 3000)
+    watch_id = watched.begin(with_info=True)
+    for number in range(10):
+        (watched.path / str(number)).touch()
+        noted_or_skip(watched.path / str(number), {"n": b"x" * 1000})
+    infos = {one["name"]: one["info"] for one in watched.take(watch_id)["events"] if one["kind"] == "create"}
+    assert (len(infos), infos["0"] is not None, infos["9"]) == (10, True, None)
+    for number in (0, 1) * 50:
+        (watched.path / str(number)).write_text("x")
+    events = watched.take(watch_id)["events"]
+    assert sum(one["info"] is not None for one in events) == 3, "notes of one file are told as often as it has events"
 
 
 def test_more_directories_than_are_watched_are_said_to_be_missing(

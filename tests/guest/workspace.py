@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pytest
+
 import coldframe.guest.outputs
 import coldframe.guest.packages
 import coldframe.guest.runtimes
@@ -136,3 +138,12 @@ def unprivileged(path: Path, action: Callable[[], T]) -> T:
     assert done, value
     answer: T = value
     return answer
+
+
+def noted_or_skip(path: Path, notes: dict[str, bytes]) -> None:
+    """As a command notes them of a file."""
+    for name, value in notes.items():
+        try:
+            os.setxattr(path, b"user.e2b." + name.encode(), value)
+        except OSError as error:
+            pytest.skip(f"this file system keeps no notes: {error}")
