@@ -21,7 +21,7 @@ MOST_CODE_BYTES = 4 * 1024 * 1024
 INLINE_BYTES = 1024 * 1024
 """A value that is longer is a file of the workspace, unless the call says otherwise."""
 OUTPUT_BYTES = 32 * 1024 * 1024
-"""Most output of one cell. One that writes more is ended."""
+"""Most that one cell writes and shows together, or twice as much as one value may be. One that goes on is ended."""
 
 BINARY_KINDS = frozenset({"image/png", "image/jpeg", "image/gif", "application/pdf"})
 """Base64 in Jupyter's messages."""
@@ -33,6 +33,11 @@ ContextId = Annotated[str, Field(pattern=r"^ctx_[0-9a-f]{20}$")]
 def keeps_kernel(argv: tuple[str, ...] | None) -> bool:
     """Whether a command waits for cells as long as its sandbox lives, and is no work by itself."""
     return argv is not None and argv[:2] == ("python3", DRIVER)
+
+
+def cell_id_of(command_id: str) -> str:
+    """The name of a cell, which is that of its call in another form."""
+    return f"cell_{command_id.partition('_')[2]}"
 
 
 class NewContext(Model):

@@ -7,11 +7,11 @@ when its caller leaves, the caller has said before: it goes on and is fetched la
 import asyncio
 import contextlib
 from collections import OrderedDict
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from typing import Literal
 
 from coldframe.contract.caller import Caller
-from coldframe.contract.cell import CellBegun, CellEvent, CellRequest
+from coldframe.contract.cell import CellEvent, CellRequest
 from coldframe.contract.errors import (
     CellNotBegun,
     ColdframeError,
@@ -62,7 +62,7 @@ class Cells:
         self._gate = gate
         self._kept: OrderedDict[str, ToolResult] = OrderedDict()
         self._kept_bytes: dict[str, int] = {}
-        self._running: dict[str, asyncio.Task[ToolResult]] = {}
+        self._running: dict[str, _Work] = {}
         self._tasks: set[asyncio.Task[ToolResult]] = set()
 
     async def close(self) -> None:
@@ -97,8 +97,10 @@ class Cells:
         *,
         on_leave: OnLeave = "go_on",
         session_id: str | None = None,
+        admitted: Callable[[str], None] | None = None,
     ) -> AsyncGenerator[CellEvent | ToolResult, None]:
-        """Yield what a cell shows as it does, and its result last. Whoever leaves before its turn takes it back.
+        """Yield what a cell shows as it does, and its result last. Whoever leaves before its turn takes it back. *admitted* is
+        told its id once it will run, also where a rule about results holds back what it shows.
 
         Raises:
             NotFound: no such sandbox or context.
@@ -112,7 +114,7 @@ class Cells:
                 f"{MOST_QUEUED} cells wait in context `{context.info.context_id}` already", sandbox_id=sandbox_id
             )
         events: asyncio.Queue[CellEvent | None] = asyncio.Queue(MOST_EVENTS)
-        work = _Work(self, caller, info, context, request, session_id, events)
+        work = _Work(self, caller, info, context, request, session_id, events, admitted)
         task = work.task = asyncio.get_running_loop().create_task(work.run())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -133,6 +135,8 @@ class Cells:
             await asyncio.wait({task})
         elif on_leave == "interrupt":
             await asyncio.shield(work.interrupt())
+        else:
+            await work.is_settled(task)
 
     def _context(self, caller: Caller, info: SandboxInfo, request: CellRequest) -> Context:
         require(caller, "tool.call")
@@ -172,9 +176,9 @@ class Cells:
         """
         require(caller, "command.read")
         info = self._sandboxes.get(caller, sandbox_id)
-        running = self._running.get(cell_id)
-        if running is not None:
-            await asyncio.wait({running}, timeout=wait_s)
+        work = self._running.get(cell_id)
+        if work is not None and work.task is not None:
+            await asyncio.wait({work.task}, timeout=wait_s)
         result = self._kept.get(cell_id)
         if result is not None and result.sandbox_id == sandbox_id:
             self._sessions.raise_taint(self._sandboxes.session(info).session_id, result.label)
@@ -202,15 +206,19 @@ class Cells:
         for kernel in kernels:
             if await kernel.interrupt(cell_id):
                 return
+        if (work := self._running.get(cell_id)) is not None and not work.has_begun:
+            work.is_unwanted = True
+            return
         raise WrongState(f"cell `{cell_id}` does not run", cell_id=cell_id)
 
     def _is_of(self, cell_id: str, sandbox_id: str) -> bool:
         started = self._ledger.course(f"call_{cell_id.partition('_')[2]}").get("call.started")
         return started is not None and (started.body["sandbox_id"], started.body["tool"]) == (sandbox_id, "run_code")
 
-    def begun(self, cell_id: str, task: "asyncio.Task[ToolResult]") -> None:
-        self._running[cell_id] = task
-        task.add_done_callback(lambda _: self._running.pop(cell_id, None))
+    def admitted(self, cell_id: str, work: "_Work") -> None:
+        assert work.task is not None
+        self._running[cell_id] = work
+        work.task.add_done_callback(lambda _: self._running.pop(cell_id, None))
 
     def keep(self, result: ToolResult) -> None:
         """For whoever asks again."""
@@ -237,6 +245,7 @@ class _Work:
         request: CellRequest,
         session_id: str | None,
         events: "asyncio.Queue[CellEvent | None]",
+        admitted: Callable[[str], None] | None,
     ) -> None:
         self._cells = cells
         self._caller = caller
@@ -245,12 +254,17 @@ class _Work:
         self._request = request
         self._session_id = session_id
         self._events = events
+        self._tell_admitted = admitted
         self._kernel: LiveKernel | None = None
         self.task: asyncio.Task[ToolResult] | None = None
         self.has_turn = False
         self.has_left = False
+        self.has_begun = False
+        self.is_unwanted = False
+        """To be interrupted as soon as it has begun."""
+        self._is_judged = False
+        self._is_admitted = asyncio.Event()
         self._is_cut = False
-        self._is_unwanted = False
         self._interrupting: asyncio.Task[None] | None = None
 
     async def run(self) -> ToolResult:
@@ -272,12 +286,15 @@ class _Work:
             self._kernel = await self._cells.kernel(self._caller, self._info, context)
             if self.has_left:
                 raise CellNotBegun("whoever sent it has left before its kernel had started")
+            self._is_judged = True
             result = await self._cells.gate.run_cell(
                 self._caller,
                 self._info.sandbox_id,
                 self._arguments(),
                 self._kernel,
                 show=self._show,
+                admitted=self._admitted,
+                begun=self._begun,
                 session_id=self._session_id,
             )
             context.cells = self._kernel.cells
@@ -297,12 +314,28 @@ class _Work:
             **{name: value for name, value in given.items() if value is not None},
         }
 
+    def _admitted(self, cell_id: str) -> None:
+        self._cells.admitted(cell_id, self)
+        self._is_admitted.set()
+        if self._tell_admitted is not None:
+            self._tell_admitted(cell_id)
+
+    def _begun(self) -> None:
+        self.has_begun = True
+        if self.is_unwanted:
+            self._interrupting = asyncio.get_running_loop().create_task(self.interrupt())
+
+    async def is_settled(self, task: "asyncio.Task[ToolResult]") -> None:
+        """Return once it is known whether it will run, for one that the gate looks at in this moment."""
+        if not self._is_judged or self._is_admitted.is_set():
+            return
+        admitted = asyncio.ensure_future(self._is_admitted.wait())
+        try:
+            await asyncio.wait({task, admitted}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            admitted.cancel()
+
     def _show(self, event: CellEvent) -> None:
-        if isinstance(event, CellBegun):
-            assert self.task is not None
-            self._cells.begun(event.cell_id, self.task)
-            if self._is_unwanted:
-                self._interrupting = self.task.get_loop().create_task(self.interrupt())
         if self._events.qsize() >= MOST_EVENTS - 1:
             self._is_cut = True
         if not self._is_cut:
@@ -312,7 +345,7 @@ class _Work:
         self._events.put_nowait(None)
 
     async def interrupt(self) -> None:
-        self._is_unwanted = True
+        self.is_unwanted = True
         kernel = self._kernel
         if kernel is not None and kernel.cell_id is not None:
             with contextlib.suppress(ColdframeError):

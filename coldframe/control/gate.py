@@ -22,7 +22,7 @@ from functools import partial
 from typing import Any
 
 from coldframe.contract.caller import Caller
-from coldframe.contract.cell import CellEvent, Kernel, keeps_kernel
+from coldframe.contract.cell import CellBegun, CellEvent, Kernel, cell_id_of, keeps_kernel
 from coldframe.contract.command import CommandEvent, InputState
 from coldframe.contract.errors import (
     ColdframeError,
@@ -219,16 +219,26 @@ class Gate:
         kernel: Kernel,
         *,
         show: Callable[[CellEvent], None],
+        admitted: Callable[[str], None],
+        begun: Callable[[], None],
         session_id: str | None = None,
     ) -> ToolResult:
         """Run one code cell in a kernel that runs, or is started for it. *show* is told its events as they happen, unless some
-        rule is about results of cells: then the result alone has them, once it was judged. Raises what `call` does."""
+        rule is about results of cells: then the result alone has them, once it was judged. *admitted* is told its id before it
+        starts, and *begun* is called when it has, in any case. Raises what `call` does."""
         flight = await self._admit(caller, sandbox_id, "run_code", arguments, session_id, None, keep_output=True)
         if isinstance(flight, ToolResult):
             return flight
-        flight.kernel = kernel  # its task has not begun
-        if not holds_back(flight.rules, "run_code"):
-            flight.show = show
+        held_back = holds_back(flight.rules, "run_code")
+
+        def tell(event: CellEvent) -> None:
+            if isinstance(event, CellBegun):
+                begun()
+            if not held_back:
+                show(event)
+
+        flight.kernel, flight.show = kernel, tell  # its task has not begun
+        admitted(cell_id_of(flight.ids.command_id))
         return await flight.landed()
 
     async def upload(

@@ -17,6 +17,7 @@ from coldframe.contract.cell import (
     CellResult,
     CellText,
     Language,
+    cell_id_of,
 )
 from coldframe.contract.errors import GuestLost, InvalidArgument
 from coldframe.contract.profile import find_install, require_capability, require_install
@@ -111,12 +112,12 @@ async def run_code(call: ToolCall[RunCodeArguments]) -> Ran:
             argument="context_id",
         )
     order = CellOrder(
-        cell_id=call.command_id.replace("cmd_", "cell_"),
+        cell_id=cell_id_of(call.command_id),
         code=arguments.code,
         timeout_s=arguments.timeout_s or call.spec.limits.wall_s,
         env=arguments.env,
         inline_bytes=arguments.inline_bytes,
-        output_bytes=OUTPUT_BYTES,
+        output_bytes=max(OUTPUT_BYTES, 2 * arguments.inline_bytes),
     )
     gathered = _Gathered()
     async for event in kernel.run(call.box, order):

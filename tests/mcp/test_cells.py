@@ -1,10 +1,12 @@
 """Code cells of a client: variables that stay, pictures as pictures, and cells that go on or are called off."""
 
 import asyncio
+import json
 from collections.abc import Iterator
 
 import pytest
 
+from coldframe.client.sync import SyncColdframe
 from coldframe.host import interpreter
 from tests.installation import Installation
 from tests.mcp.speaking import REVISIONS, Raw, Server, connected
@@ -58,6 +60,30 @@ def test_a_cell_that_takes_its_time_is_fetched_later_by_its_id(client: Raw, sand
     again = client.value("run_code", sandbox_id=sandbox_id, code=UNTIL_GO, wait_s=1)
     other.value("interrupt_cell", cell_id=again["cell_id"])
     assert other.value("get_cell", cell_id=again["cell_id"])["status"] == "interrupted"
+
+
+def test_a_cell_whose_output_is_judged_before_it_is_shown_is_known_while_it_runs(
+    installation: Installation, client: Raw
+) -> None:
+    rule = {"id": "judged", "hook": "POST_TOOL_RESPONSE", "when": {"output": {"contains": "SECRET"}}, "then": "deny"}
+    with SyncColdframe(installation.url, installation.token) as owner:
+        kept = owner.policy.show().text
+        owner.policy.load(json.dumps({"version": 1, "rules": [rule]}))
+        try:
+            made = str(client.value("create_workspace")["sandbox_id"])
+            begun = client.value("run_code", sandbox_id=made, code=UNTIL_GO, wait_s=3)
+            assert begun["is_running"] is True and "stdout" not in begun
+            assert client.value("get_cell", cell_id=begun["cell_id"], wait_s=0)["is_running"] is True
+            assert client.code("run_code", sandbox_id=made, code="1", wait_s=0.1) == "CELL_NOT_BEGUN"
+            client.value("write_file", sandbox_id=made, path="go", content="")
+            assert client.value("get_cell", cell_id=begun["cell_id"])["stdout"] == "begun\nover\n"
+            client.value("run_command", sandbox_id=made, command="rm go")
+            again = client.value("run_code", sandbox_id=made, code=UNTIL_GO, wait_s=1)
+            client.value("interrupt_cell", cell_id=again["cell_id"])
+            assert client.value("get_cell", cell_id=again["cell_id"])["status"] == "interrupted"
+            client.value("terminate_sandbox", sandbox_id=made, discard=True)
+        finally:
+            owner.policy.load(kept)
 
 
 @pytest.mark.parametrize("revision", REVISIONS)

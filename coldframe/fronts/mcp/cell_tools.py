@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from coldframe.contract.cell import CellBegun, CellRequest, ContextId, ContextInfo, NewContext
+from coldframe.contract.cell import CellRequest, ContextId, ContextInfo, NewContext
 from coldframe.contract.errors import CellNotBegun, ColdframeError, NotFound, WrongState
 from coldframe.contract.model import Model
 from coldframe.contract.tool import ToolResult
@@ -49,15 +49,17 @@ async def _run(asked: Asked, given: dict[str, Any]) -> CallAnswer:
     cell = CellRequest.model_validate(sent.model_dump(exclude={"sandbox_id", "workspace", "wait_s"}))
     cells = asked.control.cells
     begun: list[str] = []
+
+    def note(cell_id: str) -> None:
+        begun.append(cell_id)
+        asked.call_off = partial(cells.interrupt, asked.caller, sandbox_id, cell_id)
+
     try:
         async with (
             asyncio.timeout(sent.wait_s),
-            aclosing(cells.stream(asked.caller, sandbox_id, cell, on_leave="go_on")) as events,
+            aclosing(cells.stream(asked.caller, sandbox_id, cell, on_leave="go_on", admitted=note)) as events,
         ):
             async for event in events:
-                if isinstance(event, CellBegun):
-                    begun.append(event.cell_id)
-                    asked.call_off = partial(cells.interrupt, asked.caller, sandbox_id, event.cell_id)
                 if isinstance(event, ToolResult):
                     return _shown(event)
     except TimeoutError:
