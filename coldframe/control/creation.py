@@ -57,10 +57,12 @@ from coldframe.policy.labels import join
 _log = logging.getLogger(__name__)
 
 
+Beside = Callable[[str, sa.Connection], None]
+"""Told the id of a sandbox in the transaction that writes it down."""
 BeginStart = Callable[[Caller, SandboxInfo], Awaitable[None]]
 
 
-def _writes_nothing(_: str, __: sa.Connection) -> None: ...
+def writes_nothing(_: str, __: sa.Connection) -> None: ...
 
 
 async def _starts_nothing(_: Caller, __: SandboxInfo) -> None:
@@ -131,7 +133,7 @@ class Creation:
         *,
         idempotency_key: str | None = None,
         queue_s: float | None = None,
-        beside: Callable[[str, sa.Connection], None] = _writes_nothing,
+        beside: Beside = writes_nothing,
     ) -> SandboxInfo:
         """Build a box for *spec* and measure it; with a key that was used already, return what was made then.
 

@@ -10,7 +10,7 @@ from coldframe.contract.caller import Caller
 from coldframe.contract.errors import InvalidArgument
 from coldframe.contract.sandbox import SandboxInfo, SandboxSpec
 from coldframe.contract.snapshot import AUTOMATIC_S, SnapshotRequest
-from coldframe.control.creation import Creation
+from coldframe.control.creation import Beside, Creation, writes_nothing
 from coldframe.control.judged_acts import JudgedActs
 from coldframe.control.sandbox_specs import check_spec
 from coldframe.control.sandboxes import Sandboxes
@@ -27,10 +27,16 @@ class Forks:
         self._creation = creation
 
     async def fork(
-        self, caller: Caller, sandbox_id: str, spec: SandboxSpec, *, idempotency_key: str | None = None
+        self,
+        caller: Caller,
+        sandbox_id: str,
+        spec: SandboxSpec,
+        *,
+        idempotency_key: str | None = None,
+        beside: Beside = writes_nothing,
     ) -> SandboxInfo:
         """Take a snapshot of a sandbox, which is kept for a day, and make a new one of it, as *spec* says: on the same
-        template, if it says nothing about that.
+        template, if it says nothing about that. *beside* is as for creation.
 
         Raises:
             InvalidArgument: the spec names a snapshot of its own.
@@ -54,4 +60,4 @@ class Forks:
         asked = SnapshotRequest(name=f"fork of {sandbox_id}", expires_in_s=AUTOMATIC_S)
         taken = await self._snapshots.take(caller, sandbox_id, asked, idempotency_key=key, reason="automatic")
         spec = spec.model_copy(update={"snapshot": taken.snapshot_id})
-        return await self._creation.create(caller, spec, idempotency_key=idempotency_key)
+        return await self._creation.create(caller, spec, idempotency_key=idempotency_key, beside=beside)

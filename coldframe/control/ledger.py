@@ -227,9 +227,15 @@ class Ledger:
         agent_id: str | None = None,
         session_id: str | None = None,
         call_id: str | None = None,
+        before: int | None = None,
+        newest_first: bool = False,
     ) -> list[LedgerEntry]:
-        """Entries past *after* in order, at most *limit* and never more than MAX_ENTRIES; all filters must fit."""
+        """Entries past *after* and short of *before* in order, at most *limit* and never more than MAX_ENTRIES; all filters
+        must fit."""
         conditions, values = ["seq > ?"], [after]  # type: tuple[list[str], list[Any]]
+        if before is not None:
+            conditions.append("seq < ?")
+            values.append(before)
         of_calls = not kinds or any(kind.startswith("call.") for kind in kinds)
         if subject is not None:
             # In the words of the partial index; the subject of an entry about a call is the call.
@@ -252,7 +258,7 @@ class Ledger:
             values.extend(kinds)
             if not of_calls and subject is None and not any(kind.startswith("network.") for kind in kinds):
                 conditions.append(_RARE)  # Indexed by kind, which would cost every append of the others too much.
-        query = f"{_SELECT} WHERE {' AND '.join(conditions)} ORDER BY seq LIMIT ?"
+        query = f"{_SELECT} WHERE {' AND '.join(conditions)} ORDER BY seq {'DESC ' if newest_first else ''}LIMIT ?"
         return self._read(query, [*values, max(0, min(limit, MAX_ENTRIES))])
 
     def last(self, sandbox_id: str, *kinds: str, before: int) -> LedgerEntry | None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import Any
 
 from starlette.responses import Response
@@ -22,6 +23,8 @@ SLACK_S = 1
 """Times of a query have whole seconds."""
 MIB = 1 << 20
 MOST_LOGGED = 1000
+LOOKED_AT_ONCE = 1000
+"""Entries, before others are served."""
 
 
 async def list_metrics(call: E2bCall) -> Response:
@@ -66,43 +69,61 @@ def _used_s(before: list[ProcessInfo], after: list[ProcessInfo]) -> float:
 
 async def list_logs(call: E2bCall) -> Response:
     """Entries of the ledger about the sandbox: what was done in it, by whom, and how it ended."""
-    entries = _logged(call)
+    entries = await _logged(call, lambda _: True)
     lines = [{"timestamp": _time(one), "line": _message(one)} for one in entries]
     return answer({"logs": lines, "logEntries": [_entry(one) for one in entries]})
 
 
 async def list_logs_v2(call: E2bCall) -> Response:
-    entries = [_entry(one) for one in _logged(call)]
-    level, search = call.query("level"), call.query("search")
-    if level:
-        ranks = ("debug", "info", "warn", "error")
-        least = ranks.index(level) if level in ranks else 0
-        entries = [one for one in entries if ranks.index(one["level"]) >= least]
-    if search:
-        entries = [one for one in entries if search in one["message"]]
-    if call.query("direction") == "backward":
-        entries.reverse()
-    return answer({"logs": entries})
+    """The same, those that are asked for alone; with `direction=backward` the newest of them first."""
+    level, search, ranks = call.query("level"), call.query("search"), ("debug", "info", "warn", "error")
+    least = ranks.index(level) if level in ranks else 0
+
+    def is_wanted(entry: LedgerEntry) -> bool:
+        return ranks.index(_level(entry)) >= least and (not search or search in _message(entry))
+
+    found = await _logged(call, is_wanted, backward=call.query("direction") == "backward")
+    return answer({"logs": [_entry(one) for one in found]})
 
 
-def _logged(call: E2bCall) -> list[LedgerEntry]:
+async def _logged(
+    call: E2bCall, is_wanted: Callable[[LedgerEntry], bool], *, backward: bool = False
+) -> list[LedgerEntry]:
+    """So many as are asked for, from `start` or `cursor` on, or from there to the beginning."""
     require(call.caller, "ledger.read")
     named = find_named(call)
     limit = call.number("limit", MOST_LOGGED, least=1, most=MOST_LOGGED)
-    entries = call.control.ledger.entries(sandbox_id=named.info.sandbox_id, limit=limit)
-    first = call.number("start", call.number("cursor", 0, most=1 << 50), most=1 << 50) / 1000
-    return [one for one in entries if one.at.timestamp() >= first]
+    latest = 1 << 50
+    from_ms = call.number("start", call.number("cursor", latest if backward else 0, most=latest), most=latest)
+    found: list[LedgerEntry] = []
+    after, before = 0, None
+    while len(found) < limit:
+        page = call.control.ledger.entries(
+            sandbox_id=named.info.sandbox_id, after=after, before=before, newest_first=backward, limit=LOOKED_AT_ONCE
+        )
+        for one in page:
+            at_ms = one.at.timestamp() * 1000
+            if (at_ms < from_ms + 1 if backward else at_ms >= from_ms) and is_wanted(one):
+                found.append(one)
+        if len(page) < LOOKED_AT_ONCE:
+            break
+        after, before = (0, page[-1].seq) if backward else (page[-1].seq, None)
+        await asyncio.sleep(0)  # others are served in between
+    return found[:limit]
 
 
 def _entry(entry: LedgerEntry) -> dict[str, Any]:
-    refused = entry.kind.endswith((".refused", "_refused", "_failed"))
     fields = {name: str(value) for name, value in entry.body.items() if isinstance(value, str | int | bool)}
     return {
         "timestamp": _time(entry),
         "message": _message(entry),
-        "level": "warn" if refused else "info",
+        "level": _level(entry),
         "fields": {"kind": entry.kind, "seq": str(entry.seq), **fields},
     }
+
+
+def _level(entry: LedgerEntry) -> str:
+    return "warn" if entry.kind.endswith((".refused", "_refused", "_failed")) else "info"
 
 
 def _message(entry: LedgerEntry) -> str:

@@ -1,6 +1,7 @@
 """Snapshots as E2B tells of them: a kind of template, named `ID:default`, or `NAME:default` if they were given a name.
 
-They hold files and no memory. A name that is given to several means the newest of them.
+They hold files and no memory. A name that is given to several means the newest of them. Templates come first where names are the
+same; and since an agent may give names, those of its snapshots mean them to itself alone.
 """
 
 import re
@@ -11,7 +12,6 @@ from coldframe.contract.errors import NotFound
 from coldframe.contract.snapshot import SnapshotInfo
 from coldframe.contract.template import HOST
 from coldframe.control.control import Control
-from coldframe.fronts.e2b.routes import E2bCall
 
 _ID = re.compile(r"([0-9a-f]{16})(?::default)?")
 TAG = "default"
@@ -25,26 +25,27 @@ class Source(NamedTuple):
     """On which its system stands."""
 
 
-def find_snapshot(call: E2bCall, text: str) -> Source | None:
-    """The snapshot that a template of E2B names, if it is one."""
-    found = look_up(call.control, call.caller, text)
-    if found is None:
-        return None
+def source_of(found: SnapshotInfo) -> Source:
     return Source(found.snapshot_id, HOST if found.system is None else f"sha256:{found.system.template_sha256}")
 
 
-def look_up(control: Control, caller: Caller, text: str) -> SnapshotInfo | None:
-    """By id, or by the name that it was given, with a tag or without."""
+def find_by_id(control: Control, caller: Caller, text: str) -> SnapshotInfo | None:
+    """The snapshot whose id that is, with a tag or without."""
     by_id = _ID.fullmatch(text)
-    if by_id is not None:
-        try:
-            found = control.snapshots.get(caller, by_id[1])
-        except NotFound:
-            return None
-        return found if found.state == "ready" else None
+    if by_id is None:
+        return None
+    try:
+        found = control.snapshots.get(caller, by_id[1])
+    except NotFound:
+        return None
+    return found if found.state == "ready" else None
+
+
+def find_by_name(control: Control, caller: Caller, text: str) -> SnapshotInfo | None:
+    """The newest that was given this name, with a tag or without."""
     name = full_name(text)
     for one in control.snapshots.list(caller, reason="asked"):
-        if one.name == name and one.state == "ready":
+        if one.name == name and one.state == "ready" and one.agent_id in (None, caller.agent_id):
             return one
     return None
 

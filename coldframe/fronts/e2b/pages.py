@@ -12,9 +12,13 @@ MOST_LISTED = 100
 T = TypeVar("T")
 
 
+Place = tuple[str, str]
+"""Of an entry in its list, which is sorted by it: when it came to be, and its id."""
+
+
 class Page(NamedTuple):
     limit: int
-    after: str | None
+    after: Place | None
 
 
 def read_page(call: E2bCall) -> Page:
@@ -22,24 +26,27 @@ def read_page(call: E2bCall) -> Page:
     after = None
     if token:
         try:
-            after = base64.urlsafe_b64decode(token.encode("ascii") + b"==").decode("ascii")
+            moment, _, found = base64.urlsafe_b64decode(token.encode("ascii") + b"==").decode("ascii").partition(" ")
         except (binascii.Error, UnicodeError):
-            raise InvalidArgument("`nextToken` is none of ours", argument="nextToken") from None
+            moment, found = "", ""
+        if not moment or not found:
+            raise InvalidArgument("`nextToken` is none of ours", argument="nextToken")
+        after = moment, found
     return Page(call.number("limit", MOST_LISTED, least=1, most=10_000), after)
 
 
-def next_page(found: Sequence[T], page: Page, key: Callable[[T], str]) -> tuple[Sequence[T], dict[str, str]]:
-    """The part that is asked for, and the header that tells of the rest. What a page began after may be gone by then: then
-    there is nothing to go on from, which is said.
-
-    Raises InvalidArgument."""
-    first = 0
-    if page.after is not None:
-        first = next((number for number, one in enumerate(found, 1) if key(one) == page.after), -1)
-        if first < 0:
-            raise InvalidArgument("what the last page ended with is gone; list again", argument="nextToken")
+def next_page(
+    found: Sequence[T], page: Page, place: Callable[[T], Place], *, descending: bool = False
+) -> tuple[Sequence[T], dict[str, str]]:
+    """The part of a sorted list that is asked for, and the header that tells of the rest. It begins past where the last page
+    ended, also if what stood there is gone by then."""
+    first, after = 0, page.after
+    if after is not None:
+        places = (place(one) for one in found)
+        past = (number for number, one in enumerate(places) if (one < after if descending else one > after))
+        first = next(past, len(found))
     shown = found[first : first + page.limit]
     if first + page.limit >= len(found):
         return shown, {}
-    token = base64.urlsafe_b64encode(key(shown[-1]).encode()).rstrip(b"=").decode()
+    token = base64.urlsafe_b64encode(" ".join(place(shown[-1])).encode()).rstrip(b"=").decode()
     return shown, {"X-Next-Token": token}

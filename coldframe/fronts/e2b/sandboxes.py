@@ -1,6 +1,7 @@
 """Sandboxes: created, connected to, listed, given time, paused, forked, ended."""
 
 import contextlib
+from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import parse_qsl, unquote
@@ -16,11 +17,13 @@ from coldframe.contract.errors import (
     WrongState,
 )
 from coldframe.contract.sandbox import SandboxInfo, SandboxSpec
+from coldframe.control.creation import Beside
 from coldframe.control.leases import Lease, LeaseEgress, LeaseTerms
+from coldframe.control.ledger import format_time
 from coldframe.control.rights import may
 from coldframe.fronts.e2b.egress import read_egress
 from coldframe.fronts.e2b.named_sandboxes import PAUSED, RUNNING, STATES, Named, find_named, opened, shown, shown_whole
-from coldframe.fronts.e2b.pages import next_page, read_page
+from coldframe.fronts.e2b.pages import Place, next_page, read_page
 from coldframe.fronts.e2b.routes import E2bCall, E2bRoute, answer, error_of, no_content, refuse_field
 from coldframe.fronts.e2b.wishes import Wish, read_timeout, read_wish
 
@@ -49,10 +52,20 @@ async def _create(call: E2bCall, default_timeout_s: int) -> Response:
 
 async def make(call: E2bCall, wish: Wish, key: str | None = None) -> SandboxInfo:
     """A sandbox with a lease, whose time begins when it runs."""
+
+    def begin(spec: SandboxSpec, take: Beside) -> Awaitable[SandboxInfo]:
+        return call.control.creation.create(call.caller, spec, idempotency_key=key, beside=take)
+
+    return await _make(call, wish, begin, None if key is None else f"{call.caller.token_id} {key}")
+
+
+async def _make(
+    call: E2bCall, wish: Wish, begin: Callable[[SandboxSpec, Beside], Awaitable[SandboxInfo]], again: str | None = None
+) -> SandboxInfo:
+    """What *begin* makes, with its lease on record from when it is. With *again* its profile is called the same again."""
     control, begun = call.control, None  # stays so where one was made under this key before
-    spec, terms, network = wish.spec, wish.terms, None
+    spec, terms, network = wish.spec, wish.terms.model_copy(update={"network": None}), None
     if terms.egress is not None:
-        again = None if key is None else f"{call.caller.token_id} {key}"
         network = await control.lease_networks.open(terms.egress, again)
         spec, terms = spec.model_copy(update={"network": network}), terms.model_copy(update={"network": network})
 
@@ -64,7 +77,7 @@ async def make(call: E2bCall, wish: Wish, key: str | None = None) -> SandboxInfo
         control.leases.take(sandbox_id, call.caller, ends_at, _with_own(terms, sandbox_id), connection)
 
     try:
-        info = await control.creation.create(call.caller, spec, idempotency_key=key, beside=take)
+        info = await begin(spec, take)
     except BaseException:
         if network is not None:
             control.lease_networks.drop(network)
@@ -85,7 +98,8 @@ def _with_own(terms: LeaseTerms, sandbox_id: str) -> LeaseTerms:
 
 
 async def connect(call: E2bCall) -> Response:
-    """One that runs is given more time, never less; one that is paused goes on."""
+    """One that runs is given more time, never less; one that is paused goes on. What has no end is given none: SDKs send a
+    timeout also where their caller names none."""
     body = await call.body()
     named = find_named(call)
     resumed = await _go_on(call, named)
@@ -96,7 +110,7 @@ async def connect(call: E2bCall) -> Response:
     named = _leased(call, named)
     assert named.lease is not None
     ends_at = call.control.clock() + timedelta(seconds=timeout_s)
-    if resumed or named.lease.ends_at is None or ends_at > named.lease.ends_at:
+    if named.lease.ends_at is not None and (resumed or ends_at > named.lease.ends_at):
         named = named._replace(lease=call.control.leases.set_end(named.lease, ends_at, call.caller))
     return answer(opened(call, named), 201 if resumed else 200)
 
@@ -122,7 +136,9 @@ async def _go_on(call: E2bCall, named: Named) -> bool:
     """Whether it was paused. What stands between two states is waited for."""
     if named.info.state.state not in ("paused", "stopped", "pausing", "resuming"):
         return False
-    if named.lease is not None:  # or the timer of a lease that is over would act on it at once
+    if (
+        named.lease is not None and named.lease.ends_at is not None
+    ):  # or the timer of one that is over would act at once
         _end_in(call, named, named.terms.resume_s)
     await call.control.lifecycle.resume(call.caller, named.info.sandbox_id)
     return True
@@ -156,8 +172,8 @@ async def list_all(call: E2bCall) -> Response:
         and (since is None or one.info.created_at >= since)
         and (template is None or template in (one.terms.asked.get("templateID"), one.terms.asked.get("alias")))
     ]
-    found.sort(key=lambda one: (one.info.created_at, one.info.sandbox_id), reverse=order == "desc")
-    listed, headers = next_page(found, page, lambda one: one.info.sandbox_id)
+    found.sort(key=_place, reverse=order == "desc")
+    listed, headers = next_page(found, page, _place, descending=order == "desc")
     running = sum(one.state == RUNNING for one in everyone)
     return answer([shown(call, one) for one in listed], headers={**headers, "X-Total-Running": str(running)})
 
@@ -251,38 +267,27 @@ async def fork(call: E2bCall) -> Response:
     results: list[dict[str, Any]] = []
     for number in range(count):
         try:
-            made, lease = await _fork_one(call, named, spec, timeout_s)
+            made = await _fork_one(call, named, spec, timeout_s)
         except ColdframeError as error:
             if number == 0 and not isinstance(error, LimitReached):
                 raise  # so would all others
             results.append({"error": error_of(error)})
             continue
         spec = spec.model_copy(update={"snapshot": made.spec.snapshot})  # all of them begin as the same moment
-        results.append({"sandbox": opened(call, Named(made, lease))})
+        results.append({"sandbox": opened(call, _named(call, made))})
     return answer(results, 201)
 
 
-async def _fork_one(call: E2bCall, source: Named, spec: SandboxSpec, timeout_s: float) -> tuple[SandboxInfo, Lease]:
+async def _fork_one(call: E2bCall, source: Named, spec: SandboxSpec, timeout_s: float) -> SandboxInfo:
     """With what its source reaches, and no more."""
-    control, terms, network = call.control, source.terms, None
-    if terms.egress is not None:
-        network = await control.lease_networks.open(terms.egress)
-    spec = spec.model_copy(update={"network": network or source.info.spec.network})
-    try:
+
+    def begin(spec: SandboxSpec, take: Beside) -> Awaitable[SandboxInfo]:
         if spec.snapshot is None:
-            made = await control.forks.fork(call.caller, source.info.sandbox_id, spec)
-        else:
-            made = await control.creation.create(call.caller, spec)
-    except BaseException:
-        if network is not None:
-            control.lease_networks.drop(network)
-        raise
-    ends_at = control.clock() + timedelta(seconds=timeout_s)
-    terms = _with_own(terms.model_copy(update={"network": network}), made.sandbox_id)
-    lease = control.leases.take(made.sandbox_id, call.caller, ends_at, terms)
-    if network is not None:
-        control.lease_networks.made(network, lease)
-    return made, lease
+            return call.control.forks.fork(call.caller, source.info.sandbox_id, spec, beside=take)
+        return call.control.creation.create(call.caller, spec, beside=take)
+
+    spec = spec.model_copy(update={"network": source.info.spec.network})
+    return await _make(call, Wish(spec, source.terms, timeout_s), begin)
 
 
 def _named(call: E2bCall, info: SandboxInfo) -> Named:
@@ -312,6 +317,11 @@ def _leased_ones(call: E2bCall) -> list[Named]:
             if info.state.state in STATES:
                 found.append(Named(info, lease))
     return found
+
+
+def _place(named: Named) -> Place:
+    """Where it stands in lists."""
+    return format_time(named.info.created_at), named.info.sandbox_id
 
 
 def _has(named: Named, wanted: dict[str, str]) -> bool:

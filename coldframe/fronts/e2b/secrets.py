@@ -11,7 +11,8 @@ from starlette.responses import Response
 
 from coldframe.contract.credential import CredentialInfo, NewCredential, NewSecret
 from coldframe.contract.errors import InvalidArgument, NotFound
-from coldframe.fronts.e2b.pages import next_page, read_page
+from coldframe.control.ledger import format_time
+from coldframe.fronts.e2b.pages import Place, next_page, read_page
 from coldframe.fronts.e2b.routes import E2bCall, E2bRoute, answer, no_content
 
 _LISTS = ("methods", "paths", "agents", "roles")
@@ -50,8 +51,8 @@ async def add_secret(call: E2bCall) -> Response:
 
 async def list_secrets(call: E2bCall) -> Response:
     """GET /secrets"""
-    found = [one for one in call.control.credentials.list(call.caller) if one.state != "revoked"]
-    shown, headers = next_page(found, read_page(call), lambda one: one.credential_id)
+    found = sorted((one for one in call.control.credentials.list(call.caller) if one.state != "revoked"), key=_place)
+    shown, headers = next_page(found, read_page(call), _place)
     return answer([_body(one) for one in shown], headers=headers)
 
 
@@ -79,6 +80,10 @@ async def revoke_secret(call: E2bCall) -> Response:
     """DELETE /secrets/{id or name}"""
     await call.control.credentials.revoke(_find(call).terms.name, caller=call.caller)
     return no_content()
+
+
+def _place(one: CredentialInfo) -> Place:
+    return format_time(one.created_at), one.credential_id
 
 
 def _find(call: E2bCall) -> CredentialInfo:

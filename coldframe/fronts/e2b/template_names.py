@@ -89,6 +89,13 @@ async def known_names(control: Control, caller: Caller) -> list[str]:
     return list(found)
 
 
+async def names_template(control: Control, caller: Caller, text: str) -> bool:
+    """Whether a template of E2B goes by that, with a tag or without: one that there is, was announced, or is stood for."""
+    head = text.strip().partition(":")[0].lower()
+    names = {*STAND_INS, *await known_names(control, caller)}
+    return head in names or (_ID.fullmatch(head) is not None and head in map(id_of, names))
+
+
 async def find_template(control: Control, caller: Caller, text: str) -> str:
     """What a template of E2B, by id, name or `name:tag`, is called here: `name:version`.
 

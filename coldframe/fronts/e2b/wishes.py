@@ -15,7 +15,7 @@ from coldframe.contract.sandbox import LARGEST, LONGEST_TIMER_S, Limits, Sandbox
 from coldframe.contract.template import HOST
 from coldframe.control.leases import AtEnd, LeaseTerms
 from coldframe.fronts.e2b.egress import Egress, read_egress
-from coldframe.fronts.e2b.named_snapshots import find_snapshot
+from coldframe.fronts.e2b.named_snapshots import find_by_id, find_by_name, source_of
 from coldframe.fronts.e2b.routes import E2bCall, refuse_field
 from coldframe.fronts.e2b.template_names import STAND_INS, find_template, id_of, read_name, size_of
 
@@ -59,13 +59,21 @@ async def read_wish(call: E2bCall, body: Mapping[str, Any], *, default_timeout_s
     agent_id = metadata.get(AGENT_KEY)
     given |= {"background": True} if agent_id is None else {"agent_id": agent_id}
     asked: dict[str, Any] = {"network": egress.told} if egress.told else {}
-    snapshot = find_snapshot(call, template)
+    snapshot, found = find_by_id(call.control, call.caller, template), None
+    if snapshot is None:
+        try:
+            found = await _template(call, template)
+        except NotFound:
+            snapshot = find_by_name(call.control, call.caller, template)
+            if snapshot is None:
+                raise
     if snapshot is not None:
-        given |= {"snapshot": snapshot.snapshot_id, "template": snapshot.template}
+        source = source_of(snapshot)
+        given |= {"snapshot": source.snapshot_id, "template": source.template}
         asked |= {"templateID": template}
-    else:
-        found, named = await _template(call, template)
-        given |= {"template": found, "limits": await _limits(call, found)}
+    elif found is not None:
+        ref, named = found
+        given |= {"template": ref, "limits": await _limits(call, ref)}
         asked |= {"templateID": named[0], "alias": named[1]}
     terms = LeaseTerms(
         **_lifecycle(body),
