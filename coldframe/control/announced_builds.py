@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
+import sqlalchemy as sa
+
 from coldframe.contract.caller import Caller
 from coldframe.contract.errors import Conflict, NotFound, next_action
 from coldframe.contract.template import BuildInfo, BuildRequest
@@ -17,11 +19,11 @@ from coldframe.control.ledger import format_time, parse_time
 from coldframe.control.rights import require
 from coldframe.control.store import Store
 from coldframe.control.template_builds import TemplateBuilds, new_build_id
-from coldframe.control.template_rows import announced
+from coldframe.control.template_rows import announced, builds, templates
 from coldframe.control.template_tags import TemplateTags
 
 WAITING_FOR = timedelta(days=1)
-"""After that, one that was not begun is forgotten."""
+"""After that, one that was not begun is forgotten, and one that was and came to nothing, or to what is removed by now."""
 _FIELDS = "build_id, name, tags, cpus, memory_mib, at, by, steps"
 
 
@@ -60,8 +62,15 @@ class AnnouncedBuilds:
             self._tags.check(name, tag)
         build_id, now = new_build_id(), self._clock()
         with self._store.transaction() as connection:
-            old = announced.c.at < format_time(now - WAITING_FOR)
-            connection.execute(announced.delete().where(old, announced.c.steps.is_(None)))
+            since = format_time(now - WAITING_FOR)
+            under_way = sa.select(builds.c.build_id).where(
+                sa.or_(builds.c.state == "building", builds.c.ended_at >= since)
+            )
+            there = sa.select(templates.c.build_id).where(
+                templates.c.state == "ready", templates.c.build_id.is_not(None)
+            )
+            over = announced.c.build_id.not_in(under_way.union(there))
+            connection.execute(announced.delete().where(announced.c.at < since, over))
             values = {"build_id": build_id, "name": name, "tags": json.dumps(list(wanted)), "cpus": cpus}
             values |= {"memory_mib": memory_mib, "at": format_time(now), "by": caller.name}
             connection.execute(announced.insert().values(values))

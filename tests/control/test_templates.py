@@ -4,6 +4,7 @@ have the one that they ask for; what is withdrawn is started no more; and no cra
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -607,5 +608,33 @@ def test_what_is_announced_is_built_once_with_its_tags(tmp_path: Path) -> None:
                 await announced.begin(OWNER, "bld_" + "0" * 20, request, ())
             with pytest.raises(GrantMissing):
                 announced.announce(VIEWER, "app", (), cpus=1, memory_mib=128)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.req("T4.68")
+def test_what_was_announced_and_came_to_nothing_is_forgotten_after_a_day(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            bench.host.templates.add_setup()
+            announced, builds, day = bench.control.announced_builds, bench.control.template_builds, timedelta(days=1)
+
+            async def made(name: str, step: dict[str, Any]) -> str:
+                one = announced.announce(OWNER, name, (), cpus=2, memory_mib=512)
+                wanted = BuildRequest(recipe=recipe(step, name=name))
+                await announced.begin(OWNER, one.build_id, wanted, (1,))
+                await builds.get(OWNER, one.build_id, wait_s=30)
+                return one.build_id
+
+            whole, removed = await made("whole", run("one")), await made("removed", run("one"))
+            failed = await made("failed", run("fail"))
+            (one,) = await bench.control.templates.list(OWNER, name="removed")
+            await bench.control.templates.remove(OWNER, f"{one.name}:{one.version}")
+            waiting = announced.announce(OWNER, "waiting", (), cpus=1, memory_mib=128).build_id
+            bench.pass_time(day * 2)
+            announced.announce(OWNER, "next", (), cpus=1, memory_mib=128)
+            assert sorted(announced.names(OWNER)) == ["next", "whole"]
+            assert announced.sizes(whole) == (2, 512)
+            assert [announced.sizes(gone) for gone in (removed, failed, waiting)] == [None] * 3
 
     asyncio.run(scenario())

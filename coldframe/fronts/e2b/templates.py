@@ -224,10 +224,8 @@ async def get_template(request: Request) -> Response:
         raise NotFound(f"no template `{name}`", template=name)
     told = [version_body(one, control.announced_builds.sizes(one.build_id)) for one in versions]
     whole = {one.build_id for one in versions}
-    for one in announced:
-        if one.build_id not in whole:
-            info = await _info(request, one)
-            told.append(build_body(one, info))
+    for one in [one for one in announced if one.build_id not in whole][: max(0, MOST_LISTED - len(told))]:
+        told.append(build_body(one, await _info(request, one)))
     times = [one.created_at for one in versions] or [one.at for one in announced]
     body = {
         "templateID": id_of(name),
