@@ -75,8 +75,8 @@ class Dial:
 
     def _settled(self, one: socket.socket, code: int) -> bool:
         """Whether another address is to be tried; if not, it has been told."""
-        if code == 0 and one.getsockname() == one.getpeername():
-            one.close()  # a port of those given out by itself, where nobody listens, was connected to itself
+        if code == 0 and _is_own_end(one):
+            one.close()
             return True
         if code == 0:
             self._end(one)
@@ -118,6 +118,14 @@ class Dial:
     def _end(self, how: socket.socket | Failure) -> None:
         done, self._done = self._done, _unwanted
         done(how)
+
+
+def _is_own_end(one: socket.socket) -> bool:
+    """Whether it is connected to itself: where nobody listens, the system may have given it the very port that it asks for."""
+    try:
+        return bool(one.getsockname() == one.getpeername())
+    except OSError:  # ended meanwhile, as whoever reads it will see
+        return False
 
 
 def _unwanted(how: socket.socket | Failure) -> None:

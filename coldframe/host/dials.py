@@ -52,6 +52,8 @@ async def _receive(peer: socket.socket, port: int) -> socket.socket:
             except BlockingIOError:
                 continue
             files += came
+            if len(files) > 1:  # before there are more of them than a process may have
+                raise BadFrame("more than one descriptor came along")
             if not part:
                 raise LinkLost("the keeper of this sandbox ended")
             frame += part

@@ -229,3 +229,24 @@ def test_a_descriptor_of_another_kind_or_of_another_place_is_not_taken(
             wait_until(
                 lambda: len(os.listdir("/proc/self/fd")) == before
             )  # the other side closes its end in its thread
+
+
+def test_more_than_one_descriptor_is_refused_before_the_answer_is_whole(tmp_path: Path) -> None:
+    """Else a keeper could send one with each byte, until there are none left."""
+
+    async def steps() -> None:
+        folder = os.open(tmp_path, os.O_PATH)
+        with socket.socket(socket.AF_UNIX) as listener, open("/dev/null") as file:
+            listener.bind(f"/proc/self/fd/{folder}/{SOCKET_NAME}")
+            os.close(folder)
+            listener.listen()
+            listener.setblocking(False)
+            asked = asyncio.ensure_future(connect_inside(str(tmp_path), 80))
+            peer, _ = await asyncio.get_running_loop().sock_accept(listener)
+            with peer:
+                for byte in OK[:2]:
+                    socket.send_fds(peer, [bytes([byte])], [file.fileno()])
+                with pytest.raises(GuestLost, match="malformed"):
+                    await asked
+
+    asyncio.run(steps())

@@ -20,7 +20,7 @@ from coldframe.fronts.edge.relay_heads import MAX_HEAD_BYTES, HeadInvalid, Names
 KEEP_ALIVE_S = 660
 """SDKs keep an idle connection for 300 s, and proxies up to 600 s: one closed earlier here breaks under a request."""
 HEAD_S = 60.0
-"""A head that has begun is whole by then."""
+"""The first head of a connection, and any that has begun, is whole by then."""
 _END = b"\r\n\r\n"
 _BARE = re.compile(rb"(?<!\r)\n")
 """Ends a line as none ends: the server says so, since no end of such a head would be found here."""
@@ -71,6 +71,8 @@ class EdgeProtocol(CorkedProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.raw = transport
+        if self._porter is not None:
+            self._head_timer = self.loop.call_later(HEAD_S, self.raw.close)  # after a TLS handshake nothing may follow
 
     # -- what comes ----------------------------------------------------------------------------
 
@@ -144,11 +146,13 @@ class EdgeProtocol(CorkedProtocol):
         self._unset_keepalive_if_required()
         self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
         if ahead:
-            self.loop.call_soon(self._next, ahead)
+            self._start = ahead  # where what comes before its turn is put behind it
+            self.loop.call_soon(self._next)
 
-    def _next(self, ahead: bytes) -> None:
-        if not self.raw.is_closing():
-            self.data_received(ahead)
+    def _next(self) -> None:
+        ahead, self._start = self._start, b""
+        if ahead and not self.raw.is_closing():
+            self._between(ahead)
 
     def on_message_begin(self) -> None:
         self._within = True

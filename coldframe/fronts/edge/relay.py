@@ -128,6 +128,7 @@ class Relay:
 
     def _dial(self) -> None:
         self._drop_box()
+        self._response_head = b""
         self._key = self._passage.key
         self._edge.hold_reading()
         self._dialling = self._edge.loop.create_task(self._connect())
