@@ -10,6 +10,7 @@ import pytest
 
 from coldframe.contract.policy import Role
 from coldframe.contract.sandbox import SandboxSpec
+from coldframe.fronts.e2b import filesystem
 from coldframe.fronts.edge.listener import MOST_SILENT
 from tests.control.bench import OWNER
 from tests.e2b.edge_served import EdgeServed
@@ -128,6 +129,47 @@ def test_the_access_token_of_one_sandbox_opens_no_other(edge: EdgeServed) -> Non
     host = f"49983-{second}.localhost:{edge.port}"
     assert ask(edge, "/health", host=host, E2b_Sandbox_Id=first, X_Access_Token=tokens[1])[0] == 204
     assert ask(edge, "/health", host=host, E2b_Sandbox_Id=first, X_Access_Token=tokens[0])[0] == 401
+
+
+def test_whoever_may_only_look_gets_neither_variables_nor_a_way_to_act_as_the_holder(edge: EdgeServed) -> None:
+    body = '{"templateID": "base", "envVars": {"SECRET": "s"}, "network": {"allowPublicTraffic": false}}'
+    status, told = ask(edge, "/v2/sandboxes", method="POST", body=body, X_API_KEY=edge.key)
+    assert (status, "trafficAccessToken" in told) == (201, True)
+    label = str(told["sandboxID"])
+
+    def opened(role: Role) -> tuple[dict[str, Any], int, Any]:
+        key = edge.key_of(role)
+        _, found = ask(edge, f"/v2/sandboxes/{label}/connect", method="POST", body='{"timeout": 60}', X_API_KEY=key)
+        return found, *ask(edge, "/envs", E2b_Sandbox_Id=label, X_Access_Token=found["envdAccessToken"])
+
+    found, status, envs = opened(Role.MEMBER)
+    assert ("trafficAccessToken" in found, status, envs["SECRET"]) == (True, 200, "s")
+    found, status, envs = opened(Role.VIEWER)
+    assert ("trafficAccessToken" in found, status) == (False, 403)
+    assert "SECRET" not in envs
+
+
+def test_a_directory_is_told_whole_in_as_many_pages_as_it_takes(
+    edge: EdgeServed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    label = made(edge)
+    access = ask(edge, f"/v2/sandboxes/{label}/connect", method="POST", body="{}", X_API_KEY=edge.key)[1]
+
+    def told(method: str, **message: Any) -> tuple[int, Any]:
+        headers = {"E2b_Sandbox_Id": label, "X_Access_Token": access["envdAccessToken"]}
+        path, body = f"/filesystem.Filesystem/{method}", json.dumps(message)
+        return ask(edge, path, method="POST", body=body, Content_Type="application/json", **headers)
+
+    for number in range(12):
+        assert told("MakeDir", path=f"/tmp/many/{number:02}/below")[0] == 200
+    monkeypatch.setattr(filesystem, "MOST_ON_PAGE", 5)
+    status, found = told("ListDir", path="/tmp/many", depth=1)
+    assert (status, [one["name"] for one in found["entries"]]) == (200, [f"{number:02}" for number in range(12)])
+    monkeypatch.setattr(filesystem, "MOST_PAGES", 2)
+    status, found = told("ListDir", path="/tmp/many", depth=1)
+    assert (status, found["code"]) == (429, "resource_exhausted")
+    status, found = told("ListDir", path="/tmp/many", depth=2)
+    assert (status, len(found["entries"])) == (200, 24)
 
 
 def test_a_sandbox_that_is_gone_is_told_in_the_words_of_e2b(edge: EdgeServed) -> None:

@@ -179,6 +179,8 @@ def test_a_signed_address_is_good_for_its_file_its_way_and_its_time(real: RealEd
     assert ask(real, None, "POST", query(reading), b"x", Content_Type="application/octet-stream").status == 401
     past = ask(real, None, "GET", query(box.download_url("s.txt", "user", -10)))
     assert (past.status, past.json) == (401, {"code": 401, "message": "signature is already expired"})
+    for plain in (reading, box.download_url("s.txt")):  # who else is named beside it is not signed
+        assert ask(real, None, "GET", query(plain), Authorization="Basic cm9vdDo=").body == b"signed"
     writing = box.upload_url("up.txt", "user", 60)
     form = b'--b\r\nContent-Disposition: form-data; name="file"; filename="z"\r\n\r\nup\r\n--b--\r\n'
     sent = ask(real, None, "POST", query(writing), form, Content_Type="multipart/form-data; boundary=b")
@@ -225,6 +227,12 @@ def test_files_are_joined_in_order_and_their_parts_removed(real: RealEdge, box: 
     assert (got.status, got.json) == (200, {"path": "/home/user/out/whole", "name": "whole", "type": "file"})
     assert bytes(box.files.read("out/whole", format="bytes")) == DATA
     assert not box.files.exists("part0")
+    box.commands.run("ln -s out other; ln -s part1 link")
+    asked = {"source_paths": ["other/whole", "link", "part1"], "destination": "out/whole"}
+    box.files.write("part1", b"1")
+    assert ask(real, box, "POST", "/files/compose", json.dumps(asked).encode()).status == 200
+    assert bytes(box.files.read("out/whole", format="bytes")) == DATA + b"11", "the target went as one of its parts"
+    assert box.commands.run("ls").stdout.split() == ["other", "out"]
     asked = {"source_paths": ["none"], "destination": "x"}
     assert ask(real, box, "POST", "/files/compose", json.dumps(asked).encode()).status == 404
 

@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from coldframe.contract.errors import ColdframeError, NotFound, Unauthenticated
 from coldframe.control.access_tokens import Access
 from coldframe.control.control import Control
+from coldframe.control.rights import require
 from coldframe.fronts.auth import internal_error
 from coldframe.fronts.e2b import files, filesystem
 from coldframe.fronts.e2b.box_user import BoxUser, Place, named_user, user_of
@@ -109,15 +110,20 @@ class DataPlane:
         try:
             method = "GET" if request.method == "HEAD" else request.method
             if path == "/files" and method in ("GET", "POST"):
-                access = request.scope["state"]["access"] or self._signed(request, method)
+                known, username = request.scope["state"]["access"], request.query_params.get("username")
+                access = known or self._signed(request, method)
                 place = Place(self._control, access.caller, access.sandbox_id)
-                username = request.query_params.get("username")
+                if (
+                    known is None
+                ):  # a signature is for the user in the address alone, and for `user` where there is none
+                    username = username or "user"
                 user = user_of(request) if username is None else named_user(username)
                 return await (files.download if method == "GET" else files.upload)(place, user, request)
             if path == "/files/compose" and method == "POST":
                 return await files.compose(self._place(request), request, user_of(request))
             if path == "/envs" and method == "GET":
                 place = self._place(request)
+                require(place.caller, "tool.call")  # there may be secrets among them, for whoever runs commands there
                 return answer(self._control.leases.environment(place.sandbox_id))
             if path == "/metrics" and method == "GET":
                 return await self._metrics(self._place(request))

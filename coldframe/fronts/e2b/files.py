@@ -159,15 +159,26 @@ async def _upload_parts(
 async def _write(
     place: Place, user: BoxUser, path: str, content: AsyncIterator[bytes], metadata: dict[str, str]
 ) -> dict[str, Any]:
+    entry = _entry(await _put(place, user, path, content, metadata))
+    return {**entry, "metadata": metadata} if metadata else entry
+
+
+async def _put(
+    place: Place, user: BoxUser, path: str, content: AsyncIterator[bytes], metadata: dict[str, str]
+) -> dict[str, Any]:
+    """The answer of the tool."""
     anywhere: dict[str, Any] = {"user": user.name}
     if metadata:
         anywhere["metadata"] = metadata
     result = await place.control.gate.upload(place.caller, place.sandbox_id, path, content, anywhere=anywhere)
     if result.error is not None:
         raise from_wire(result.error)
-    told = in_box(str(result.value["path"]))
-    entry = {"path": told, "name": told.rpartition("/")[2], "type": "file"}
-    return {**entry, "metadata": metadata} if metadata else entry
+    return result.value
+
+
+def _entry(written: dict[str, Any]) -> dict[str, Any]:
+    told = in_box(str(written["path"]))
+    return {"path": told, "name": told.rpartition("/")[2], "type": "file"}
 
 
 def _metadata(request: Request) -> dict[str, str]:
@@ -233,11 +244,16 @@ async def compose(place: Place, request: Request, default: BoxUser) -> Response:
         )
     user = named_user(username) if isinstance(username, str) and username else default
     paths = [user.place(one) for one in sources]
-    written = await _write(place, user, user.place(target), _joined(place, user, paths), {})
+    written = await _put(place, user, user.place(target), _joined(place, user, paths), {})
+    whole = _entry(written)
     for path in dict.fromkeys(paths):
-        if path != written["path"]:
+        if path == whole["path"]:
+            continue
+        # Through a directory that is a link a source may be what was just written, by another name.
+        found = await call_tool(place, "stat_path", {"path": path, "user": user.name})
+        if found["version"] != written["version"]:
             await call_tool(place, "remove_path", {"path": path, "user": user.name})
-    return answer(written)
+    return answer(whole)
 
 
 async def _joined(place: Place, user: BoxUser, paths: list[str]) -> AsyncIterator[bytes]:

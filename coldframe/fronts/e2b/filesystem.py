@@ -13,6 +13,8 @@ _TYPES = {"file": "FILE_TYPE_FILE", "directory": "FILE_TYPE_DIRECTORY"}
 _LETTERS = {"directory": "d", "symlink": "L", "fifo": "p", "socket": "S", "device": "D"}
 """As Go writes kinds, by which E2B tells permissions."""
 MOST_LISTED = 100_000
+MOST_PAGES, MOST_ON_PAGE = 10, 10_000
+"""Of one directory; with all below it there is one page."""
 
 
 async def call_tool(place: Place, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -103,16 +105,22 @@ async def list_directory(place: Place, user: BoxUser, message: Message) -> Messa
     depth = depth or 1
     if depth < 0:
         raise ConnectError("invalid_argument", "depth should be at least 1")
-    arguments: dict[str, Any] = {"path": path, "user": user.name, "max_entries": MOST_LISTED}
+    arguments: dict[str, Any] = {"path": path, "user": user.name, "max_entries": MOST_ON_PAGE}
     if depth > 1:
-        arguments.update(recursive=True, max_depth=depth)
+        arguments.update(recursive=True, max_depth=depth, max_entries=MOST_LISTED)
+    entries: list[Message] = []
     try:
-        found = await call_tool(place, "list_path", arguments)
+        for _ in range(MOST_PAGES):
+            found = await call_tool(place, "list_path", arguments)
+            entries += [entry_of(one) for one in found["entries"]]
+            if found["truncated_because"] != "max_entries":
+                return {"entries": entries}
+            if found["next_after"] is None:
+                break
+            arguments["after"] = found["next_after"]
     except NotDirectory as error:
         raise ConnectError("invalid_argument", f"path is not a directory: {path}") from error
-    if found["truncated_because"] == "max_entries":
-        raise ConnectError("resource_exhausted", f"there are more than {MOST_LISTED} entries below {path}")
-    return {"entries": [entry_of(one) for one in found["entries"]]}
+    raise ConnectError("resource_exhausted", f"there is more below {path} than one answer holds")
 
 
 # -- watching --------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from coldframe.contract.errors import ColdframeError, NotFound
 from coldframe.contract.sandbox import SandboxInfo
 from coldframe.control.leases import Lease, LeaseTerms
+from coldframe.control.rights import may
 from coldframe.fronts.e2b.routes import CLIENT_ID, ENVD_VERSION, E2bCall
 from coldframe.fronts.edge.routing import label_of, sandbox_of
 
@@ -106,7 +107,7 @@ def opened(call: E2bCall, named: Named) -> dict[str, Any]:
         "domain": call.domain,
         "envdAccessToken": call.control.access_tokens.give(call.caller, info.sandbox_id),
     }
-    if terms.needs_token:
+    if terms.needs_token and may(call.caller, "tool.call"):  # with it some calls are made as the holder of the lease
         told["trafficAccessToken"] = call.control.access_tokens.traffic_token(info.sandbox_id)
     return told
 
