@@ -395,7 +395,7 @@ def build_control(
         templates=templates,
         template_builds=template_builds,
         template_tags=template_tags,
-        template_archives=TemplateArchives(os.path.join(directory, "archives"), store, template_builds, clock),
+        template_archives=TemplateArchives(os.path.join(directory, "archives"), store, tokens, template_builds, clock),
         announced_builds=AnnouncedBuilds(store, template_builds, template_tags, clock),
         template_checks=TemplateChecks(templates, creation, lifecycle, gate, clock),
         comparisons=comparisons,

@@ -21,6 +21,7 @@ from coldframe.control.rights import require
 from coldframe.control.store import Store
 from coldframe.control.template_builds import TemplateBuilds
 from coldframe.control.template_rows import archives
+from coldframe.control.tokens import Surface, Tokens
 
 LINK_FOR = timedelta(hours=1)
 MOST_LINKS = 10_000
@@ -37,7 +38,9 @@ class Archive(NamedTuple):
 
 
 class _Link(NamedTuple):
-    caller: Caller
+    token_id: str
+    """Of whoever asked for it."""
+    surface: Surface
     name: str
     key: str
     until: datetime
@@ -46,14 +49,18 @@ class _Link(NamedTuple):
 class TemplateArchives:
     """Of one installation. Their right is `template.build`. Links are forgotten when the server ends; ask for another."""
 
-    def __init__(self, directory: str, store: Store, builds: TemplateBuilds, clock: Callable[[], datetime]) -> None:
+    def __init__(
+        self, directory: str, store: Store, tokens: Tokens, builds: TemplateBuilds, clock: Callable[[], datetime]
+    ) -> None:
         self._directory = directory
         self._store = store
+        self._tokens = tokens
         self._builds = builds
         self._clock = clock
         self._links: dict[str, _Link] = {}
         self._coming = 0
         self._is_swept = False
+        self._sweeping = asyncio.Lock()
 
     async def find(self, caller: Caller, name: str, key: str) -> Archive | None:
         """What came under *key* for builds of *name*, if it is still there. Raises GrantMissing."""
@@ -78,19 +85,20 @@ class TemplateArchives:
                 limit=MOST_LINKS,
             )
         secret = secrets.token_hex(32)
-        self._links[secret] = _Link(caller, name, key, now + LINK_FOR)
+        self._links[secret] = _Link(caller.token_id, caller.surface, name, key, now + LINK_FOR)
         return secret
 
     async def receive(self, secret: str, key: str, content: AsyncIterable[bytes]) -> Archive:
         """Take it in. The same link may be used again within its hour: what was sent last counts.
 
         Raises:
-            Unauthenticated: there is no such link, or its hour is over.
+            Unauthenticated: there is no such link, its hour is over, or whoever asked for it is let in no more.
             TooLarge, LimitReached, InvalidArgument: the upload broke off.
         """
         link = self._links.get(secret)
         if link is None or link.key != key or link.until < self._clock():
             raise Unauthenticated("this link is of no upload that is awaited", hint="ask for another one")
+        self._tokens.caller_of(link.token_id, surface=link.surface)  # before anything is taken in
         if self._coming >= MOST_AT_ONCE:
             raise LimitReached(
                 f"{MOST_AT_ONCE} uploads come right now, which is the most",
@@ -101,9 +109,10 @@ class TemplateArchives:
         self._coming += 1
         path = os.path.join(self._directory, secrets.token_hex(8))
         try:
-            await asyncio.to_thread(self._sweep)
+            await self._sweep()
             found = await _keep(path, content)
-            await self._builds.put(link.caller, found.sha256, _pieces(path))
+            caller = self._tokens.caller_of(link.token_id, surface=link.surface)  # as they are now that it is here
+            await self._builds.put(caller, found.sha256, _pieces(path))
         finally:
             self._coming -= 1
             with contextlib.suppress(FileNotFoundError):
@@ -111,18 +120,23 @@ class TemplateArchives:
         with self._store.transaction() as connection:
             same = archives.c.name == link.name, archives.c.key == key
             connection.execute(archives.delete().where(*same))
-            values = {"name": link.name, "key": key, "by": link.caller.name, **found._asdict()}
+            values = {"name": link.name, "key": key, "by": caller.name, **found._asdict()}
             connection.execute(archives.insert().values(values))
         return found
 
-    def _sweep(self) -> None:
-        """What a server that was killed has left goes with the first upload."""
-        os.makedirs(self._directory, mode=0o700, exist_ok=True)
-        if not self._is_swept:
-            self._is_swept = True
-            for name in os.listdir(self._directory):
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(os.path.join(self._directory, name))
+    async def _sweep(self) -> None:
+        """What a server that was killed has left goes before the first upload begins, for which others wait."""
+        async with self._sweeping:
+            if not self._is_swept:
+                await asyncio.to_thread(_empty, self._directory)
+                self._is_swept = True
+
+
+def _empty(directory: str) -> None:
+    os.makedirs(directory, mode=0o700, exist_ok=True)
+    for name in os.listdir(directory):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(os.path.join(directory, name))
 
 
 async def _keep(path: str, content: AsyncIterable[bytes]) -> Archive:

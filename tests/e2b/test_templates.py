@@ -3,14 +3,16 @@
 The machine is a fake one, which carries no step out; `tests/host/templates/test_template_homes.py` has what steps come to.
 """
 
+import asyncio
 import io
 import json
 import tarfile
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from e2b import Template, wait_for_port
@@ -18,6 +20,8 @@ from e2b.exceptions import BuildException
 from e2b.template.types import TemplateBuildStatus
 
 from coldframe.contract.template import EnvStep, ReadyCheck, RunStep, StartCommand, UnpackStep
+from coldframe.control.template_archives import TemplateArchives
+from tests.control.bench import OWNER
 from tests.e2b.control_api import Api, control_api
 from tests.fakes.templates import FakeTemplates
 from tests.fronts.served import Served, serve_fake
@@ -225,6 +229,42 @@ def test_a_link_for_files_holds_for_those_files_alone(api: Api, tmp_path: Path) 
     assert put(told["url"].partition("?")[0]) == 401
     assert put(told["url"]) == 200
     assert asked(api, "GET", f"/templates/{answer['templateID']}/files/{'a' * 64}")[1]["present"] is True
+
+
+def test_a_link_for_files_ends_with_the_key_of_whoever_asked_for_it(api: Api, served: Served) -> None:
+    async def member() -> tuple[str, str]:
+        from coldframe.contract.policy import Role
+
+        secret, info = served.control.tokens.create(Role.MEMBER, "builds once", form="e2b")
+        return secret, info.token_id
+
+    async def revoke() -> None:
+        served.control.tokens.revoke(token_id, caller=OWNER)
+
+    key, token_id = served.call(member())
+    _, answer = asked(api, "POST", "/v3/templates", {"name": "left"}, key=key)
+    place = f"/templates/{answer['templateID']}/files/{'c' * 64}"
+    url = asked(api, "GET", place, key=key)[1]["url"]
+    served.call(revoke())
+    with pytest.raises(urllib.error.HTTPError, match="401"):
+        urllib.request.urlopen(urllib.request.Request(url, b"content", method="PUT"), timeout=20)
+    assert asked(api, "GET", place)[1]["present"] is False
+
+
+def test_uploads_that_come_at_once_right_after_a_start_do_not_take_each_other_away(tmp_path: Path) -> None:
+    archives = TemplateArchives(str(tmp_path / "archives"), *[cast("Any", None)] * 3, clock=lambda: datetime.now(UTC))
+    (tmp_path / "archives").mkdir()
+    (tmp_path / "archives" / "left").write_text("by a server that was killed")
+
+    async def begin(number: int) -> None:
+        await archives._sweep()
+        (tmp_path / "archives" / str(number)).touch()
+
+    async def begin_all() -> None:
+        await asyncio.gather(*map(begin, range(8)))
+
+    asyncio.run(begin_all())
+    assert sorted(one.name for one in (tmp_path / "archives").iterdir()) == [str(number) for number in range(8)]
 
 
 def test_who_may_not_build_is_told(api: Api, served: Served) -> None:
