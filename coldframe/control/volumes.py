@@ -22,6 +22,7 @@ from coldframe.contract.files import (
     WriteAnswer,
     WriteFile,
 )
+from coldframe.contract.paths import StatPath
 from coldframe.contract.policy import Label, Role
 from coldframe.contract.ports import Host
 from coldframe.contract.volume import MOST_GRANTS, VolumeEntry, VolumeGrant, VolumeInfo, VolumeListing, VolumeRequest
@@ -247,6 +248,13 @@ class Volumes:
         entries = tuple(VolumeEntry(**{one: getattr(entry, one) for one in fields}) for entry in answer.entries)
         return VolumeListing(entries=entries, complete=answer.complete and not answer.errors)
 
+    async def stat(self, caller: Caller, name: str, path: str) -> VolumeEntry:
+        """One file, directory or link in it. Raises what `list_files` does, and FileMissing."""
+        row, path = self._judge(caller, name, "volume.look", "read_volume", path)
+        found = await self._host.volumes.ask(row.volume_id, StatPath(path=path))
+        self._record("volume.read", row, caller, path=path)
+        return VolumeEntry(path=path, **{one: getattr(found, one) for one in VolumeEntry.model_fields if one != "path"})
+
     async def read_file(self, caller: Caller, name: str, path: str) -> tuple[ReadAnswer, AsyncIterator[bytes], Label]:
         """The first part of a file and its status, all parts of that very version, and the label of the volume.
 
@@ -268,23 +276,38 @@ class Volumes:
             part = (await self._host.volumes.ask(row.volume_id, request)).content
 
     async def write_file(
-        self, caller: Caller, name: str, path: str, content: AsyncIterable[bytes], *, label: Label | None = None
+        self,
+        caller: Caller,
+        name: str,
+        path: str,
+        content: AsyncIterable[bytes],
+        *,
+        label: Label | None = None,
+        create_only: bool = False,
     ) -> WriteAnswer:
         """Replace a file by *content*, atomically. The label of the volume rises to *label*, that of the content.
 
-        Raises what `list_files` does, and VolumeBusy: a sandbox may write to it now. DiskFull, IsDirectory.
+        Raises what `list_files` does, and VolumeBusy: a sandbox may write to it now. DiskFull, IsDirectory. Conflict: with
+        *create_only*, something is there.
         """
-        return await self._acts.whole(self._write(caller, name, path, content, label))
+        return await self._acts.whole(self._write(caller, name, path, content, label, create_only=create_only))
 
     async def _write(
-        self, caller: Caller, name: str, path: str, content: AsyncIterable[bytes], label: Label | None
+        self,
+        caller: Caller,
+        name: str,
+        path: str,
+        content: AsyncIterable[bytes],
+        label: Label | None,
+        *,
+        create_only: bool,
     ) -> WriteAnswer:
         row, path = self._judge(caller, name, "volume.write", "write_volume", path, label=label)
         with self._writing(row):
             self._raise_label(row, label)
             await self._attachments.settle()
             self._record("volume.change_begun", row, caller, act="write_volume", path=path)
-            request = WriteFile(path=path)
+            request = WriteFile(path=path, create_only=create_only)
             answer = await self._host.volumes.write(row.volume_id, request, content, size_mib=row.size_mib)
             told = {"bytes": answer.bytes_written, "sha256": answer.sha256, "sha256_before": answer.sha256_before}
             self._record("volume.written", row, caller, path=path, **told)

@@ -10,6 +10,7 @@ from pydantic import TypeAdapter
 from coldframe.contract.errors import InvalidArgument
 from coldframe.contract.files import DigestTree, FindUnsaved, ListDirectory, ReadFile, Request, SearchFiles
 from coldframe.contract.packages import ListPackages
+from coldframe.contract.paths import StatPath
 from coldframe.contract.snapshot import Point, SnapshotContents, SnapshotWish, WorkspacePoint
 from coldframe.guest.frames import PREFIX, BadFrame, decode_head, encode, lengths
 from coldframe.host.snapshots import MachineSnapshots
@@ -18,6 +19,7 @@ MOST_PIECE_BYTES = 1024 * 1024
 _POINT: TypeAdapter[Point] = TypeAdapter(Point)
 REQUESTS: dict[str, type[Request[Any]]] = {
     "list_directory": ListDirectory,
+    "stat_path": StatPath,
     "read_file": ReadFile,
     "search_files": SearchFiles,
     "find_unsaved": FindUnsaved,

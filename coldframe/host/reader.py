@@ -14,6 +14,7 @@ import signal
 import socket
 from typing import Any
 
+import coldframe.guest.box_paths
 import coldframe.guest.manifest
 import coldframe.guest.packages
 import coldframe.guest.search
@@ -22,7 +23,9 @@ from coldframe.guest import files
 from coldframe.guest.frames import MALFORMED, encode
 from coldframe.guest.verbs import VERBS, Failure
 
-ANSWERED = frozenset({"list_directory", "read_file", "search_files", "find_unsaved", "list_packages", "digest_tree"})
+ANSWERED = frozenset(
+    {"list_directory", "stat_path", "read_file", "search_files", "find_unsaved", "list_packages", "digest_tree"}
+)
 MOST_QUESTION_BYTES = 1024 * 1024
 MOST_MEMORY_BYTES = 2 << 30
 LESS_MEMORY_BYTES = {"find_unsaved": 768 << 20}

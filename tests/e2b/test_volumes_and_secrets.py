@@ -1,5 +1,6 @@
 """Volumes and secrets by the official SDK: what they are here, and what is refused because it would be something else."""
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -7,6 +8,7 @@ from e2b import Secret, Volume
 from e2b.exceptions import NotFoundException
 
 from coldframe.contract.policy import Role
+from coldframe.control.volumes import MOST_LISTED
 from tests.e2b.control_api import Api, control_api
 from tests.fronts.served import Served, serve_fake
 
@@ -45,6 +47,24 @@ def test_files_of_a_volume_are_written_read_listed_and_removed(api: Api) -> None
     with pytest.raises(Exception, match="already"):
         volume.write_file("in/a.txt", "other", force=False, **at)
     assert volume.read_file("in/a.txt", **at) == "text"
+
+
+def test_a_file_is_found_and_not_replaced_among_more_than_one_listing_tells(api: Api, served: Served) -> None:
+    volume = Volume.create("crowded", **api.params)
+    at = {"api_url": api.url}
+    volume.write_file("many/zz", "last", **at)
+
+    async def crowd() -> None:
+        top = os.path.join(served.host.volumes.path(f"vol_{volume.volume_id}"), "many")
+        for number in range(MOST_LISTED + 1):
+            os.mknod(os.path.join(top, str(number)))
+
+    served.call(crowd())
+    assert volume.get_info("many/zz", **at).size == 4
+    with pytest.raises(Exception, match="already"):
+        volume.write_file("many/zz", "other", force=False, **at)
+    assert volume.read_file("many/zz", **at) == "last"
+    assert volume.write_file("many/new", "new", force=False, **at).size == 3
 
 
 def test_volumes_are_listed_found_again_and_destroyed(api: Api, served: Served) -> None:

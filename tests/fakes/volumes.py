@@ -8,8 +8,10 @@ from typing import TypeVar
 from coldframe.contract.errors import NotFound
 from coldframe.contract.files import Done, MakeDirectory, RemovePath, Request, WriteAnswer, WriteFile
 from coldframe.contract.model import Model
+from coldframe.contract.paths import StatPath
 from coldframe.contract.volume import VolumeUsage
 from tests.fakes.files import FILE_VERBS, FakeFiles
+from tests.fakes.paths import HOME, ask_path
 
 A = TypeVar("A", bound=Model)
 
@@ -42,6 +44,9 @@ class FakeVolumes:
         return VolumeUsage(bytes=sum(map(os.path.getsize, files)), files=len(files), hard=False)
 
     async def ask(self, volume_id: str, request: Request[A]) -> A:
+        if isinstance(request, StatPath):
+            found: A = ask_path(self._there(volume_id), request.model_copy(update={"path": f"{HOME}/{request.path}"}))
+            return found
         answer: A = FILE_VERBS[type(request)](FakeFiles(self._there(volume_id)), request)
         return answer
 

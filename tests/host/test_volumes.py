@@ -23,6 +23,7 @@ from coldframe.contract.errors import (
     VolumeBusy,
 )
 from coldframe.contract.files import ListDirectory, MakeDirectory, ReadFile, RemovePath, SearchFiles, WriteFile
+from coldframe.contract.paths import StatPath
 from coldframe.contract.ports import Box
 from coldframe.contract.sandbox import SandboxSpec
 from coldframe.contract.volume import VolumeAttachment
@@ -213,6 +214,12 @@ def test_a_volume_at_rest_is_written_whole_and_no_link_in_it_leads_out(who: str)
         for path in ("passwd", "up/x", "out/x", "../x", "/etc/passwd"):
             with pytest.raises(OutsideWorkspace):
                 await volumes.ask(volume, ReadFile(path=path))
+        entry = await volumes.ask(volume, StatPath(path="passwd"))
+        assert (entry.kind, entry.target, entry.leads_to) == ("symlink", "/etc/passwd", None)
+        assert (await volumes.ask(volume, StatPath(path="a/b"))).size == 6
+        for path in ("up/x", "out/x", "../x"):
+            with pytest.raises(OutsideWorkspace):
+                await volumes.ask(volume, StatPath(path=path))
         for path in ("up/x", "out/x", "../x"):
             with pytest.raises((OutsideWorkspace, FileMissing)):
                 await volumes.write(volume, WriteFile(path=path), parts(b"x"), size_mib=1)

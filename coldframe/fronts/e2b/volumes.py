@@ -118,9 +118,13 @@ async def write_file(control: Control, request: Request, values: dict[str, str])
     caller, name = _opened(control, request, values)
     _refuse_owner(request)
     path = _path(request)
-    if request.query_params.get("force") == "false" and await _is_there(control, caller, name, path):
-        raise Conflict(f"`{path[:200]}` is there already", hint="give `force` to replace it")
-    await control.volumes.write_file(caller, name, path, request.stream())
+    create_only = request.query_params.get("force") == "false"
+    try:
+        await control.volumes.write_file(caller, name, path, request.stream(), create_only=create_only)
+    except Conflict:
+        if not create_only:
+            raise
+        raise Conflict(f"`{path[:200]}` is there already", hint="give `force` to replace it") from None
     return answer(await _entry(control, caller, name, path), 201)
 
 
@@ -141,25 +145,9 @@ async def _entry(control: Control, caller: Caller, name: str, path: str) -> dict
         info = await control.volumes.get(caller, name)
         return _stat("/", "directory", 0, 0o755, info.created_at)
     try:
-        listed = await control.volumes.list_files(caller, name, posixpath.dirname(path))
+        return _told(await control.volumes.stat(caller, name, path))
     except NotFound:
-        raise _missing(path) from None
-    for one in listed.entries:
-        if one.path == path:
-            return _told(one)
-    raise _missing(path)
-
-
-async def _is_there(control: Control, caller: Caller, name: str, path: str) -> bool:
-    try:
-        await _entry(control, caller, name, path)
-    except NotFound:
-        return False
-    return True
-
-
-def _missing(path: str) -> FileMissing:
-    return FileMissing(f"the volume has no `{path[:200]}`", path=path[:200])
+        raise FileMissing(f"the volume has no `{path[:200]}`", path=path[:200]) from None
 
 
 def _told(one: VolumeEntry) -> dict[str, Any]:
