@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from coldframe.contract.caller import Caller
+from coldframe.contract.cell import keeps_kernel
 from coldframe.contract.errors import (
     ColdframeError,
     HostUnreachable,
@@ -222,6 +223,7 @@ class Admission:
             require(caller, "tool.call")
             started = self._command(info, command_id)
             draft.tool = started.tool
+            _require_no_kernel(started)
             sha256 = hashlib.sha256(content).hexdigest()
             asked = {"command_id": command_id, "offset": offset, "end": end, "sha256": sha256}
             draft.arguments_sha256 = digest_of(asked)
@@ -514,6 +516,16 @@ class Admission:
             error=None,
             degraded=info.degraded if measured is None else tuple(measured.body["degraded"]),
             receipt_id=ids_of(call_id).receipt_id,
+        )
+
+
+def _require_no_kernel(started: CallStarted) -> None:
+    """What a kernel gets are cells, which are judged as code; by its input they would pass that. Raises WrongState."""
+    if keeps_kernel(started.argv):
+        raise WrongState(
+            f"command `{started.command_id}` is the kernel of a context, and takes cells alone",
+            hint="send code to its context with `run_code`, and what a cell needs to read as a file",
+            command_id=started.command_id,
         )
 
 

@@ -23,7 +23,7 @@ from coldframe.contract.cell import (
     CellText,
     Language,
 )
-from coldframe.contract.command import CommandEvent, CommandResult, Ended, OutputChunk
+from coldframe.contract.command import LONGEST_S, CommandEvent, CommandResult, Ended, OutputChunk
 from coldframe.contract.errors import ColdframeError, KernelUnavailable, NotFound, WrongState
 from coldframe.contract.files import MOST_SENT_BYTES, SendInput, SignalCommand
 from coldframe.contract.ports import Box
@@ -32,7 +32,10 @@ START_S = 100.0
 """Longest time before a cell begins: a kernel that starts badly is tried three times."""
 OVERTIME_S = 5.0
 """Beyond its limit, before the kernel is ended from outside."""
-MOST_LINE_BYTES = 256 * 1024 * 1024
+BESIDE_BYTES = 16 * 1024 * 1024
+"""What a cell may tell beyond its output, as an error and the names of its lines. The kernel keeps to less."""
+MOST_REST_BYTES = 64 * 1024
+"""Of a line that is not whole yet, kept from one cell to the next."""
 _END_CODES = {
     "timed_out": ("TIMED_OUT_WALL", "it ran longer than {timeout_s:g} s, and was interrupted"),
     "interrupted": ("CANCELLED", "it was interrupted because somebody asked"),
@@ -65,16 +68,22 @@ class LiveKernel:
         self.has_ended = ended
         self._seq = -1
         self._rest = bytearray()
-        self._lines: deque[dict[str, Any]] = deque()
+        self._lines: deque[tuple[dict[str, Any], int]] = deque()
+        """With the length of each."""
         self._complaint = b""
         self._running: tuple[Box, str] | None = None
         self._sending = asyncio.Lock()
         self._place: int | None = None
         """How far its input has come."""
+        self._begun: tuple[str, float] | None = None
+        """The cell that it works at as its output has it, which may be one of another server, and the longest that may take."""
+        self._most_bytes = BESIDE_BYTES
+        """Of what the cell tells, and of one line."""
 
     async def run(self, box: Box, order: CellOrder) -> AsyncIterator[CellEvent]:
         """See `Kernel`."""
         self._running = box, order.cell_id
+        self._most_bytes = order.output_bytes + BESIDE_BYTES
         try:
             await self._send(box, {"op": "run", "cell": order.cell_id, **order.model_dump(exclude={"cell_id"})})
             source = cast("AsyncGenerator[CommandEvent, None]", box.follow(self.command_id, after_seq=self._seq))
@@ -85,6 +94,8 @@ class LiveKernel:
                         return
         finally:
             self._running = None
+            if len(self._rest) > MOST_REST_BYTES:
+                self._rest = bytearray()
 
     async def interrupt(self, cell_id: str) -> bool:
         """Stop the cell that runs, if it is that one."""
@@ -103,11 +114,14 @@ class LiveKernel:
     ) -> AsyncGenerator[CellEvent, None]:
         loop = asyncio.get_running_loop()
         begun_at: float | None = None
-        deadline = loop.time() + START_S
+        told_bytes = 0
+        deadline = loop.time() + self._begins_within(order)
         while True:
             while self._lines:
-                line = self._lines.popleft()
+                line, size = self._lines.popleft()
                 kind = line.get("type")
+                if self._note(line) and begun_at is None:
+                    deadline = loop.time() + self._begins_within(order)
                 if kind == "failed":
                     raise self._unavailable(str(line.get("reason"))[:1000])
                 if kind == "lost":
@@ -115,6 +129,11 @@ class LiveKernel:
                 if line.get("cell") != order.cell_id:
                     continue  # what a thread of an earlier cell says
                 event = self._read(line, order)
+                told_bytes += len(event.text) if isinstance(event, CellText) else size
+                if told_bytes > self._most_bytes:
+                    await self._end(box)
+                    yield self._told_too_much(order, 0 if begun_at is None else loop.time() - begun_at)
+                    return
                 if isinstance(event, CellBegun):
                     self.cells, begun_at = self.cells + 1, loop.time()
                     deadline = begun_at + order.timeout_s + OVERTIME_S
@@ -125,7 +144,7 @@ class LiveKernel:
                     chunk = await anext(events)
             except TimeoutError:
                 await self._end(box)
-                yield self._overdue(order)
+                yield self._never_began() if begun_at is None else self._overdue(order)
                 return
             except StopAsyncIteration:
                 raise self._unavailable("it ended") from None
@@ -136,6 +155,24 @@ class LiveKernel:
                 return
             self._take(chunk)
 
+    def _note(self, line: dict[str, Any]) -> bool:
+        """Take down which cell it works at; whether that is another one now."""
+        kind, cell_id, before = line.get("type"), line.get("cell"), self._begun
+        if kind == "begun" and isinstance(cell_id, str):
+            most_s = line.get("timeout_s")
+            if not isinstance(most_s, int | float) or not 0 < most_s < LONGEST_S:
+                most_s = LONGEST_S
+            self._begun = cell_id, float(most_s)
+        elif (kind == "end" and before is not None and before[0] == cell_id) or kind == "ready":
+            self._begun = None
+        return self._begun != before
+
+    def _begins_within(self, order: CellOrder) -> float:
+        """How long it is waited for the beginning of a cell: while there is one before it, as long as that may run."""
+        if self._begun is None or self._begun[0] == order.cell_id:
+            return START_S
+        return self._begun[1] + OVERTIME_S + START_S
+
     def _take(self, event: CommandEvent) -> None:
         if isinstance(event, OutputChunk):
             self._seq = event.seq
@@ -144,14 +181,16 @@ class LiveKernel:
                 return
             self._rest += event.data
             *lines, rest = self._rest.split(b"\n") if b"\n" in event.data else [self._rest]
-            self._rest = rest if len(rest) <= MOST_LINE_BYTES else bytearray()
+            self._rest = rest if len(rest) <= self._most_bytes else bytearray()
             for line in lines:
+                if len(line) > self._most_bytes:
+                    continue
                 try:
                     told = json.loads(line)
                 except (ValueError, RecursionError):
                     continue
                 if isinstance(told, dict):
-                    self._lines.append(told)
+                    self._lines.append((told, len(line)))
 
     def _read(self, line: dict[str, Any], order: CellOrder) -> CellEvent | None:
         kind = line.get("type")
@@ -219,6 +258,28 @@ class LiveKernel:
             kernel_restarted=True,
         )
 
+    def _never_began(self) -> CellEnded:
+        self.cells = 0
+        before = None if self._begun is None else self._begun[0]
+        why = f"did not begin it within {START_S:g} s" if before is None else f"did not come to an end with `{before}`"
+        return CellEnded(
+            status="kernel_died",
+            code="KERNEL_RESTARTED",
+            message=f"it never began: its kernel {why}, and was ended",
+            duration_ms=0,
+            kernel_restarted=True,
+        )
+
+    def _told_too_much(self, order: CellOrder, ran_s: float) -> CellEnded:
+        self.cells = 0
+        return CellEnded(
+            status="output_limit",
+            code="LIMIT_OUTPUT",
+            message=f"it told more than {order.output_bytes} bytes, and its kernel, which let it, was ended",
+            duration_ms=ran_s * 1000,
+            kernel_restarted=True,
+        )
+
     def _unavailable(self, reason: str) -> KernelUnavailable:
         complaint = self._complaint.decode("utf-8", "replace").strip().splitlines()
         more = f": {complaint[-1]}" if complaint else ""
@@ -230,7 +291,7 @@ class LiveKernel:
         )
 
     async def _send(self, box: Box, order: dict[str, Any]) -> None:
-        content = json.dumps(order).encode() + b"\n"
+        content = b"\n" + json.dumps(order).encode() + b"\n"  # whatever part of another one was sent before it
         async with self._sending:
             try:
                 if self._place is None:
@@ -241,7 +302,11 @@ class LiveKernel:
                     state = await box.ask(SendInput(command_id=self.command_id, content=part, offset=self._place))
                     self._place = state.taken
             except (NotFound, WrongState) as error:
+                self._place = None
                 raise self._unavailable(error.message) from None
+            except BaseException:
+                self._place = None  # nobody knows; it is asked for again
+                raise
 
     async def _end(self, box: Box) -> None:
         try:

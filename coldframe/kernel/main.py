@@ -32,6 +32,10 @@ MOST_STARTS = 3
 MOST_NAMES = 200
 """Lost variables that are told by name."""
 READ_BYTES = 1 << 20
+PART_CHARACTERS = 1 << 20
+"""Of a text that is written, in one line."""
+MOST_ERROR_CHARACTERS = 200_000
+"""Of the text of an error, and of its traceback."""
 
 
 class Cell:
@@ -80,7 +84,7 @@ class Driver:
         cell = self._shown()
         if cell is not None:
             self.count = count
-            self.tell("begun", cell=cell.id, execution_count=count)
+            self.tell("begun", cell=cell.id, execution_count=count, timeout_s=cell.timeout_s)
 
     def on_stream(self, name: str, text: str) -> None:
         cell = self._shown()
@@ -88,22 +92,29 @@ class Driver:
             return
         shown = text[: cell.output_left]
         cell.output_left -= len(text)
-        if shown:
-            self.tell(name, cell=cell.id, text=shown)
+        for begin in range(0, len(shown), PART_CHARACTERS):
+            self.tell(name, cell=cell.id, text=shown[begin : begin + PART_CHARACTERS])
         if cell.output_left < 0:
             self._stop(cell, "output_limit", grace_s=OUTPUT_GRACE_S)
 
     def on_result(self, bundle: dict[str, Any], *, is_main: bool) -> None:
         cell = self._shown()
-        if cell is not None:
-            data, artifacts, clipped = cell.results.take(bundle)
-            self.tell("result", cell=cell.id, data=data, artifacts=artifacts, clipped=clipped, is_main=is_main)
+        if cell is None or cell.reason == "output_limit":
+            return
+        data, artifacts, clipped = cell.results.take(bundle)
+        line = _line("result", cell=cell.id, data=data, artifacts=artifacts, clipped=clipped, is_main=is_main)
+        if len(line) <= cell.output_left:
+            cell.output_left -= len(line)
+            _write(line)
+        else:
+            self._stop(cell, "output_limit", grace_s=OUTPUT_GRACE_S)
 
     def on_error(self, name: str, value: str, traceback: str) -> None:
         cell = self._shown()
         if cell is not None and not cell.failed:
             cell.failed = True
-            self.tell("error", cell=cell.id, name=name, value=value, traceback=traceback)
+            value, traceback = _clipped(value), _clipped(traceback)
+            self.tell("error", cell=cell.id, name=name[:1000], value=value, traceback=traceback)
 
     def on_idle(self, *, exit_code: int | None = None, names: list[str] | None = None) -> None:
         """The kernel is done with what it was given."""
@@ -145,9 +156,7 @@ class Driver:
     # -- the loop ----------------------------------------------------------------------------------
 
     def tell(self, kind: str, **fields: Any) -> None:
-        line = memoryview(json.dumps({"type": kind, "at": time.time_ns(), **fields}).encode() + b"\n")
-        while line:
-            line = line[os.write(1, line) :]
+        _write(_line(kind, **fields))
 
     def run(self) -> None:
         self._start()
@@ -203,13 +212,17 @@ class Driver:
             self._open = False
         *lines, self._input = (self._input + part).split(b"\n")
         for line in lines:
-            order = json.loads(line)
-            if order["op"] == "run":
-                self.queue.append(Cell(order))
-                if self.current is None and self.is_ready:
-                    self._next()
-            else:
-                self._interrupt(str(order["cell"]))
+            try:
+                order = json.loads(line)
+                cell = Cell(order) if order["op"] == "run" else None
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+                continue  # the rest of one that was sent in part, or nothing
+            if cell is None:
+                self._interrupt(str(order.get("cell")))
+                continue
+            self.queue.append(cell)
+            if self.current is None and self.is_ready:
+                self._next()
 
     def _next(self) -> None:
         """Begin the next cell, if there is one. Also when the kernel has just got ready."""
@@ -265,6 +278,23 @@ class Driver:
         if exit_code is not None:
             told["exit_code"] = exit_code
         self.tell("end", cell=cell.id, status=status, duration_ms=(time.monotonic() - began) * 1000, **told)
+
+
+def _line(kind: str, **fields: Any) -> bytes:
+    return json.dumps({"type": kind, "at": time.time_ns(), **fields}).encode() + b"\n"
+
+
+def _write(content: bytes) -> None:
+    line = memoryview(content)
+    while line:
+        line = line[os.write(1, line) :]
+
+
+def _clipped(text: str) -> str:
+    if len(text) <= MOST_ERROR_CHARACTERS:
+        return text
+    half = MOST_ERROR_CHARACTERS // 2
+    return f"{text[:half]}\n[{len(text) - 2 * half} characters more]\n{text[-half:]}"
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ from coldframe.client.api import Coldframe
 from coldframe.client.sandbox import Sandbox
 from coldframe.client.sync import SyncColdframe, SyncSandbox
 from coldframe.contract.cell import ContextInfo
-from coldframe.contract.errors import CellNotBegun, KernelUnavailable
+from coldframe.contract.errors import CellNotBegun, KernelUnavailable, WrongState
 from tests.installation import Installation
 
 STUBBORN = "import time\nwhile True:\n    try:\n        time.sleep(0.2)\n    except KeyboardInterrupt:\n        pass"
@@ -121,6 +121,32 @@ def test_endless_output_is_ended_at_its_limit(box: SyncSandbox) -> None:
     outcome = box.run_code("while True: print('x' * 100_000)", timeout_s=60)
     assert (outcome.status, outcome.code) == ("output_limit", "LIMIT_OUTPUT")
     assert not outcome.complete and outcome.stdout.startswith("xxxx")
+    next_cell_works(box)
+
+
+@pytest.mark.req("T4.11")
+def test_what_a_cell_shows_counts_as_its_output(box: SyncSandbox) -> None:
+    outcome = box.run_code("while True: display({'text/html': 'x' * 900_000}, raw=True)", timeout_s=60)
+    assert (outcome.status, outcome.code) == ("output_limit", "LIMIT_OUTPUT")
+    assert not outcome.complete and 30 < len(outcome.results) < 40
+    next_cell_works(box)
+
+
+@pytest.mark.req("T4.11")
+def test_an_error_of_any_length_is_told_with_its_beginning_and_end(box: SyncSandbox) -> None:
+    outcome = box.run_code("raise ValueError('begin' + 'x' * 20_000_000 + 'end')")
+    assert outcome.error is not None and len(outcome.error.value) < 300_000
+    assert outcome.error.value.startswith("begin") and outcome.error.value.endswith("end")
+    next_cell_works(box)
+
+
+@pytest.mark.req("T4.11")
+def test_nothing_but_cells_reaches_a_kernel(client: SyncColdframe, box: SyncSandbox) -> None:
+    """Its input is no way past the judgement of cells."""
+    box.run_code("x = 1")
+    kernel = next(one for one in box.contexts() if one.language == "python" and one.command_id)
+    with pytest.raises(WrongState, match="takes cells alone"):
+        box.job(kernel.command_id or "").send_stdin(b'{"op": "run"}\n')
     next_cell_works(box)
 
 
