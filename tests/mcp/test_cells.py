@@ -102,6 +102,23 @@ def test_the_official_client_takes_each_of_these_answers(
     asyncio.run(flow())
 
 
+def test_a_cell_that_no_event_can_carry_comes_without_what_is_long_and_is_fetched_whole(
+    client: Raw, sandbox_id: str
+) -> None:
+    code = "from IPython.display import display\nprint('x' * 900_000)\ndisplay({'text/html': 'y' * 100_000}, raw=True)\n6 * 7"
+    arguments = {"sandbox_id": sandbox_id, "code": code}
+    message, headers = client.worded("tools/call", {"name": "run_code", "arguments": arguments}, None, None)
+    _, _, told = client.post(message, headers={**headers, "Accept": "text/event-stream"})
+    assert len(told) < 768 * 1024
+    answer = json.loads(told.partition(b"data: ")[2])["result"]
+    value = answer["structuredContent"]
+    assert not answer.get("isError") and (value["status"], value["complete"]) == ("ok", False)
+    assert [one["data"] for one in value["results"]] == [{"text/html": None}, {"text/plain": "42"}]
+    assert value["cell_id"] in answer["content"][0]["text"] and value["call"]["receipt_id"]
+    whole = client.value("get_cell", cell_id=value["cell_id"])
+    assert whole["complete"] and len(whole["stdout"]) == 900_001
+
+
 def test_contexts_have_variables_of_their_own(client: Raw, sandbox_id: str) -> None:
     made = client.value("create_context", sandbox_id=sandbox_id, language="python")
     client.value("run_code", sandbox_id=sandbox_id, context_id=made["context_id"], code="own = 1")

@@ -1,5 +1,6 @@
 """Work outlives the call and the connection that began it, is told of when it ends, and ends when it is called off."""
 
+import json
 import threading
 from typing import Any
 
@@ -188,6 +189,17 @@ def test_an_answer_that_no_event_can_carry_is_shortened_and_says_so(raw: Raw, sa
     assert value["stdout_info"]["omitted_bytes"] == 1_000_011 - len(value["stdout"])
     whole = raw.value("run_command", sandbox_id=sandbox_id, command="head -c 1000000 /dev/zero | tr '\\0' x")
     assert (whole["complete"], len(whole["stdout"])) == (True, 1_000_000)
+
+
+def test_a_resource_that_no_event_can_carry_is_an_error_and_not_half_an_answer(raw: Raw, sandbox_id: str) -> None:
+    raw.value("write_file", sandbox_id=sandbox_id, path="long.txt", content="x" * 900_000)
+    uri = f"coldframe://sandboxes/{sandbox_id}/files/long.txt"
+    message, headers = raw.worded("resources/read", {"uri": uri}, None, None)
+    _, _, whole = raw.post(message, headers=headers)
+    assert len(whole["result"]["contents"][0]["text"]) == 900_000
+    _, _, told = raw.post(message, headers={**headers, "Accept": "text/event-stream"})
+    error = json.loads(told.partition(b"data: ")[2])["error"]
+    assert (error["data"]["code"], len(told) < 10_000) == ("TOO_LARGE", True)
 
 
 def test_a_character_is_never_cut_by_a_window_of_the_log(raw: Raw, sandbox_id: str) -> None:

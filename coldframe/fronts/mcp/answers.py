@@ -14,6 +14,8 @@ EVENT_CAP_BYTES = 768 * 1024
 """Longest answer on a stream of events: common clients take no event over a MiB. One that comes by itself has no such cap."""
 SHORTENED_TO = 64 * 1024
 """Characters of each stream in an answer that would be longer than that."""
+MOST_SHORTENED_RESULTS = 50
+"""Of a cell, in such an answer."""
 
 
 def answered(value: Mapping[str, Any], text: str | None = None) -> CallAnswer:
@@ -95,13 +97,35 @@ def command_text(value: Mapping[str, Any]) -> str:
     return "\n".join(part.rstrip("\n") for part in parts)
 
 
+def fitted(result: dict[str, Any]) -> dict[str, Any]:
+    """The same for where a whole one cannot be carried: an answer of a tool, or a task with one, is shortened.
+
+    Raises:
+        TooLarge: it is something else, which has no shorter form.
+    """
+    if "structuredContent" in result:
+        return {**result, **shortened(result)}
+    of_task = result.get("result")
+    if isinstance(of_task, dict) and "structuredContent" in of_task:
+        return {**result, "result": {**of_task, **shortened(of_task)}}
+    raise _too_large("take it as JSON, which has no such limit, or ask for less at once")
+
+
 def shortened(answer: CallAnswer) -> CallAnswer:
-    """The same with less of the output of a command, and saying so, for where a whole one cannot be carried."""
-    value = dict(answer.get("structuredContent") or {})
-    if "stdout_info" not in value:
-        return of_error(
-            TooLarge(f"the answer is longer than the {EVENT_CAP_BYTES} bytes of one event", hint="ask for less at once")
-        )
+    """With less of the output of a command or of a cell, and saying so."""
+    value = dict(answer["structuredContent"])
+    if "stdout_info" in value:
+        return _shortened_command(answer, value)
+    if "cell_id" in value and "results" in value:
+        return _shortened_cell(answer, value)
+    return of_error(_too_large("ask for less at once"))
+
+
+def _too_large(hint: str) -> TooLarge:
+    return TooLarge(f"the answer is longer than the {EVENT_CAP_BYTES} bytes of one event", hint=hint)
+
+
+def _shortened_command(answer: CallAnswer, value: dict[str, Any]) -> CallAnswer:
     for stream in ("stdout", "stderr", "stdout_base64", "stderr_base64"):
         shown = value.get(stream)
         if not isinstance(shown, str) or len(shown) <= SHORTENED_TO:
@@ -114,6 +138,32 @@ def shortened(answer: CallAnswer) -> CallAnswer:
             left_out = max(int(info.get("bytes", 0)) - kept, 0)
             value[name] = {**info, "complete": False, "omitted_bytes": left_out, "omitted_at": kept}
     return {**answer, "content": [_text(command_text(value))], "structuredContent": value}
+
+
+def _shortened_cell(answer: CallAnswer, value: dict[str, Any]) -> CallAnswer:
+    """Without pictures and what else is long, which whoever fetches the cell by its id as JSON gets."""
+    value["complete"] = False
+    for stream in ("stdout", "stderr"):
+        value[stream] = value[stream][:SHORTENED_TO]
+    if raised := value.get("raised"):
+        value["raised"] = {name: _start(content) for name, content in raised.items()}
+    left, results = SHORTENED_TO, list[dict[str, Any]]()
+    for one in value["results"]:
+        data = {}
+        for mime, content in one["data"].items():
+            size = len(_dumped(content))
+            data[mime] = content if size <= left else None
+            left -= size if size <= left else 0
+        if len(results) < MOST_SHORTENED_RESULTS:
+            results.append({**one, "data": data})
+    value["results"] = results
+    texts = [_start(one["text"]) for one in answer["content"] if one.get("type") == "text"]
+    note = f"[a part of what it showed, without pictures; `get_cell` has all of `{value['cell_id']}`]"
+    return {**answer, "content": [_text("\n".join([*texts, note]))], "structuredContent": value}
+
+
+def _start(content: Any) -> Any:
+    return content[:SHORTENED_TO] if isinstance(content, str) else content
 
 
 def _text(text: str) -> dict[str, Any]:

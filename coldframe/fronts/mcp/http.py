@@ -12,11 +12,11 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from coldframe.contract.caller import Caller
-from coldframe.contract.errors import ColdframeError, InvalidArgument, Unauthenticated
+from coldframe.contract.errors import ColdframeError, InvalidArgument, TooLarge, Unauthenticated
 from coldframe.control.control import Control
 from coldframe.fronts.answers import NO_SNIFF
 from coldframe.fronts.auth import internal_error
-from coldframe.fronts.mcp.answers import EVENT_CAP_BYTES, shortened
+from coldframe.fronts.mcp.answers import EVENT_CAP_BYTES, fitted
 from coldframe.fronts.mcp.dispatch import Dispatch, Exchange
 from coldframe.fronts.mcp.messages import Incoming, read_message
 from coldframe.fronts.mcp.protocol import (
@@ -29,6 +29,7 @@ from coldframe.fronts.mcp.protocol import (
     HEADER_SESSION,
     HTTP_STATUS,
     INTERNAL_ERROR,
+    INVALID_PARAMS,
     INVALID_REQUEST,
     PARSE_ERROR,
     RpcError,
@@ -268,7 +269,10 @@ class _Reply:
         await self._begin()
         last = _event(body)
         if len(last) > EVENT_CAP_BYTES and "result" in body:
-            last = _event({**body, "result": {**body["result"], **shortened(body["result"])}})
+            try:
+                last = _event({**body, "result": fitted(body["result"])})
+            except TooLarge as error:
+                last = _event(failure(message.request_id, RpcError(INVALID_PARAMS, error.message, error.to_wire())))
         await self._send({"type": "http.response.body", "body": last, "more_body": False})
 
     async def _refuse(self) -> None:
