@@ -1,12 +1,15 @@
 """The words on the wire, in both eras: what is refused, with which code and status, and what every answer carries."""
 
+import asyncio
 import json
 from typing import Any
 
 import mcp_types.methods as wire
 import pytest
 
+from coldframe.contract.caller import Caller
 from coldframe.contract.policy import Role
+from coldframe.fronts.mcp.sessions import Sessions
 from tests.fronts.served import Served
 from tests.mcp.speaking import CURRENT, PREVIOUS, Raw
 
@@ -155,6 +158,23 @@ def test_a_session_that_its_client_has_ended_is_over_and_one_that_the_server_for
     assert client.ask("ping")[0] == 200
     client.session = "no name"
     assert client.ask("ping")[0] == 404
+
+
+def test_however_many_sessions_a_token_begins_those_of_others_stay_and_of_its_own_those_in_use() -> None:
+    async def scenario() -> None:
+        sessions = Sessions()
+        mine, other = (Caller(token_id=name, role=Role.OWNER, surface="mcp") for name in ("tok_mine", "tok_other"))
+        subscribed, unused, quiet = "0" * 32, "1" * 32, "2" * 32
+        kept = sessions.find(mine, quiet)
+        first, second = sessions.find(other, subscribed), sessions.find(other, unused)
+        assert first is not None
+        first.subscriptions["uri"] = asyncio.get_running_loop().create_task(asyncio.sleep(0))
+        for _ in range(1100):
+            sessions.find(other, sessions.new_name())
+        assert sessions.find(other, subscribed) is first and sessions.find(other, unused) is not second
+        assert sessions.find(mine, quiet) is kept
+
+    asyncio.run(scenario())
 
 
 def test_what_wants_no_answer_gets_none(raw: Raw) -> None:

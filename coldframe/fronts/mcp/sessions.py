@@ -13,7 +13,9 @@ from typing import Any
 from coldframe.contract.caller import Caller
 from coldframe.fronts.mcp.protocol import RequestId
 
-MOST_SESSIONS = 1000
+MOST_SESSIONS = 50
+"""Of one token, and as many that were ended."""
+MOST_TOKENS = 1000
 MOST_SUBSCRIPTIONS = 100
 MOST_WAITING = 1000
 """Messages kept for a client that does not listen; the oldest go first, since each says that something is to be read anew."""
@@ -27,6 +29,11 @@ class Session:
         self._waiting: list[dict[str, Any]] = []
         self._wake = asyncio.Event()
         self._listener = 0
+
+    @property
+    def is_used(self) -> bool:
+        """Whether something goes on in it that would be lost with it."""
+        return bool(self.running or self.subscriptions)
 
     async def tell(self, message: dict[str, Any]) -> None:
         self._waiting.append(message)
@@ -57,31 +64,55 @@ class Session:
         self._wake.set()
 
 
-class Sessions:
+class _OfToken:
     def __init__(self) -> None:
-        self._known: OrderedDict[tuple[str, str], Session] = OrderedDict()
-        self._ended: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self.known: OrderedDict[str, Session] = OrderedDict()
+        self.ended: OrderedDict[str, None] = OrderedDict()
+
+
+class Sessions:
+    """Bounded for each token by itself, so that none takes those of another away."""
+
+    def __init__(self) -> None:
+        self._of: OrderedDict[str, _OfToken] = OrderedDict()
 
     def new_name(self) -> str:
         return secrets.token_hex(16)
 
     def find(self, caller: Caller, name: str) -> Session | None:
         """The session of that name; None for one that was ended, and for what is no name."""
-        key = caller.token_id, name
-        if not _NAME.fullmatch(name) or key in self._ended:
+        if not _NAME.fullmatch(name):
             return None
-        found = self._known.get(key)
+        own = self._own(caller)
+        if name in own.ended:
+            return None
+        found = own.known.get(name)
         if found is None:
-            found = self._known[key] = Session()
-            if len(self._known) > MOST_SESSIONS:
-                self._known.popitem(last=False)[1].close()
-        self._known.move_to_end(key)
+            found = own.known[name] = Session()
+            if len(own.known) > MOST_SESSIONS:
+                idle = (one for one, session in own.known.items() if session is not found and not session.is_used)
+                oldest = next(idle, next(iter(own.known)))
+                own.known.pop(oldest).close()
+        own.known.move_to_end(name)
         return found
 
+    def _own(self, caller: Caller) -> _OfToken:
+        own = self._of.setdefault(caller.token_id, _OfToken())
+        self._of.move_to_end(caller.token_id)
+        if len(self._of) > MOST_TOKENS:
+            unused = (one for one, of in self._of.items() if not any(session.is_used for session in of.known.values()))
+            oldest = next(unused, None)
+            if oldest not in (None, caller.token_id):
+                for session in self._of.pop(oldest).known.values():
+                    session.close()
+        return own
+
     def end(self, caller: Caller, name: str) -> None:
-        key = caller.token_id, name
-        if (found := self._known.pop(key, None)) is not None:
+        if not _NAME.fullmatch(name):
+            return
+        own = self._own(caller)
+        if (found := own.known.pop(name, None)) is not None:
             found.close()
-        self._ended[key] = None
-        if len(self._ended) > MOST_SESSIONS:
-            self._ended.popitem(last=False)
+        own.ended[name] = None
+        if len(own.ended) > MOST_SESSIONS:
+            own.ended.popitem(last=False)
