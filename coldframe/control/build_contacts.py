@@ -43,18 +43,25 @@ class BuildContacts:
             _log.warning("the contacts of template builds are not on record yet: %s", error.message)
 
     async def _take(self, name: str, box: StepBox) -> None:
-        seq = self._last_of(name, box)
+        seq, has_sums = self._last_of(name, box)
         while True:
             page = await self._host.network_records(name, after_seq=seq, limit=BATCH)
-            seq = self._write(name, box, page, seq)
+            seq = self._write(name, box, page.model_copy(update={"denied_sums": ()}) if has_sums else page, seq)
             if not page.more:
                 break
         await self._host.forget_network_records(name)
 
-    def _last_of(self, name: str, box: StepBox) -> int:
-        """Number of the last record that is here already, as when the server was killed before the host could forget it."""
-        known = self._ledger.entries(kinds=KINDS, subject=box.build_id)
-        return max((int(entry.body["record"]) for entry in known if entry.body["box"] == name), default=0)
+    def _last_of(self, name: str, box: StepBox) -> tuple[int, bool]:
+        """Number of the last record that is here already, as when the server was killed before the host could forget it, and
+        whether the sums are."""
+        last, has_sums, after = 0, False, 0
+        while known := self._ledger.entries(kinds=KINDS, subject=box.build_id, after=after, limit=1000):
+            after = known[-1].seq
+            for entry in known:
+                if entry.body["box"] == name:
+                    last = max(last, int(entry.body["record"]))
+                    has_sums = has_sums or entry.kind == "template.denied_sums"
+        return last, has_sums
 
     def _write(self, name: str, box: StepBox, page: NetworkPage, seq: int) -> int:
         with self._store.transaction(durable=True) as connection:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from coldframe.contract.errors import HostUnreachable
-from coldframe.contract.network import NetworkRecord
+from coldframe.contract.network import DeniedSum, NetworkRecord
 from coldframe.contract.policy import Outcome
 from tests.control.bench import OWNER, Bench, opened, until
 from tests.control.test_templates import begin, recipe, run
@@ -97,5 +97,33 @@ def test_what_was_not_taken_over_is_by_the_next_start_and_nothing_twice(tmp_path
             await bench.restart()
             await until(lambda: name in bench.host.forgotten)
             assert told(bench, begun.build_id) == [*both, ("template.denied", 1, 3)]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.req("T4.71")
+def test_many_records_and_sums_are_taken_over_once_as_well(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            bench.host.templates.add_setup()
+            begun = await begin(bench, recipe(run("wait")))
+            many = [record(seq, "denied", Outcome.DENY) for seq in range(1, 251)]
+            name = reach(bench, begun.build_id, 1, *many)
+            bench.host.sums[name] = (
+                DeniedSum(protocol="tcp", wanted="db.test", port=5432, rule_id="r", times=3, first_at=NOW, last_at=NOW),
+            )
+
+            async def vanish(sandbox_id: str) -> None:
+                raise HostUnreachable("it ended before it could forget")
+
+            forget, bench.host.forget_network_records = bench.host.forget_network_records, vanish  # type: ignore[method-assign]
+            bench.host.templates.go.set()
+            await bench.control.template_builds.get(OWNER, begun.build_id, wait_s=30)
+            bench.host.forget_network_records = forget  # type: ignore[method-assign]
+            await bench.restart()
+            await until(lambda: name in bench.host.forgotten)
+            kinds = ("template.denied", "template.denied_sums")
+            entries = bench.control.ledger.entries(subject=begun.build_id, kinds=kinds, limit=1000)
+            assert [one.kind for one in entries] == ["template.denied"] * 250 + ["template.denied_sums"]
 
     asyncio.run(scenario())
