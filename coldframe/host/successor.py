@@ -6,11 +6,14 @@ What says so is the lock of a file, which the kernel takes back whatever becomes
 import contextlib
 import fcntl
 import os
+import time
 from collections.abc import Iterator
 
 NAME = "daemon.coming"
 PATIENCE_S = 15.0
 """How long one that is coming is waited for."""
+TRIES, PAUSE_S = 20, 0.01
+"""Whoever asks holds the lock for a moment as well."""
 
 
 @contextlib.contextmanager
@@ -18,8 +21,12 @@ def announced(data_dir: str) -> Iterator[None]:
     """Within, a daemon is on its way. Where another process says so already, it goes on to."""
     file = os.open(os.path.join(data_dir, "host", NAME), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     try:
-        with contextlib.suppress(BlockingIOError):
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        for _ in range(TRIES):
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                time.sleep(PAUSE_S)
         yield
     finally:
         os.close(file)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import fcntl
 import json
 import os
 import socket
@@ -9,6 +10,7 @@ import struct
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ from coldframe.contract.command import Ended
 from coldframe.contract.errors import ColdframeError, GuestLost, HostUnreachable, Internal, InvalidArgument, NotFound
 from coldframe.contract.sandbox import SandboxSpec
 from coldframe.guest.frames import PREFIX, decode_head, encode
-from coldframe.host import daemon, history_files, machine
+from coldframe.host import daemon, history_files, machine, successor
 from coldframe.host.confine import ConfineError
 from coldframe.host.history_files import HistoryFiles
 from coldframe.host.remote import RemoteHost, daemon_answers
@@ -86,6 +88,19 @@ async def exchange(folder: str, *pieces: bytes) -> dict[str, Any] | None:
         return None
     finally:
         writer.close()
+
+
+def test_a_daemon_is_announced_also_while_somebody_asks_in_that_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = tmp_path / "host"
+    directory.mkdir()
+    asks = os.open(directory / successor.NAME, os.O_RDWR | os.O_CREAT, 0o644)
+    fcntl.flock(asks, fcntl.LOCK_SH)
+    monkeypatch.setattr(time, "sleep", lambda _: os.close(asks))
+    with announced(str(tmp_path)):
+        assert is_coming(str(directory))
+    assert not is_coming(str(directory))
 
 
 def test_who_asks_while_a_daemon_is_on_its_way_waits_for_it_and_else_is_told_at_once() -> None:
