@@ -53,19 +53,19 @@ class Attachments:
                 return Attachment(path=path, name=name, bytes=len(content), sha256=digest, source=source, note=note)
             if result.error["code"] != Conflict.code:
                 raise from_wire(result.error)
-            if await self._is_same(caller, sandbox_id, path, digest):
+            if await self._is_same(caller, sandbox_id, path, len(content), digest):
                 note = "it was attached before, with the same content"
                 return Attachment(path=path, name=name, bytes=len(content), sha256=digest, source=source, note=note)
         raise Conflict(f"there are {MOST_TRIES} files of the name `{name}`", path=f"{FOLDER}/{name}")
 
-    async def _is_same(self, caller: Caller, sandbox_id: str, path: str, digest: str) -> bool:
+    async def _is_same(self, caller: Caller, sandbox_id: str, path: str, size: int, digest: str) -> bool:
         read = hashlib.sha256()
         offset: int | None = 0
         while offset is not None:
             parts: list[bytes] = []
-            arguments = {"path": path, "offset": offset, "length": 8 << 20}
+            arguments = {"path": path, "offset": offset, "length": min(8 << 20, size - offset)}
             result = await self._gate.call(caller, sandbox_id, "read_file", arguments, deliver=parts.append)
-            if result.error is not None:
+            if result.error is not None or result.value["total_bytes"] != size:
                 return False
             read.update(b"".join(parts))
             offset = result.value["next_offset"]

@@ -27,6 +27,7 @@ from coldframe.control.contexts import Context, Contexts
 from coldframe.control.gate import Gate
 from coldframe.control.kernels import LiveKernel
 from coldframe.control.ledger import Ledger
+from coldframe.control.retention import ResultRetention
 from coldframe.control.rights import require
 from coldframe.control.sandboxes import Sandboxes
 from coldframe.control.sessions import Sessions
@@ -53,6 +54,7 @@ class Cells:
         taints: Taints,
         contexts: Contexts,
         gate: Gate,
+        retention: ResultRetention,
     ) -> None:
         self._ledger = ledger
         self._sandboxes = sandboxes
@@ -60,6 +62,7 @@ class Cells:
         self._taints = taints
         self._contexts = contexts
         self._gate = gate
+        self._retention = retention
         self._kept: OrderedDict[str, ToolResult] = OrderedDict()
         self._kept_bytes: dict[str, int] = {}
         self._running: dict[str, _Work] = {}
@@ -171,28 +174,47 @@ class Cells:
         """The result of a cell of before, or of one that runs once it has ended.
 
         Raises:
-            NotFound: there is no such cell. ResultExpired: the last few hundred alone are kept.
+            NotFound: there is no such cell. ResultExpired: the last few hundred alone are kept, and none past their time.
             WrongState: it runs.
         """
         require(caller, "command.read")
         info = self._sandboxes.get(caller, sandbox_id)
+        if not self._is_of(cell_id, sandbox_id):
+            raise NotFound(f"there is no cell `{cell_id[:80]}` in this sandbox", cell_id=cell_id[:80])
         work = self._running.get(cell_id)
         if work is not None and work.task is not None:
             await asyncio.wait({work.task}, timeout=wait_s)
+        if cell_id in self._running:
+            raise WrongState(f"cell `{cell_id}` runs", hint="wait for it with `wait_s`", cell_id=cell_id)
+        ended = self._ledger.course(_call_of(cell_id)).get("call.ended")
+        gone_at = self._retention.gone_at(info, None if ended is None else ended.seq)
+        if gone_at is not None:
+            self._drop(cell_id)
+            raise ResultExpired(
+                f"the result of cell `{cell_id}` was removed at {gone_at.isoformat(timespec='seconds')}",
+                hint="its receipt has what is on record",
+                cell_id=cell_id,
+                removed_at=gone_at.isoformat(),
+            )
         result = self._kept.get(cell_id)
         if result is not None and result.sandbox_id == sandbox_id:
             self._sessions.raise_taint(self._sandboxes.session(info).session_id, result.label)
             await self._taints.settle(info)
             return result
-        if cell_id in self._running and self._is_of(cell_id, sandbox_id):
-            raise WrongState(f"cell `{cell_id}` runs", hint="wait for it with `wait_s`", cell_id=cell_id)
-        if self._is_of(cell_id, sandbox_id):
-            raise ResultExpired(
-                f"the result of cell `{cell_id}` is not kept any more",
-                hint="its kernel's output has it; see `command_id` of the context",
-                cell_id=cell_id,
-            )
-        raise NotFound(f"there is no cell `{cell_id[:80]}` in this sandbox", cell_id=cell_id[:80])
+        raise ResultExpired(
+            f"the result of cell `{cell_id}` is not kept any more",
+            hint="its kernel's output has it; see `command_id` of the context",
+            cell_id=cell_id,
+        )
+
+    def forget(self, sandbox_id: str) -> None:
+        """What is kept of the cells of a sandbox whose result was deleted."""
+        for cell_id in [one for one, result in self._kept.items() if result.sandbox_id == sandbox_id]:
+            self._drop(cell_id)
+
+    def _drop(self, cell_id: str) -> None:
+        if self._kept.pop(cell_id, None) is not None:
+            del self._kept_bytes[cell_id]
 
     async def interrupt(self, caller: Caller, sandbox_id: str, cell_id: str) -> None:
         """Stop a cell that runs; its result says so. Recorded. Raises NotFound, and WrongState if it does not run."""
@@ -212,7 +234,7 @@ class Cells:
         raise WrongState(f"cell `{cell_id}` does not run", cell_id=cell_id)
 
     def _is_of(self, cell_id: str, sandbox_id: str) -> bool:
-        started = self._ledger.course(f"call_{cell_id.partition('_')[2]}").get("call.started")
+        started = self._ledger.course(_call_of(cell_id)).get("call.started")
         return started is not None and (started.body["sandbox_id"], started.body["tool"]) == (sandbox_id, "run_code")
 
     def admitted(self, cell_id: str, work: "_Work") -> None:
@@ -231,6 +253,10 @@ class Cells:
         while len(self._kept) > MOST_KEPT or (sum(self._kept_bytes.values()) > MOST_KEPT_BYTES and len(self._kept) > 1):
             gone, _ = self._kept.popitem(last=False)
             del self._kept_bytes[gone]
+
+
+def _call_of(cell_id: str) -> str:
+    return f"call_{cell_id.partition('_')[2]}"
 
 
 class _Work:

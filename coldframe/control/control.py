@@ -177,6 +177,7 @@ class Control:
         await self.gate.recover()
         await self.history.catch_up()
         self.partial_uploads.sweep()
+        self.once.sweep()
         self.timers.start()
         self.kept_results.start()
         self.results.take_up()
@@ -325,8 +326,12 @@ def build_control(
         *(store, ledger, sandboxes, sessions, keyed, snapshots, lifecycle, judged, gate, comparisons, templates), host
     )
     contexts = Contexts(ledger, sandboxes, gate, outputs, clock)
-    cells = Cells(ledger, sandboxes, sessions, taints, contexts, gate)
+    cells = Cells(ledger, sandboxes, sessions, taints, contexts, gate, kept_results)
     declared = DeclaredFiles(store, ledger, sandboxes)
+    results = Results(ledger, sandboxes, declared, lifecycle, timers, JudgedOutputs(store), host)
+    results.forget_cells = cells.forget
+    once = Once(ledger, creation, lifecycle, gate, cells, declared, os.path.join(directory, "once"))
+    kept_results.also.append(once.expire)
     receipts = Receipts(ledger, sandboxes)
     endings = Endings(ledger, sandboxes, snapshots, lifecycle, gate, host)
     packages = Packages(ledger, sandboxes, snapshots, templates, gate, host, network, contacts)
@@ -335,7 +340,7 @@ def build_control(
     preview_access = PreviewAccess(preview_rows, ledger, tokens, access_tokens, leases, sandboxes, host, clock)
     waking = Waking(leases, tokens, sandboxes, lifecycle, clock)
     preview_access.can_wake, preview_access.wake = waking.can, waking.wake
-    preview_states = PreviewStates(preview_access, sandboxes, clock)
+    preview_states = PreviewStates(preview_access, sandboxes, outputs, clock)
     preview_access.why = preview_states.why
     preview_inputs = PreviewInputsTaken(snapshots, credentials, packages, host)
     previews = Previews(
@@ -354,6 +359,7 @@ def build_control(
         *(lifecycle, clock),
     )
     taints.settled = preview_access.check_labels
+    tokens.revoked = preview_access.check_all
     persistence = Persistence(store, ledger, sandboxes, credentials, host)
     promotions = Promotions(
         *(store, ledger, agents, sandboxes, sessions, snapshots, templates, lifecycle, judged, longest)
@@ -382,7 +388,7 @@ def build_control(
         plans=plans,
         inputs=Inputs(store, ledger, agents, rulebook, sandboxes, credentials),
         declared=declared,
-        results=Results(ledger, sandboxes, declared, lifecycle, timers, JudgedOutputs(store), host),
+        results=results,
         persistence=persistence,
         snapshots=snapshots,
         snapshot_upkeep=snapshot_upkeep,
@@ -427,6 +433,6 @@ def build_control(
         contexts=contexts,
         cells=cells,
         attachments=Attachments(gate),
-        once=Once(ledger, creation, lifecycle, gate, cells, declared, os.path.join(directory, "once")),
+        once=once,
         clock=clock,
     )

@@ -10,6 +10,7 @@ import os
 import secrets
 import shutil
 from collections.abc import AsyncIterator
+from datetime import datetime
 from typing import Any
 
 from coldframe.contract.caller import Caller
@@ -42,7 +43,7 @@ PART_BYTES = 8 * 1024 * 1024
 LONGEST_S = 3600.0
 """After which such a sandbox ends whatever happens."""
 READ_ONLY = 0o444
-KIND = "once.ended"
+KIND, FORGOTTEN = "once.ended", "once.forgotten"
 
 
 class Once:
@@ -129,7 +130,7 @@ class Once:
             code_sha256=body["code_sha256"],
             language=body["language"],
             inputs=tuple(OnceFile.model_validate(one) for one in body["inputs"]),
-            outputs=tuple(OnceFile.model_validate(one) for one in body["outputs"]) if body["kept"] else (),
+            outputs=tuple(OnceFile.model_validate(one) for one in body["outputs"]) if self._is_kept(entry) else (),
             receipt_id=body["receipt_id"],
         )
 
@@ -146,8 +147,34 @@ class Once:
         """Remove the outputs that were kept. What is on record stays."""
         require(caller, "tool.call")
         self.get(caller, once_id)
-        self._ledger.append("once.forgotten", once_id, {"caller": caller.name})
+        self._ledger.append(FORGOTTEN, once_id, {"caller": caller.name})
         shutil.rmtree(os.path.join(self._directory, once_id), ignore_errors=True)
+
+    def sweep(self) -> None:
+        """After a start: remove the outputs of runs that did not come to their record, and of those that are forgotten."""
+        for once_id in self._folders():
+            if self._entry(once_id) is None or self._is_forgotten(once_id):
+                shutil.rmtree(os.path.join(self._directory, once_id), ignore_errors=True)
+
+    def expire(self, until: datetime) -> None:
+        """Remove the outputs of runs that ended before. What is on record stays."""
+        for once_id in self._folders():
+            entry = self._entry(once_id)
+            if entry is not None and entry.at <= until:
+                if not self._is_forgotten(once_id):
+                    self._ledger.append(FORGOTTEN, once_id, {"caller": "timer"})
+                shutil.rmtree(os.path.join(self._directory, once_id), ignore_errors=True)
+
+    def _folders(self) -> list[str]:
+        with contextlib.suppress(FileNotFoundError):
+            return os.listdir(self._directory)
+        return []
+
+    def _is_kept(self, entry: LedgerEntry) -> bool:
+        return bool(entry.body["kept"]) and not self._is_forgotten(entry.subject)
+
+    def _is_forgotten(self, once_id: str) -> bool:
+        return bool(self._ledger.entries(subject=once_id, kinds=(FORGOTTEN,), limit=1))
 
     async def _work(self, caller: Caller, info: SandboxInfo, request: OnceRequest) -> ToolResult:
         for name, content in sorted(request.files.items()):
@@ -173,25 +200,25 @@ class Once:
     async def _outputs(self, caller: Caller, info: SandboxInfo) -> tuple[tuple[OnceOutput, ...], tuple[str, ...]]:
         there = await self._declared.find(caller, info.sandbox_id, with_undeclared=False)
         if sum(one.bytes for one in there.found) > MOST_OUTPUT_BYTES:
-            raise TooLarge(
-                f"the outputs are larger than {MOST_OUTPUT_BYTES} bytes together",
-                hint="make a sandbox for it, and download them from there",
-                limit=MOST_OUTPUT_BYTES,
-            )
-        outputs = []
+            raise _too_large()
+        outputs: list[OnceOutput] = []
         for one in there.found:
-            content = await self._read(caller, info, one.path)
+            room = MOST_OUTPUT_BYTES - sum(len(before.content) for before in outputs)
+            content = await self._read(caller, info, one.path, room)
             digest = hashlib.sha256(content).hexdigest()
             outputs.append(OnceOutput(path=one.path, bytes=len(content), sha256=digest, content=content))
         return tuple(outputs), tuple(there.missing)
 
-    async def _read(self, caller: Caller, info: SandboxInfo, path: str) -> bytes:
+    async def _read(self, caller: Caller, info: SandboxInfo, path: str, room: int) -> bytes:
+        """A file, also one that something goes on to write at. Raises TooLarge if it has more than *room* bytes."""
         parts: list[bytes] = []
         offset: int | None = 0
         while offset is not None:
             arguments: dict[str, Any] = {"path": path, "offset": offset, "length": PART_BYTES}
             result = await self._gate.call(caller, info.sandbox_id, "read_file", arguments, deliver=parts.append)
             _raise_of(result)
+            if sum(map(len, parts)) > room:
+                raise _too_large()
             offset = result.value["next_offset"]
         return b"".join(parts)
 
@@ -244,6 +271,14 @@ class Once:
 
 async def _whole(content: bytes) -> AsyncIterator[bytes]:
     yield content
+
+
+def _too_large() -> TooLarge:
+    return TooLarge(
+        f"the outputs are larger than {MOST_OUTPUT_BYTES} bytes together",
+        hint="make a sandbox for it, and download them from there",
+        limit=MOST_OUTPUT_BYTES,
+    )
 
 
 def _raise_of(result: ToolResult) -> None:

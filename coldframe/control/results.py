@@ -7,6 +7,7 @@ the output of its commands and what rules have looked at of it. What stays are t
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from coldframe.contract.caller import Caller
@@ -54,6 +55,8 @@ class Results:
         self._timers = timers
         self._judged = judged
         self._host = host
+        self.forget_cells: Callable[[str], None] = lambda _: None
+        """What is in memory of the cells of a sandbox."""
         self._work: dict[str, asyncio.Task[None]] = {}
         """By sandbox."""
         self._again: dict[str, asyncio.TimerHandle] = {}
@@ -173,6 +176,7 @@ class Results:
         await self._lifecycle.terminate(_SERVER, sandbox_id)
         await self._host.forget_stored(sandbox_id)
         self._judged.forget(sandbox_id)
+        self.forget_cells(sandbox_id)
         offered = self._last(sandbox_id, OFFERED)
         body: dict[str, Any] = {
             "sandbox_id": sandbox_id,

@@ -60,6 +60,8 @@ class ResultRetention:
         self._host = host
         self._clock = clock
         self._kept_s = kept_s
+        self.also: list[Callable[[datetime], None]] = []
+        """Told from when on things are kept: whatever else holds results removes those of before."""
         self._through: int | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -91,6 +93,8 @@ class ResultRetention:
         until = self._clock() - timedelta(seconds=self._kept_s)
         while await self._remove(until):
             pass
+        for remove in self.also:
+            remove(until)
 
     async def _remove(self, until: datetime) -> bool:
         """A batch of those that ended before; whether there may be more."""

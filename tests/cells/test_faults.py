@@ -9,7 +9,8 @@ from coldframe.client.api import Coldframe
 from coldframe.client.sandbox import Sandbox
 from coldframe.client.sync import SyncColdframe, SyncSandbox
 from coldframe.contract.cell import ContextInfo
-from coldframe.contract.errors import CellNotBegun, KernelUnavailable, WrongState
+from coldframe.contract.errors import CellNotBegun, KernelUnavailable, NotFound, ResultExpired, WrongState
+from coldframe.contract.sandbox import SandboxSpec
 from tests.installation import Installation
 
 STUBBORN = "import time\nwhile True:\n    try:\n        time.sleep(0.2)\n    except KeyboardInterrupt:\n        pass"
@@ -221,6 +222,25 @@ def test_a_cell_goes_on_without_its_client_and_is_fetched_by_its_id(
     events.close()
     outcome = own.cell(cell_id, wait_s=20)
     assert (outcome.stdout, outcome.text) == ("begun\n", "'whole'")
+
+
+def test_a_cell_is_fetched_from_its_own_sandbox_and_not_past_the_deletion_of_its_result(
+    client: SyncColdframe, box: SyncSandbox
+) -> None:
+    spec = SandboxSpec(
+        background=True, network="none", outputs=("out",), max_age_s=600, on_timeout="terminate", on_result="delete"
+    )
+    with client.sandboxes.create(spec=spec) as sandbox:
+        outcome = sandbox.run_code("open('out', 'w').write('x')\n'secret of mine'")
+        assert sandbox.cell(outcome.cell_id).text == "'secret of mine'"
+        with pytest.raises(NotFound):
+            box.cell(outcome.cell_id, wait_s=0)
+        offered = sandbox.offer_result()
+        assert offered.sha256 is not None
+        sandbox.confirm_result(offered.sha256)
+        with pytest.raises(ResultExpired) as refused:
+            sandbox.cell(outcome.cell_id)
+        assert "removed_at" in refused.value.facts
 
 
 @pytest.mark.req("T4.11")
