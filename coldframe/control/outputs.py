@@ -16,6 +16,7 @@ from coldframe.contract.caller import Caller
 from coldframe.contract.command import CommandEvent, CommandInfo, CommandResult, Ended, FileChanges, OutputChunk
 from coldframe.contract.diagnosis import Diagnosis
 from coldframe.contract.errors import (
+    ColdframeError,
     DeniedByRule,
     GuestLost,
     InvalidArgument,
@@ -63,6 +64,8 @@ WINDOW_CAP_BYTES = 16 * 1024 * 1024
 """Most bytes in one window."""
 MAX_SIGNAL = 64
 MARKS_KEPT = 256
+CALLS_A_COMMAND = 4
+"""Calls that are looked at for one command, where only the newest are asked for: most others read or write a file."""
 
 
 class _Mark(NamedTuple):
@@ -113,8 +116,9 @@ class Outputs:
         self._host = host
         self._marks: dict[tuple[str, str], _Mark] = {}
 
-    async def commands(self, caller: Caller, sandbox_id: str) -> list[CommandInfo]:
-        """Return every command that was ever let through in the sandbox, oldest first.
+    async def commands(self, caller: Caller, sandbox_id: str, *, newest: int | None = None) -> list[CommandInfo]:
+        """Return every command that was ever let through in the sandbox, oldest first. With *newest*, so many, of a few times as
+        many calls, and those that run still: however long the record is, that takes no longer.
 
         Raises:
             GrantMissing, NotFound: not the caller's to see.
@@ -122,6 +126,8 @@ class Outputs:
         require(caller, "command.read")
         info = self._sandboxes.get(caller, sandbox_id)
         live = await self._live(info, None)
+        if newest is not None:
+            return [self._listed(caller, info, call, live) for call in self._newest(info, newest, live)]
         ended = {entry.subject: entry for entry in self._entries(info, "call.ended")}
         cut = {entry.subject: entry for entry in self._entries(info, "call.interrupted")}
         found = []
@@ -129,14 +135,33 @@ class Outputs:
             started = CallStarted.model_validate(entry.body)
             if started.command_id is not None:
                 call = _call_of(entry, started, ended.get(started.call_id), cut.get(started.call_id))
-                if (gone_at := self._retention.gone_at(info, call.end_seq)) is not None:
-                    found.append(_expired_info(call, gone_at))
-                    continue
-                known = live.get(started.command_id)
-                known = known or _info_of(started, _state_of(call, None), None)
-                shown = with_status(self._shown(caller, call, known), began=call.began)
-                found.append(with_diagnosis(self._with_receipt(shown, call), _diagnosis_of(call)))
+                found.append(self._listed(caller, info, call, live))
         return found
+
+    def _newest(self, info: SandboxInfo, most: int, live: dict[str, CommandInfo]) -> list[_Call]:
+        entries = self._ledger.newest(info.sandbox_id, "call.started", limit=most * CALLS_A_COMMAND)
+        begun = [entry for entry in entries if entry.body.get("command_id") is not None][-most:]
+        known = {entry.body["command_id"] for entry in begun}
+        running = [one.command_id for one in live.values() if one.state == "running" and one.command_id not in known]
+        calls = [*(ids_of(command_id).call_id for command_id in running), *(entry.subject for entry in begun)]
+        courses = [course for course in map(self._ledger.course, calls) if "call.started" in course]
+        found = [
+            _call_of(
+                one["call.started"],
+                CallStarted.model_validate(one["call.started"].body),
+                one.get("call.ended"),
+                one.get("call.interrupted"),
+            )
+            for one in courses
+        ]
+        return sorted(found, key=lambda call: call.seq)
+
+    def _listed(self, caller: Caller, info: SandboxInfo, call: _Call, live: dict[str, CommandInfo]) -> CommandInfo:
+        if (gone_at := self._retention.gone_at(info, call.end_seq)) is not None:
+            return _expired_info(call, gone_at)
+        known = live.get(call.started.command_id or "") or _info_of(call.started, _state_of(call, None), None)
+        shown = with_status(self._shown(caller, call, known), began=call.began)
+        return with_diagnosis(self._with_receipt(shown, call), _diagnosis_of(call))
 
     async def command(self, caller: Caller, sandbox_id: str, command_id: str) -> CommandInfo:
         """Return one command with its result, if it has ended. Raises NotFound."""
@@ -344,6 +369,21 @@ class Outputs:
         self._call(info, command_id)
         box = await self._sandboxes.box(info)
         await box.ask(ResizeTerminal(command_id=command_id, columns=columns, rows=rows))
+
+    def is_withheld(self, sandbox_id: str, command_id: str) -> bool:
+        """Whether rules, or the time that it was kept for, keep what a command has printed from others than owners."""
+        info = self._sandboxes.find(sandbox_id)
+        try:
+            call = self._call(info, command_id)
+            _check_judged(call, self._rulebook)
+        except ColdframeError:
+            return True
+        return self._retention.gone_at(info, call.end_seq) is not None
+
+    async def join(self, caller: Caller, sandbox_id: str, command_id: str) -> None:
+        """The caller sees something that a command has printed. Raises like `output`."""
+        info, _, label = self._opened(caller, sandbox_id, command_id)
+        await self._join(caller, info, label)
 
     def _opened(self, caller: Caller, sandbox_id: str, command_id: str) -> tuple[SandboxInfo, _Call, Label]:
         require(caller, "command.read")

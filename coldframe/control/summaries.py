@@ -86,8 +86,8 @@ class Summaries:
         processes = await self._processes(caller, info, left_out)
         commands: list[tuple[str, CommandInfo]] = []
         for one in beside:
-            found = await self._outputs.commands(caller, one.sandbox_id)
-            commands += [(one.sandbox_id, command) for command in found[-MOST_CALLS:]]
+            found = await self._outputs.commands(caller, one.sandbox_id, newest=MOST_CALLS)
+            commands += [(one.sandbox_id, command) for command in found]
         failed = await self._failed(caller, commands)
         now = self._sandboxes.get(caller, sandbox_id)
         session = self._sandboxes.session(now)

@@ -139,3 +139,22 @@ def test_a_job_can_be_listed_and_stopped_and_strangers_cannot(tmp_path: Path) ->
             assert await outputs.commands(AGENT, other.sandbox_id) == []
 
     asyncio.run(scenario())
+
+
+def test_the_newest_commands_and_those_that_run_are_found_without_all_the_others(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            info = await bench.sandbox()
+            outputs = bench.control.outputs
+            running = await bench.call(info, "run_command", command=UNTIL_GO, background=True)
+            ids = []
+            for number in range(10):
+                ran = await bench.call(info, "run_command", command=f"echo {number}")
+                ids.append(str(ran.value["command_id"]))
+            every = await outputs.commands(OWNER, info.sandbox_id)
+            newest = await outputs.commands(OWNER, info.sandbox_id, newest=2)
+            assert newest[1:] == every[-2:]
+            assert [one.command_id for one in newest] == [running.value["command_id"], *ids[-2:]]
+            bench.go()
+
+    asyncio.run(scenario())
