@@ -87,6 +87,8 @@ class Known(NamedTuple):
     """Of a person or agent known here: their name."""
     sees_all: bool = False
     """Whether labels concern it: those who may read the sandbox anyway."""
+    token_id: str | None = None
+    """Of the token of this installation that was shown."""
 
 
 @dataclass
@@ -171,8 +173,8 @@ class PreviewAccess:
         self._denied: dict[tuple[str, str], datetime] = {}
         self._labels: dict[str, Label] = {}
         """Of those with something under way, as they were looked at last."""
-        self._live: dict[str, set[tuple[str, Callable[[], None], bool]]] = {}
-        """By sandbox: what carries a request now, with the preview that it was let in by."""
+        self._live: dict[str, dict[Callable[[], None], Admitted]] = {}
+        """By sandbox: what ends each request that is under way."""
         self.why: Callable[[PreviewRow, int, ColdframeError], Awaitable[ColdframeError]] | None = None
         """Finds out why something does not serve."""
 
@@ -261,7 +263,21 @@ class PreviewAccess:
             return None
         if not may(caller, "preview.visit"):
             return None
-        return Known("caller", f"caller:{caller.token_id}", caller.name, sees_all=caller.role is not Role.VIEWER)
+        sees_all = caller.role is not Role.VIEWER
+        return Known("caller", f"caller:{caller.token_id}", caller.name, sees_all, caller.token_id)
+
+    def _still_knows(self, known: Known, row: PreviewRow) -> bool:
+        """Whether a visitor would be let in again by what it has shown."""
+        if known.way == "public":
+            return row.public
+        if known.token_id is None:
+            return True
+        try:
+            caller = self._tokens.caller_of(known.token_id, surface="rest")
+            self._sandboxes.get(caller, row.sandbox_id)
+        except ColdframeError:
+            return False
+        return may(caller, "preview.visit")
 
     def _by_cookie(self, row: PreviewRow, cookie: str, now: datetime) -> Known | None:
         visitor, _, rest = cookie.partition(".")
@@ -362,9 +378,15 @@ class PreviewAccess:
             }
             self._ledger.append("preview.opened", row.preview_id, body)
             if len(self._visits) >= MOST_VISITORS:
-                self._record(next(iter(self._visits)))
+                idle = next((one for one in self._visits.items() if one[1].open == 0), None)
+                if idle is not None:
+                    self._record(*idle)
             visit = self._visits[at] = Visit(known, row, self._clock())
+            self._await_absence(at, visit)
         return visit
+
+    def _await_absence(self, at: tuple[str, str], visit: Visit) -> None:
+        visit.away = asyncio.get_running_loop().call_later(AWAY_S, self._record, at, visit)
 
     def _note_denied(self, row: PreviewRow, port: int, shown: Shown, error: ColdframeError) -> None:
         now, at = self._clock(), (row.preview_id, error.code)
@@ -383,7 +405,7 @@ class PreviewAccess:
         if visit.away is not None:
             visit.away.cancel()
             visit.away = None
-        self._live.setdefault(admitted.key[0], set()).add((admitted.row.preview_id, cut, admitted.visit.known.sees_all))
+        self._live.setdefault(admitted.key[0], {})[cut] = admitted
         self._await_end(admitted)
 
     def _await_end(self, admitted: Admitted) -> None:
@@ -403,8 +425,8 @@ class PreviewAccess:
         visit.open -= 1
         visit.bytes_in += bytes_in
         visit.bytes_out += bytes_out
-        live = self._live.get(sandbox_id, set())
-        live.discard((admitted.row.preview_id, cut, visit.known.sees_all))
+        live = self._live.get(sandbox_id, {})
+        live.pop(cut, None)
         if not live:
             self._live.pop(sandbox_id, None)
             self._labels.pop(sandbox_id, None)
@@ -412,13 +434,12 @@ class PreviewAccess:
             admitted.expiry.cancel()
             admitted.expiry = None
         if visit.open == 0:
-            at = (visit.row.preview_id, visit.known.key)
-            visit.away = asyncio.get_running_loop().call_later(AWAY_S, self._record, at)
+            self._await_absence((visit.row.preview_id, visit.known.key), visit)
 
-    def _record(self, at: tuple[str, str]) -> None:
-        visit = self._visits.pop(at, None)
-        if visit is None:
+    def _record(self, at: tuple[str, str], visit: Visit) -> None:
+        if self._visits.get(at) is not visit:
             return
+        del self._visits[at]
         if visit.away is not None:
             visit.away.cancel()
         body = {
@@ -447,6 +468,11 @@ class PreviewAccess:
                 self._labels[sandbox_id] = label
                 self.check_again(sandbox_id)
 
+    def check_all(self) -> None:
+        """Something has changed that may concern every sandbox."""
+        for sandbox_id in tuple(self._live):
+            self.check_again(sandbox_id)
+
     def check_again(self, sandbox_id: str) -> None:
         """Something has changed: what is under way, and would not be let in now, is ended."""
         live = self._live.get(sandbox_id)
@@ -454,17 +480,24 @@ class PreviewAccess:
             return
         info = self._sandboxes.find(sandbox_id)
         label, now = self.label_of(info), self._clock()
-        for preview_id, cut, sees_all in tuple(live):
-            row = self._known(preview_id, sandbox_id)
+        for cut, admitted in tuple(live.items()):
+            known = admitted.visit.known
+            row = self._known(admitted.row.preview_id, sandbox_id)
             if (
                 row is None
                 or row.revoked_at is not None
                 or (row.expires_at is not None and row.expires_at <= now)
                 or row.sandbox_id != sandbox_id
-                or (label.rank > row.up_to.rank and not sees_all)
-                or standing(info) is not None
+                or (label.rank > row.up_to.rank and not known.sees_all)
+                or (standing(info) is not None and not self.can_wake(sandbox_id))
+                or not self._still_knows(known, row)
             ):
                 cut()
+            elif row.expires_at != admitted.row.expires_at:
+                if admitted.expiry is not None:
+                    admitted.expiry.cancel()
+                admitted.row, admitted.expiry = row, None
+                self._await_end(admitted)
 
     def _known(self, preview_id: str, sandbox_id: str) -> PreviewRow | None:
         if not preview_id.startswith(OF_LEASE):
@@ -476,8 +509,8 @@ class PreviewAccess:
 
     def close(self) -> None:
         """Record what is not yet."""
-        for at in tuple(self._visits):
-            self._record(at)
+        for at, visit in tuple(self._visits.items()):
+            self._record(at, visit)
 
 
 def standing(info: SandboxInfo) -> ColdframeError | None:

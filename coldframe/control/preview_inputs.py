@@ -39,16 +39,29 @@ class PreviewInputsTaken:
         taken = await self._snapshots.take(
             caller, info.sandbox_id, SnapshotRequest(name=f"preview of {info.sandbox_id}")
         )
-        point = SnapshotPoint(snapshot_id=taken.snapshot_id)
+        try:
+            return await self._described(info, start, setup, taken.snapshot_id)
+        except BaseException:
+            await self.forget(caller.name, taken.snapshot_id)
+            raise
+
+    async def forget(self, by: str, snapshot_id: str) -> None:
+        """Nothing is made from them again."""
+        await self._snapshots.discard(by, snapshot_id)
+
+    async def _described(
+        self, info: SandboxInfo, start: ServerStart, setup: Sequence[str], snapshot_id: str
+    ) -> PreviewInputs:
+        point = SnapshotPoint(snapshot_id=snapshot_id)
         tree = (await self._host.snapshots.ask(point, DigestTree())).sha256
         if tree is None:
             raise WrongState("the files are too many to take a digest of, so it could not be made again")
         return PreviewInputs(
-            snapshot_id=taken.snapshot_id,
+            snapshot_id=snapshot_id,
             tree_sha256=tree,
             template=info.spec.template,
             template_sha256=info.template_sha256,
-            files=await self.files(taken.snapshot_id, start.cwd),
+            files=await self.files(snapshot_id, start.cwd),
             setup=tuple(setup),
             start=start.model_copy(update={"env": dict.fromkeys(start.env, "")}),
             environment=tuple(sorted(start.env)),

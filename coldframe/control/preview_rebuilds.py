@@ -12,7 +12,11 @@ from coldframe.contract.caller import Caller
 from coldframe.contract.errors import (
     ColdframeError,
     CredentialMissing,
+    GrantMissing,
     InputChanged,
+    InputMissing,
+    NotFound,
+    VolumeBusy,
     WrongState,
 )
 from coldframe.contract.preview import PreviewInputs, PreviewRebuild, PreviewRebuilt
@@ -126,20 +130,33 @@ class PreviewRebuilds:
         if template != HOST and inputs.template_sha256 is not None:
             template = "sha256:" + inputs.template_sha256.removeprefix("sha256:")
         old = before.spec
-        spec = SandboxSpec(
-            agent_id=asked.agent_id,
-            background=asked.agent_id is None,
-            template=template,
-            isolation=old.isolation,
-            requires=old.requires,
-            snapshot=inputs.snapshot_id,
-            network=inputs.network,
-            limits=old.limits,
-            runtimes=old.runtimes,
-            denied_programs=old.denied_programs,
-            on_missing=old.on_missing,
+        temporary = asked.agent_id is None
+        profile = old.profile
+        if profile in ("sandbox", "workspace"):
+            profile = "sandbox" if temporary else "workspace"
+        wanted = old.model_copy(
+            update={
+                "agent_id": asked.agent_id,
+                "background": temporary,
+                "ephemeral": old.ephemeral and temporary,
+                "profile": profile,
+                "template": template,
+                "snapshot": inputs.snapshot_id,
+                "network": inputs.network,
+                "on_result": old.on_result if temporary else "keep",
+                "contract_sha256": None,  # it is that of another one
+            }
         )
-        return await self._creation.create(caller, spec), True
+        spec = SandboxSpec.model_validate(wanted.model_dump())
+        for one in spec.volumes:
+            try:
+                self._creation.volumes.check(caller, spec.model_copy(update={"volumes": (one,)}))
+            except (NotFound, GrantMissing) as error:
+                raise _no_volume(one.name, error) from error
+        try:
+            return await self._creation.create(caller, spec), True
+        except VolumeBusy as error:
+            raise _no_volume(str(error.facts.get("volume", "")), error) from error
 
     async def _serve(
         self, caller: Caller, row: PreviewRow, info: SandboxInfo, inputs: PreviewInputs, asked: PreviewRebuild
@@ -192,3 +209,7 @@ class PreviewRebuilds:
                     input=one.name,
                     version=one.version,
                 )
+
+
+def _no_volume(name: str, error: ColdframeError) -> InputMissing:
+    return InputMissing(f"the volume `{name}` cannot be attached: {error.message}", input="volume", name=name)

@@ -28,6 +28,7 @@ from coldframe.contract.errors import (
 from coldframe.contract.files import ProcessInfo
 from coldframe.contract.preview import LOG_LINES, PreviewState, PreviewStatus
 from coldframe.contract.state import StateObject
+from coldframe.control.outputs import Outputs
 from coldframe.control.preview_access import PreviewAccess, standing
 from coldframe.control.preview_rows import PreviewRow
 from coldframe.control.sandboxes import Sandboxes
@@ -59,9 +60,12 @@ class Answer(NamedTuple):
 
 
 class PreviewStates:
-    def __init__(self, access: PreviewAccess, sandboxes: Sandboxes, clock: Callable[[], datetime]) -> None:
+    def __init__(
+        self, access: PreviewAccess, sandboxes: Sandboxes, outputs: Outputs, clock: Callable[[], datetime]
+    ) -> None:
         self._access = access
         self._sandboxes = sandboxes
+        self._outputs = outputs
         self._clock = clock
 
     async def status(self, row: PreviewRow) -> PreviewStatus:
@@ -92,7 +96,7 @@ class PreviewStates:
             signal=facts.get("signal"),
             http_status=http_status,
             ports=tuple(facts.get("ports") or ()),
-            log_lines=tuple(log) if log is not None else await self.log(row),
+            log_lines=tuple(log) if log is not None else await self._shown_log(row),
             status=StateObject(
                 state=state,
                 since=row.started_at or row.created_at,
@@ -140,7 +144,7 @@ class PreviewStates:
             elif isinstance(error, PreviewNotListening):
                 found = await self._of_nobody(row, port, error)
         if "log_lines" not in found.facts and row.command_id is not None:
-            found.facts["log_lines"] = list(await self.log(row))
+            found.facts["log_lines"] = list(await self._shown_log(row))
         found.facts.setdefault("preview_id", row.preview_id)
         if found.next_actions[0]["op"].startswith("preview.") and not found.next_actions[0]["args"]:
             found.next_actions[0]["args"] = {"preview_id": row.preview_id}
@@ -195,6 +199,12 @@ class PreviewStates:
         with contextlib.suppress(ColdframeError):
             return await self._sandboxes.seen_inside(self._sandboxes.find(row.sandbox_id), row.command_id)
         return None, []
+
+    async def _shown_log(self, row: PreviewRow) -> tuple[str, ...]:
+        """The same for whoever comes: nothing of what a rule withholds."""
+        if row.command_id is None or self._outputs.is_withheld(row.sandbox_id, row.command_id):
+            return ()
+        return await self.log(row)
 
     async def log(self, row: PreviewRow, lines: int = LOG_LINES) -> tuple[str, ...]:
         """The end of what it has printed, of both streams as they came."""

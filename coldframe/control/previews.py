@@ -19,6 +19,7 @@ from coldframe.contract.errors import (
     ColdframeError,
     Conflict,
     InvalidArgument,
+    LimitReached,
     NotFound,
     PreviewLabelled,
     WrongState,
@@ -26,16 +27,17 @@ from coldframe.contract.errors import (
     next_action,
 )
 from coldframe.contract.ledger import CallStarted
-from coldframe.contract.policy import Label
+from coldframe.contract.policy import Label, Role
 from coldframe.contract.preview import (
     PreviewChange,
     PreviewCreated,
     PreviewInfo,
     PreviewInputs,
     PreviewRequest,
+    PreviewStatus,
     ServerStart,
 )
-from coldframe.contract.sandbox import SandboxInfo
+from coldframe.contract.sandbox import WITH_BOX, SandboxInfo
 from coldframe.contract.tool import ToolResult
 from coldframe.control.acts import Acts
 from coldframe.control.call_records import ids_of
@@ -169,10 +171,12 @@ class Previews:
             self._ledger.append("preview.created", row.preview_id, body, connection=connection, durable=True)
         try:
             row = await self._begin(caller, info, row, asked)
-        except BaseException:
-            self._take_back(row, caller.name)
+        except BaseException as error:
+            row = await self._take_back(row, caller.name)
+            if asked.start is not None and row.command_id is not None:
+                await self._abandon(caller, row, error)
             raise
-        status = await self._states.status(row)
+        status = await self._status(caller, row)
         return PreviewCreated(**{**dict(self._info(row)), "status": status, "token": token})
 
     async def _begin(self, caller: Caller, info: SandboxInfo, row: PreviewRow, asked: PreviewRequest) -> PreviewRow:
@@ -186,11 +190,19 @@ class Previews:
         if asked.record is not False:
             try:
                 inputs = await self._inputs.take(caller, info, asked.start, asked.setup)
-            except WrongState:  # no snapshot is to be had here, as where an ordinary user cannot hold processes still
+            except (
+                WrongState,
+                LimitReached,
+            ):  # none is to be had here, as where an ordinary user cannot hold processes still
                 if asked.record:
                     raise
-        await self.set_up(caller, info.sandbox_id, asked.setup, asked.start)
-        row = await self.run(caller, row, asked.start)
+        try:
+            await self.set_up(caller, info.sandbox_id, asked.setup, asked.start)
+            row = await self.run(caller, row, asked.start)
+        except BaseException:
+            if inputs is not None:
+                await self._inputs.forget(caller.name, inputs.snapshot_id)
+            raise
         return row if inputs is None else await self._with_inputs(caller, row, inputs)
 
     async def _recorded(
@@ -207,9 +219,13 @@ class Previews:
 
     async def _with_inputs(self, caller: Caller, row: PreviewRow, inputs: PreviewInputs) -> PreviewRow:
         body = None
-        with contextlib.suppress(ColdframeError):
-            body = (await self._states.ask(row)).body_sha256
-        packages = await self._inputs.packages(caller, self._sandboxes.find(row.sandbox_id))
+        try:
+            with contextlib.suppress(ColdframeError):
+                body = (await self._states.ask(row)).body_sha256
+            packages = await self._inputs.packages(caller, self._sandboxes.find(row.sandbox_id))
+        except BaseException:
+            await self._inputs.forget(caller.name, inputs.snapshot_id)
+            raise
         inputs = inputs.model_copy(update={"body_sha256": body, "packages": packages})
         row = self._put(row, inputs=inputs)
         told = {"snapshot_id": inputs.snapshot_id, "tree_sha256": inputs.tree_sha256, "body_sha256": body}
@@ -277,8 +293,31 @@ class Previews:
             "stopped_by": None,
         }
         row = self._put(row, **new) if at_once else row._replace(**new)
-        await self._await_ready(row, start)
+        try:
+            await self._await_ready(row, start)
+        except BaseException as error:
+            if not at_once:
+                await self._abandon(caller, row, error)
+            raise
         return row if at_once else self._put(row, sandbox_id=row.sandbox_id, **new)
+
+    async def _abandon(self, caller: Caller, row: PreviewRow, error: BaseException) -> None:
+        """Leave nothing running that was started in vain."""
+        with contextlib.suppress(ColdframeError):
+            await self._end_command(caller, row)
+        if isinstance(error, ColdframeError) and error.facts.get("log_lines"):
+            await self._seen_by(caller, row)
+
+    async def _seen_by(self, caller: Caller, row: PreviewRow) -> None:
+        """Whoever is told the end of its log has read it, as labels count that."""
+        if caller.role is Role.AGENT and row.command_id is not None:
+            await self._outputs.join(caller, row.sandbox_id, row.command_id)
+
+    async def _status(self, caller: Caller, row: PreviewRow) -> PreviewStatus:
+        status = await self._states.status(row)
+        if status.log_lines:
+            await self._seen_by(caller, row)
+        return status
 
     async def _await_ready(self, row: PreviewRow, start: ServerStart) -> None:
         until = asyncio.get_running_loop().time() + start.ready_timeout_s
@@ -339,28 +378,47 @@ class Previews:
         if row.command_id is not None:
             await self._end_command(caller, row)
         self._ledger.append("preview.restarted", row.preview_id, {**_told(row), "caller": caller.name})
-        row = await self.run(caller, row, start)
-        return self._info(row, await self._states.status(row))
+        try:
+            row = await self.run(caller, row, start)
+        except ColdframeError as error:
+            if error.facts.get("log_lines"):
+                await self._seen_by(caller, self._rows.by_id(row.preview_id) or row)
+            raise
+        return self._info(row, await self._status(caller, row))
 
     async def _end_command(self, caller: Caller, row: PreviewRow) -> None:
-        command, processes = await self._states.inside(row)
+        """Raises WrongState: it has not ended, whatever was sent to it; or why that cannot be seen."""
         assert row.command_id is not None
-        left = [one for one in processes if one.command_id == row.command_id and one.state != "zombie"]
-        if (command is None or command.state != "running") and not left:
+        if await self._has_ended(row):
             return
-        with contextlib.suppress(NotFound, WrongState):
-            await self._outputs.signal(caller, row.sandbox_id, row.command_id, _TERM, cancel=True)
-        until = asyncio.get_running_loop().time() + END_S
-        while True:
-            command, processes = await self._states.inside(row)
-            left = [one for one in processes if one.command_id == row.command_id and one.state != "zombie"]
-            if (command is None or command.state != "running") and not left:
-                return
-            if asyncio.get_running_loop().time() > until:
-                with contextlib.suppress(NotFound, WrongState):
-                    await self._outputs.signal(caller, row.sandbox_id, row.command_id, _KILL)
-                until += END_S
-            await asyncio.sleep(LOOK_AGAIN_S)
+        for signal in (_TERM, _KILL):
+            with contextlib.suppress(NotFound, WrongState):
+                await self._outputs.signal(caller, row.sandbox_id, row.command_id, signal, cancel=signal == _TERM)
+            until = asyncio.get_running_loop().time() + END_S
+            while asyncio.get_running_loop().time() < until:
+                if await self._has_ended(row):
+                    return
+                await asyncio.sleep(LOOK_AGAIN_S)
+        raise WrongState(
+            f"the command that serves has not ended within {END_S:g} s of a KILL",
+            hint="stop the sandbox",
+            preview_id=row.preview_id,
+            command_id=row.command_id,
+        )
+
+    async def _has_ended(self, row: PreviewRow) -> bool:
+        """Whether nothing of it runs. Raises ColdframeError: there is a box, and it does not say."""
+        info = self._sandboxes.find(row.sandbox_id)
+        if info.state.state not in WITH_BOX:
+            return True
+        try:
+            command, processes = await self._sandboxes.seen_inside(info, row.command_id)
+        except ColdframeError:
+            if self._sandboxes.find(row.sandbox_id).state.state not in WITH_BOX:
+                return True
+            raise
+        left = [one for one in processes if one.command_id == row.command_id and one.state != "zombie"]
+        return (command is None or command.state != "running") and not left
 
     # -- looking -------------------------------------------------------------------------------
 
@@ -379,7 +437,7 @@ class Previews:
     async def get(self, caller: Caller, preview_id: str) -> PreviewInfo:
         """One, as it stands now. Raises GrantMissing, NotFound."""
         row = self._own(caller, preview_id, "preview.read")
-        return self._info(row, await self._states.status(row))
+        return self._info(row, await self._status(caller, row))
 
     async def log(self, caller: Caller, preview_id: str, lines: int) -> tuple[str, ...]:
         """The end of what it has printed. Raises GrantMissing, NotFound; DeniedByRule: a rule withholds it."""
@@ -429,15 +487,16 @@ class Previews:
         self.access.check_again(row.sandbox_id)
         return self._info(changed)
 
-    def revoke(self, caller: Caller, preview_id: str) -> PreviewInfo:
-        """Take it back: nobody is let in from now on, and who is in is sent away. What serves goes on. Idempotent.
+    async def revoke(self, caller: Caller, preview_id: str) -> PreviewInfo:
+        """Take it back: nobody is let in from now on, and who is in is sent away. What serves goes on, and from what it
+        was made is not kept. Idempotent.
 
         Raises GrantMissing, NotFound.
         """
         row = self._own(caller, preview_id, "preview.revoke")
-        return self._info(self._take_back(row, caller.name))
+        return self._info(await self._acts.whole(self._take_back(row, caller.name)))
 
-    def _take_back(self, row: PreviewRow, by: str) -> PreviewRow:
+    async def _take_back(self, row: PreviewRow, by: str) -> PreviewRow:
         row = self._rows.by_id(row.preview_id) or row
         if row.revoked_at is not None:
             return row
@@ -447,6 +506,9 @@ class Previews:
             body = {**_told(row), "caller": by}
             self._ledger.append("preview.revoked", row.preview_id, body, connection=connection, durable=True)
         self.access.check_again(row.sandbox_id)
+        if row.inputs is not None:
+            with contextlib.suppress(ColdframeError):  # the next start removes it
+                await self._inputs.forget(by, row.inputs.snapshot_id)
         return row
 
     # -- rows ----------------------------------------------------------------------------------

@@ -177,6 +177,11 @@ class Snapshots:
         wish = SnapshotWish(name=f"promotion of {sandbox_id}", reason="automatic", expires_at=expires_at)
         return await self.acts.whole(self._take(by, sandbox_id, wish, None, {}))
 
+    async def discard(self, by: str, snapshot_id: str) -> None:
+        """One that was taken for something that is not to be had any more."""
+        if (row := self.row("snapshot_id = ?", snapshot_id)) is not None:
+            await self.acts.whole(self.remove_row(row, "snapshot.removed", by))
+
     async def remove_by_timer(self, snapshot_id: str) -> None:
         """One that was taken so in vain."""
         if (row := self.row("snapshot_id = ?", snapshot_id)) is not None:

@@ -68,6 +68,8 @@ class Tokens:
         self._clock = clock
         self._dead_use_noted: dict[str, datetime] = {}
         self._kept: Kept[TokenInfo] = Kept(store, self._load)
+        self.revoked: Callable[[], None] = lambda: None
+        """Told when one was: what it has opened may be to be closed."""
 
     def create(
         self,
@@ -180,6 +182,7 @@ class Tokens:
         )
         body = {"token_id": info.token_id, "role": info.role, "agent_id": info.agent_id, "caller": caller.name}
         self._ledger.append("token.revoked", info.token_id, body, connection=connection, durable=True)
+        self._store.after(lambda _: self.revoked(), lambda: None)
         return info.model_copy(update={"revoked_at": now})
 
     def list(self) -> builtins.list[TokenInfo]:

@@ -8,7 +8,9 @@ import pytest
 
 from coldframe.client.models import PreviewCreated
 from coldframe.client.sync import SyncColdframe, SyncSandbox
-from coldframe.contract.errors import CredentialMissing, InputMissing
+from coldframe.contract.errors import CredentialMissing, InputMissing, PreviewUnavailable
+from coldframe.contract.sandbox import SandboxSpec
+from coldframe.contract.volume import VolumeMount
 from tests.fakes.host import FakeHost
 from tests.fronts.served import Served
 
@@ -34,6 +36,50 @@ def share(client: SyncColdframe, sandbox: SyncSandbox) -> PreviewCreated:
     sandbox.write_file("index.html", "hello")
     start = f"exec python3 -m http.server {port} --bind 127.0.0.1"
     return client.previews.create(sandbox.id, port, start=start)
+
+
+def snapshots_of(client: SyncColdframe, sandbox: SyncSandbox) -> list[str]:
+    return [one.snapshot_id for one in client.snapshots.list() if sandbox.id in one.name]
+
+
+def test_from_what_one_was_made_is_kept_as_long_as_it_is_shared(client: SyncColdframe) -> None:
+    sandbox = client.sandboxes.create(agent_id="one")
+    preview = share(client, sandbox)
+    assert preview.inputs is not None
+    assert snapshots_of(client, sandbox) == [preview.inputs.snapshot_id]
+    client.previews.revoke(preview.preview_id)
+    assert snapshots_of(client, sandbox) == []
+
+
+def test_one_that_does_not_come_to_serve_leaves_nothing_behind(client: SyncColdframe) -> None:
+    sandbox = client.sandboxes.create(agent_id="one")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    for start in ({"command": "exit 3"}, {"command": "exec sleep 600", "ready_timeout_s": 0.2}):
+        with pytest.raises(PreviewUnavailable):
+            client.previews.create(sandbox.id, port, start=start)
+        assert snapshots_of(client, sandbox) == []
+        assert [one for one in sandbox.commands() if one.state == "running"] == []
+
+
+@pytest.mark.req("T3.48")
+def test_a_volume_that_is_gone_is_named_and_one_that_is_there_is_attached_again(client: SyncColdframe) -> None:
+    client.volumes.create("data")
+    spec = SandboxSpec(background=True, volumes=(VolumeMount(name="data"),), max_age_s=5000)
+    sandbox = client.sandboxes.create(spec=spec)
+    preview = share(client, sandbox)
+    client.previews.stop(preview.preview_id)
+    rebuilt = client.previews.rebuild(preview.preview_id)
+    other = client.sandboxes.get(rebuilt.sandbox_id)
+    assert other.id != sandbox.id
+    assert (other.info.spec.volumes, other.info.spec.max_age_s) == (spec.volumes, 5000)
+    client.previews.stop(preview.preview_id)
+    for one in (sandbox, other):
+        one.terminate()
+    client.volumes.remove("data")
+    with pytest.raises(InputMissing) as caught:
+        client.previews.rebuild(preview.preview_id)
+    assert caught.value.facts == {"input": "volume", "name": "data"}
 
 
 @pytest.mark.req("T3.48")

@@ -1,5 +1,6 @@
 """Who gets in to a preview, up to which label, for how long, and what is on record of it."""
 
+import socket
 import urllib.parse
 from collections.abc import Iterator
 
@@ -53,6 +54,13 @@ def enter(client: SyncColdframe, preview: PreviewCreated, visitor: Visitor) -> s
     assert {"HttpOnly", "SameSite=Lax", "Path=/"} <= {part.strip() for part in cookie.split(";")}
     assert "domain" not in cookie.lower()
     return cookie.partition(";")[0]
+
+
+def is_cut(one: socket.socket) -> bool:
+    try:
+        return one.recv(1) == b""
+    except ConnectionResetError:
+        return True
 
 
 def kinds(client: SyncColdframe, preview: PreviewCreated) -> list[str]:
@@ -125,6 +133,7 @@ def test_a_public_one_is_for_everybody_until_it_is_not(
     with visitor.upgrade() as one:
         read_until(one, b"\r\n\r\n")
         client.previews.change(preview.preview_id, public=False)
+        assert is_cut(one)
         assert visitor.ask("/echo").status == 401
     with pytest.raises(InvalidArgument):
         client.previews.change(preview.preview_id, public=True, up_to="INTERNAL")
@@ -190,6 +199,44 @@ def test_one_whose_time_is_over_ends_what_is_under_way(client: SyncColdframe, sa
             raise ConnectionResetError
     wait_until(lambda: visitor.ask("/echo").status == 410, "it is over")
     assert client.previews.get(preview.preview_id).status.state == "expired"
+
+
+def test_a_shorter_time_and_a_revoked_token_end_what_is_under_way(
+    client: SyncColdframe, preview: PreviewCreated, visitor: Visitor
+) -> None:
+    token, info = client.tokens.create(Role.MEMBER, "visits for a while")
+    with visitor.upgrade(f"Authorization: Bearer {token}", own=False) as one:
+        read_until(one, b"\r\n\r\n")
+        client.tokens.revoke(info.token_id)
+        assert is_cut(one)
+    with visitor.upgrade() as one:
+        read_until(one, b"\r\n\r\n")
+        client.previews.change(preview.preview_id, expires_in_s=1)
+        assert is_cut(one)
+
+
+WITHHOLDING = """version: 1
+rules:
+  - {id: quiet, hook: POST_TOOL_RESPONSE, when: {tool: run_command, output: {contains: 'last words'}}, then: deny}
+"""
+
+
+def test_what_a_rule_withholds_of_a_server_is_told_to_no_visitor(owner: SyncColdframe) -> None:
+    owner.policy.load(WITHHOLDING)
+    with owner.sandboxes.create(agent_id="withheld") as sandbox:
+        preview = serve(owner, sandbox, 8000)
+        visitor = Visitor(preview)
+        assert preview.status is not None
+        assert preview.status.log_lines == ()
+        visitor.ask("/exit")
+        wait_until(lambda: visitor.ask("/").status == 503, "it has ended")
+        answer = visitor.ask("/")
+        assert answer.json["error"]["code"] == "PREVIEW_PROCESS_EXITED"
+        assert b"last words" not in answer.body
+        status = owner.previews.get(preview.preview_id).status
+        assert status is not None
+        assert status.log_lines == ()
+        assert "the last words" in owner.previews.log(preview.preview_id)  # as owners read all output
 
 
 def test_visitors_are_refused_as_soon_as_the_session_is_labelled_higher_than_it_is_shared_for(

@@ -226,7 +226,7 @@ async def restart_preview(asked: Asked, wanted: Restarted) -> PreviewInfo:
 @offer(arguments=WhichPreview, answer=PreviewInfo, right="preview.revoke", destroys=True, repeats=True)
 async def revoke_preview(asked: Asked, which: WhichPreview) -> PreviewInfo:
     """Take a preview back: nobody is let in any more. What serves goes on."""
-    return asked.control.previews.revoke(asked.caller, which.preview_id)
+    return await asked.control.previews.revoke(asked.caller, which.preview_id)
 
 
 class Rebuilt(WhichPreview):

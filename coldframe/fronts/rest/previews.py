@@ -65,7 +65,7 @@ async def change_preview(request: Request, asked: PreviewChange) -> PreviewInfo:
 
 async def revoke_preview(request: Request) -> PreviewInfo:
     """Take it back. What serves goes on."""
-    return control_of(request).previews.revoke(caller_of(request), _id(request))
+    return await control_of(request).previews.revoke(caller_of(request), _id(request))
 
 
 async def link_preview(request: Request) -> PreviewLink:
