@@ -191,6 +191,13 @@ class Lifecycle:
         require(caller, "sandbox.stop")
         return await self._ask_end(caller, sandbox_id, "stopped", dry_run=dry_run)
 
+    async def stop_for_promotion(self, caller: Caller, sandbox_id: str) -> SandboxEnd:
+        """As `stop`, also of an ephemeral one, which goes on as another. Where it does not come to that it is stopped, and its
+        files are there."""
+        require(caller, "sandbox.stop")
+        self._sandboxes.get(caller, sandbox_id)
+        return await self._acts.whole(self._end(sandbox_id, "stopped", caller.name, goes_on=True))
+
     async def terminate(self, caller: Caller, sandbox_id: str, *, dry_run: bool = False) -> SandboxEnd:
         """End the box and all in it; the workspace of an agent stays, a background one goes. Idempotent.
 
@@ -211,10 +218,12 @@ class Lifecycle:
             return _ended(info, await self._losses(info, end), dry_run=True)
         return await self._acts.whole(self._end(sandbox_id, end, caller.name))
 
-    async def _end(self, sandbox_id: str, end: End, by: str, *, if_due: bool = False, **more: Any) -> SandboxEnd:
+    async def _end(
+        self, sandbox_id: str, end: End, by: str, *, if_due: bool = False, goes_on: bool = False, **more: Any
+    ) -> SandboxEnd:
         async with self._sandboxes.turn(sandbox_id):
             info = self._sandboxes.find(sandbox_id)
-            end = "terminated" if info.spec.ephemeral else end
+            end = "terminated" if info.spec.ephemeral and not goes_on else end
             if info.state.state == end or (end == "terminated" and info.state.state == "failed"):
                 return _ended(info, ())
             if if_due and not self._timers.is_due(info, more.get("reason")):
@@ -485,7 +494,7 @@ class Lifecycle:
                 if snapshot_id is not None:
                     await self._end(sandbox_id, "terminated", TIMER, reason=due.reason, snapshot_id=snapshot_id)
                 return
-        kept = {} if snapshot_id is None else {"snapshot_id": snapshot_id}
+        kept: dict[str, Any] = {} if snapshot_id is None else {"snapshot_id": snapshot_id}
         await self._end(sandbox_id, "terminated", TIMER, if_due=True, reason=due.reason, **kept)
         if snapshot_id is not None and self._sandboxes.find(sandbox_id).state.state not in ENDED:
             await self.forget_files(snapshot_id)  # something was begun in it meanwhile, and it goes on

@@ -155,12 +155,9 @@ class Promotions:
         lost = self._variables(info)
         step = _Step(caller, info.sandbox_id, before, spec, told)
         taken: SnapshotInfo | None = None
-        if before.ephemeral:  # a stop would be its end
-            with self._store.transaction():
-                self._sandboxes.become(info.sandbox_id, before.model_copy(update={"ephemeral": False}))
         try:
             for _ in range(MOST_STOPS):
-                lost += (await self._lifecycle.stop(caller, info.sandbox_id)).lost
+                lost += (await self._lifecycle.stop_for_promotion(caller, info.sandbox_id)).lost
                 if spec.agent_id != before.agent_id:
                     taken = await self._snapshots.take_for_promotion(caller.name, info.sandbox_id)
                 if await self._become(step, taken, lost):

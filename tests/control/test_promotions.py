@@ -12,6 +12,7 @@ from coldframe.contract.errors import (
     Conflict,
     DemotionRefused,
     GrantMissing,
+    HostUnreachable,
     InvalidArgument,
     IsolationUnavailable,
     NotFound,
@@ -199,6 +200,30 @@ def test_what_cannot_be_had_leaves_it_what_it_was_and_running(tmp_path: Path, mo
             monkeypatch.undo()
             done = await promote(bench, now, "workspace", agent_id="ida")
             assert await files(bench, done) == FILES
+
+    asyncio.run(scenario())
+
+
+def test_what_an_ephemeral_sandbox_is_stays_where_it_could_not_be_stopped_for_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            info = await made(bench, profile="sandbox", ephemeral=True)
+            await filled(bench, info)
+
+            async def lost(sandbox_id: str) -> Any:
+                raise HostUnreachable("the host is gone")
+
+            monkeypatch.setattr(bench.host, "life", lost)
+            with pytest.raises(HostUnreachable):
+                await promote(bench, info, "workspace", agent_id="ida")
+            monkeypatch.undo()
+            assert bench.control.sandboxes.get(OWNER, info.sandbox_id).spec.ephemeral
+            await bench.restart()
+            now = await bench.control.lifecycle.start(OWNER, info.sandbox_id)
+            assert now.spec.ephemeral and await files(bench, now) == FILES
+            assert (await bench.control.lifecycle.stop(OWNER, info.sandbox_id)).state.state == "terminated"
 
     asyncio.run(scenario())
 

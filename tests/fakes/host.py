@@ -159,7 +159,8 @@ class FakeHost(FakeNetwork):
         self._check_reachable()
         removed = []
         for sandbox_id in [one for one in self._boxes if one not in keep_boxes]:
-            await self._boxes[sandbox_id].end()
+            box = self._boxes[sandbox_id]
+            await box.end(keep_workspace=os.path.basename(box.workspace) in keep_sessions)
             removed.append(sandbox_id)
         background = os.path.join(self.root, "background")
         for session_id in os.listdir(background) if os.path.isdir(background) else []:
