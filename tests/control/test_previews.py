@@ -55,9 +55,9 @@ def test_one_that_does_not_come_to_serve_leaves_nothing_behind(client: SyncColdf
     sandbox = client.sandboxes.create(agent_id="one")
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    for start in ({"command": "exit 3"}, {"command": "exec sleep 600", "ready_timeout_s": 0.2}):
+    for start, wait_s in (("exit 3", 10.0), ("exec sleep 600", 0.2)):
         with pytest.raises(PreviewUnavailable):
-            client.previews.create(sandbox.id, port, start=start)
+            client.previews.create(sandbox.id, port, start=start, ready_timeout_s=wait_s)
         assert snapshots_of(client, sandbox) == []
         assert [one for one in sandbox.commands() if one.state == "running"] == []
 

@@ -229,10 +229,8 @@ def test_what_a_rule_withholds_of_a_server_is_told_to_no_visitor(owner: SyncCold
         assert preview.status is not None
         assert preview.status.log_lines == ()
         visitor.ask("/exit")
-        wait_until(lambda: visitor.ask("/").status == 503, "it has ended")
-        answer = visitor.ask("/")
-        assert answer.json["error"]["code"] == "PREVIEW_PROCESS_EXITED"
-        assert b"last words" not in answer.body
+        wait_until(lambda: visitor.ask("/").get("Coldframe-Code") == "PREVIEW_PROCESS_EXITED", "it has ended")
+        assert b"last words" not in visitor.ask("/").body
         status = owner.previews.get(preview.preview_id).status
         assert status is not None
         assert status.log_lines == ()

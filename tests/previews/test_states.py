@@ -45,7 +45,7 @@ def test_a_server_that_ends_is_told_with_its_code_and_its_last_words_and_comes_b
     preview = serve(client, sandbox, 8000)
     visitor = Visitor(preview)
     assert status_of(client, preview).state == "healthy"
-    visitor.ask("/exit")
+    end(visitor)
     status = told_alike(client, preview, visitor, "PREVIEW_PROCESS_EXITED")
     assert (status.state, status.exit_code) == ("stopped", 3)
     assert status.log_lines == ("begins", "the last words")
@@ -164,7 +164,7 @@ def test_a_server_that_ran_before_is_known_by_its_port_and_can_be_started_again(
     assert preview.command_id == job.command_id
     assert preview.command == "exec python3 app.py 127.0.0.1 8000"
     visitor = Visitor(preview)
-    visitor.ask("/exit")
+    end(visitor)
     told_alike(client, preview, visitor, "PREVIEW_PROCESS_EXITED")
     client.previews.restart(preview.preview_id)
     assert visitor.ask("/echo").status == 200
@@ -212,7 +212,7 @@ def test_public_visitors_are_told_the_cause_and_not_the_log(client: SyncColdfram
     preview = serve(client, sandbox, 8000, public=True)
     visitor = Visitor(preview)
     assert preview.token is None
-    visitor.ask("/exit")
+    end(visitor)
     answer = visitor.ask("/", headers=PAGE)
     assert answer.get("Coldframe-Code") == "PREVIEW_PROCESS_EXITED"
     assert b"the last words" not in answer.body
@@ -222,7 +222,7 @@ def test_public_visitors_are_told_the_cause_and_not_the_log(client: SyncColdfram
 def test_a_page_shows_what_was_printed_as_text(client: SyncColdframe, sandbox: SyncSandbox) -> None:
     line = "echo '<script>alert(1)</script>'; exec python3 app.py 127.0.0.1 8000"
     visitor = Visitor(serve(client, sandbox, 8000, start=line))
-    visitor.ask("/exit")
+    end(visitor)
     page = visitor.ask("/", headers=PAGE)
     assert b"&lt;script&gt;alert(1)" in page.body
     assert b"<script>" not in page.body
@@ -248,7 +248,7 @@ def test_the_command_line_shows_the_same(
     told = json.loads(made.stdout)
     visitor = Visitor(client.previews.get(told["preview_id"]), told["token"])
     assert visitor.ask("/echo").status == 200
-    visitor.ask("/exit")
+    end(visitor)
     shown = installation.cli("preview", "show", told["preview_id"])
     text = shown.stdout.decode() + shown.stderr.decode()
     assert "PREVIEW_PROCESS_EXITED" in text
@@ -262,6 +262,12 @@ def test_the_command_line_shows_the_same(
     assert told["preview_id"] in listed
     assert installation.cli("preview", "revoke", told["preview_id"]).returncode == 0
     assert visitor.ask("/echo").status == 410
+
+
+def end(visitor: Visitor) -> None:
+    """Have the server end; for a moment its connections are gone, and it is not."""
+    visitor.ask("/exit")
+    until(lambda: visitor.ask("/").get("Coldframe-Code") == "PREVIEW_PROCESS_EXITED")
 
 
 def until(condition: Callable[[], bool]) -> None:

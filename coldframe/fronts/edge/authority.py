@@ -1,4 +1,7 @@
-"""The certificate authority of the edge, made at its first use: it speaks for the names of this installation alone.
+"""The certificate authority of the edge, made at its first use: it is asked for the names of this installation alone.
+
+That is no limit written into its certificate: domains may change, and clients would have to trust another one then. So
+whoever has the key can speak for any name to those who trust it.
 
 Key and certificate stay below `<data>/control/edge/`, which nobody else can read; clients get the certificate by
 `coldframe e2b env` or from `GET /v1/edge`. A name is answered with a certificate of its own, since clients refuse a
