@@ -290,6 +290,7 @@ def build_control(
     timers = Timers(ledger, sandboxes, clock, longest, retention.stopped_s, gate.is_busy)
     leases = Leases(store, ledger, clock)
     timers.lease_end = leases.end_of
+    sandboxes.ended = leases.forget_variables
     leases.moved = lambda sandbox_id: timers.watch(sandboxes.find(sandbox_id))
     lease_networks = LeaseNetworks(leases, sandboxes, rulebook, contacts, ledger)
 

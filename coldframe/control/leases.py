@@ -174,6 +174,18 @@ class Leases:
             self._ledger.append(kind, lease.sandbox_id, body, connection=connection or own)
             self._store.after(lambda _: self.moved(lease.sandbox_id), lambda: None)
 
+    def forget_variables(self, sandbox_id: str) -> None:
+        """Its sandbox has ended: nothing is started there with them any more, and they may be secrets."""
+        lease = self.find(sandbox_id)
+        if lease is None or not lease.terms.environment:
+            return
+        terms = lease.terms.model_copy(update={"environment": {}})
+        with self._store.transaction():
+            self._kept.forget(sandbox_id)
+            self._store.raw.execute(
+                "UPDATE leases SET terms = ? WHERE sandbox_id = ?", (terms.model_dump_json(), sandbox_id)
+            )
+
     def _forget_ended(self) -> None:
         """Those of sandboxes that have ended, with the variables in them, which may be secrets."""
         with self._store.transaction():

@@ -123,6 +123,8 @@ class Sandboxes:
         """Told of each that runs from now on, by whichever way."""
         self.risen: Callable[[sa.Connection], None] = lambda _: None
         """Told when the label of a temporary workspace has risen, within the same transaction."""
+        self.ended: Callable[[str], None] = lambda _: None
+        """Told of each that has ended, in the transaction in which that is written."""
         self.moved: Callable[[SandboxInfo], None] = lambda _: None
         """Told of each that has no box any more, within the transaction that says so."""
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -572,6 +574,8 @@ class Sandboxes:
             if state in (*ENDED, "stopped"):
                 self._free_slot(sandbox_id)
                 self.moved(info)
+            if state in ENDED:
+                self.ended(sandbox_id)
         if state in (*ENDED, "stopped"):
             self.networked.end(sandbox_id)
             if now == "stopping" and info.network is not None:

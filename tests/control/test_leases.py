@@ -93,6 +93,20 @@ def test_variables_of_a_lease_are_there_for_each_command(tmp_path: Path) -> None
     asyncio.run(scenario())
 
 
+def test_variables_of_a_lease_are_gone_with_its_sandbox(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            info, _ = await leased(
+                bench, caller_of(bench), 100, environment={"KEY": "a-secret-word"}, metadata={"a": "b"}
+            )
+            assert await state_after(bench, info, 101) == "terminated"
+            kept = bench.control.leases.find(info.sandbox_id)
+            assert kept is not None
+            assert (kept.terms.environment, kept.terms.metadata) == ({}, {"a": "b"})
+
+    asyncio.run(scenario())
+
+
 def test_an_access_token_is_its_holder_in_one_sandbox_until_the_key_is_revoked(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with opened(tmp_path) as bench:
