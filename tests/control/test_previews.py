@@ -3,14 +3,17 @@
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from coldframe.client.models import PreviewCreated
 from coldframe.client.sync import SyncColdframe, SyncSandbox
-from coldframe.contract.errors import CredentialMissing, InputMissing, PreviewUnavailable
-from coldframe.contract.sandbox import SandboxSpec
+from coldframe.contract.errors import CredentialMissing, GuestLost, InputMissing, PreviewUnavailable, WrongState
+from coldframe.contract.sandbox import SandboxInfo, SandboxSpec
 from coldframe.contract.volume import VolumeMount
+from coldframe.control import previews
+from coldframe.control.sandboxes import Sandboxes
 from tests.fakes.host import FakeHost
 from tests.fronts.served import Served
 
@@ -60,6 +63,29 @@ def test_one_that_does_not_come_to_serve_leaves_nothing_behind(client: SyncColdf
             client.previews.create(sandbox.id, port, start=start, ready_timeout_s=wait_s)
         assert snapshots_of(client, sandbox) == []
         assert [one for one in sandbox.commands() if one.state == "running"] == []
+
+
+def test_a_stop_that_ends_nothing_says_so(client: SyncColdframe, monkeypatch: pytest.MonkeyPatch) -> None:
+    preview = share(client, client.sandboxes.create(agent_id="one"))
+    seen_inside = Sandboxes.seen_inside
+    seen: list[Any] = []
+
+    async def as_before(self: Sandboxes, info: SandboxInfo, command_id: str | None) -> Any:
+        if not seen:
+            seen.append(await seen_inside(self, info, command_id))
+        return seen[0]
+
+    async def not_at_all(self: Sandboxes, info: SandboxInfo, command_id: str | None) -> Any:
+        raise GuestLost("it does not answer")
+
+    monkeypatch.setattr(previews, "END_S", 0.01)
+    for look, error in ((not_at_all, GuestLost), (as_before, WrongState)):
+        monkeypatch.setattr(Sandboxes, "seen_inside", look)
+        with pytest.raises(error):
+            client.previews.stop(preview.preview_id)
+        assert client.ledger.entries(kinds=["preview.stopped"], subject=preview.preview_id) == []
+    monkeypatch.undo()
+    client.previews.stop(preview.preview_id)
 
 
 @pytest.mark.req("T3.48")
