@@ -87,8 +87,8 @@ class Known(NamedTuple):
     """Of a person or agent known here: their name."""
     sees_all: bool = False
     """Whether labels concern it: those who may read the sandbox anyway."""
-    token_id: str | None = None
-    """Of the token of this installation that was shown."""
+    caller: Caller | None = None
+    """Who has shown a token of this installation."""
 
 
 @dataclass
@@ -264,20 +264,19 @@ class PreviewAccess:
         if not may(caller, "preview.visit"):
             return None
         sees_all = caller.role is not Role.VIEWER
-        return Known("caller", f"caller:{caller.token_id}", caller.name, sees_all, caller.token_id)
+        return Known("caller", f"caller:{caller.token_id}", caller.name, sees_all, caller)
 
     def _still_knows(self, known: Known, row: PreviewRow) -> bool:
         """Whether a visitor would be let in again by what it has shown."""
         if known.way == "public":
             return row.public
-        if known.token_id is None:
+        if known.caller is None:
             return True
         try:
-            caller = self._tokens.caller_of(known.token_id, surface="rest")
-            self._sandboxes.get(caller, row.sandbox_id)
+            self._sandboxes.get(known.caller, row.sandbox_id)
         except ColdframeError:
             return False
-        return may(caller, "preview.visit")
+        return self._tokens.is_valid(known.caller)
 
     def _by_cookie(self, row: PreviewRow, cookie: str, now: datetime) -> Known | None:
         visitor, _, rest = cookie.partition(".")
