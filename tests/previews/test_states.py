@@ -65,7 +65,7 @@ def test_one_that_was_ended_for_memory_says_so(client: SyncColdframe) -> None:
             pytest.skip("no memory controller says why a process was ended")
         preview = serve(client, small, 8000, start=eater)
         visitor = Visitor(preview)
-        visitor.ask("/eat")
+        end(visitor, "/eat", "PREVIEW_OUT_OF_MEMORY")
         told_alike(client, preview, visitor, "PREVIEW_OUT_OF_MEMORY")
         client.previews.restart(preview.preview_id)
         assert visitor.ask("/echo").status == 200
@@ -264,10 +264,10 @@ def test_the_command_line_shows_the_same(
     assert visitor.ask("/echo").status == 410
 
 
-def end(visitor: Visitor) -> None:
+def end(visitor: Visitor, path: str = "/exit", code: str = "PREVIEW_PROCESS_EXITED") -> None:
     """Have the server end; for a moment its connections are gone, and it is not."""
-    visitor.ask("/exit")
-    until(lambda: visitor.ask("/").get("Coldframe-Code") == "PREVIEW_PROCESS_EXITED")
+    visitor.ask(path)
+    until(lambda: visitor.ask("/").get("Coldframe-Code") == code)
 
 
 def until(condition: Callable[[], bool]) -> None:
