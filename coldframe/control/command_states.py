@@ -63,7 +63,7 @@ def command_status(
             message = _with_sandbox(result.ended_with)
         return _state("lost", result, "PROCESS_LOST", message, [output, again], command_id)
     limit = result.limit
-    if limit is not None:
+    if limit is not None and not (result.cancelled and limit.kind == "pids"):  # whoever ended it knows better
         used = "" if limit.used is None else f", used {limit.used:g}"
         message = f"ended by its {limit.kind} limit of {limit.limit:g} {limit.unit}{used}"
         if limit.kind == "pids":

@@ -13,10 +13,12 @@ def judge_programs(view: View, runtimes: Sequence[str]) -> Property:
     allowed = {f"{TOOLS}/{name}" for name in runtimes}
     covered = next((place for place, one in reversed(list(enumerate(view.mounts))) if one.target == "/usr"), -1)
     cover = view.mounts[covered] if covered >= 0 else None
+    uppermost = {one.target: place for place, one in enumerate(view.mounts)}  # the others are in nobody's view
     loose = [
         one.target
         for place, one in enumerate(view.mounts)
         if not one.noexec
+        and uppermost[one.target] == place
         and one.target not in allowed
         and not (one.target.startswith("/usr") and (place < covered or not one.writable))
     ]

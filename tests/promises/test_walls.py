@@ -76,7 +76,7 @@ def test_a_box_has_a_boot_id_of_its_own(client: SyncColdframe, sandbox: SyncSand
     path = "/proc/sys/kernel/random/boot_id"
     with open(path, encoding="ascii") as source:
         seen = [source.read()]
-    for one in (sandbox, client.sandboxes.create(background=True, on_missing="degrade")):
+    for one in (sandbox, client.sandboxes.create(background=True)):
         script = f"cat {path}; (echo x > {path}) 2>/dev/null && echo BREACH; cat {path}"
         first, again = (one.run_command(script).stdout or "").splitlines(keepends=True)
         assert first == again and first not in seen and len(first) == len(seen[0])
@@ -144,7 +144,12 @@ def test_no_setting_relaxes_a_boundary(client: SyncColdframe, sandbox: SyncSandb
         client.policy.load(kept)
     for variable in ("COLDFRAME_UNSAFE", "LD_PRELOAD", "BASH_ENV"):
         assert sandbox.run_command("echo x > /usr/x", env={variable: "1"}).exit_code != 0
-    for wish in ({"isolation": "none"}, {"network": "bridge"}, {"profile": "computer"}, {"privileged": True}):
+    for wish in (
+        {"isolation": "none"},
+        {"network": "bridge"},
+        {"profile": "computer", "template": "host"},
+        {"privileged": True},
+    ):
         with pytest.raises(ColdframeError) as failure:
             ask(client._transport, "POST", "/v1/sandboxes", payload={"agent_id": "wish", **wish})
         assert failure.value.code == "INVALID_ARGUMENT"
