@@ -325,8 +325,11 @@ class Resets:
             after = begun.seq
             if begun.body["act_id"] == act_id:
                 break
-        whose = {"sandbox_id": info.sandbox_id} if info.agent_id is None else {"agent_id": info.agent_id}
-        return bool(self._ledger.entries(after=after, limit=1, kinds=("sandbox.created", "sandbox.started"), **whose))
+        sandbox_id = info.sandbox_id if info.agent_id is None else None
+        begun_again = ("sandbox.created", "sandbox.started")
+        return bool(
+            self._ledger.entries(after=after, limit=1, kinds=begun_again, sandbox_id=sandbox_id, agent_id=info.agent_id)
+        )
 
     async def _done_before(self, info: SandboxInfo, asked: ResetRequest, key: Key | None) -> SandboxReset | None:
         while key is not None and (known := self._keyed.find(key.caller.token_id, key.text, key.digest)) is not None:
