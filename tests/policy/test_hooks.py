@@ -38,7 +38,7 @@ def _call(**changes: Any) -> CallContext:
         "sandbox_id": "box_1",
         "role": Role.AGENT,
         "caller": "rest:tok_1",
-        "profile": "code",
+        "profile": "sandbox",
         "taint": Label.PUBLIC,
         "workspace_label": Label.PUBLIC,
     }
@@ -175,7 +175,7 @@ def test_order_in_the_file_changes_no_outcome(order: list[str], chosen: set[str]
         "allow": _rule("allow", "allow", when={"tool": "run_command"}),
         "ask": _rule("ask", "ask", when={"role": "agent"}),
         "deny": _rule("deny", "deny", when={"agent_id": "agent-1"}),
-        "label": _rule("label", label="INTERNAL", when={"profile": "code"}),
+        "label": _rule("label", label="INTERNAL", when={"profile": "sandbox"}),
     }
     decision = decide_call(_call(), _rules(*(made[name] for name in order if name in chosen)))
     strictest = next((name for name in ("deny", "ask") if name in chosen), "allow")

@@ -48,7 +48,8 @@ class One(Model):
 class OfName(Model):
     """Which name."""
 
-    template: TemplateName
+    template: Annotated[str, Field(max_length=200)]
+    """Looked up once the role is known to have that right: nobody else is told what is wrong with it."""
 
 
 class Looked(Model):
