@@ -27,8 +27,9 @@ ALONE = ("bench", "host/test_workspace_disks.py")
 """The first counts system calls, of which there are more on a busy machine. Disks of the second stay busy while there is a
 copy of the machine's table of mounts anywhere, as tests of other parts make."""
 BOXLESS = ("architecture", "client", "contract", "control", "docs", "fronts", "policy", "tools")
-LARGE = ("promises", "host", "security")
-"""Each is a part; the longest first, since what is left over at the end runs beside nothing."""
+LARGE = ("promises", "host", "security", "e2b")
+"""Each is a part; the longest first, since what is left over at the end runs beside nothing. The last one is a process of its own
+because what an SDK trusts is read once in a process."""
 OPTIONS = {"promises": ("--ready-boxes", "2")}
 """As users have it; for an ordinary user each box is built when a test asks for it."""
 ORDINARY = (("security", "cases"), ("promises",))

@@ -55,7 +55,7 @@ def test_what_has_drifted_is_the_answer_and_no_remark(
     assert "gcc" in told.out and "12.2" in told.out and told.err == ""
 
 
-@pytest.mark.parametrize(("files", "told"), [(None, "taken\n"), (3, "taken, 3 entries, 9 bytes\n")])
+@pytest.mark.parametrize(("files", "told"), [(None, "taken\n"), (3, "taken, 3 files, 9 bytes\n")])
 def test_a_snapshot_whose_size_is_not_known_yet_leaves_no_gap(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], files: int | None, told: str
 ) -> None:
