@@ -274,3 +274,12 @@ def until(condition: Callable[[], bool]) -> None:
     from tests.installation import wait_until
 
     wait_until(condition, "it serves")
+
+
+def test_a_server_outlives_the_time_that_other_commands_have(client: SyncColdframe) -> None:
+    with client.sandboxes.create(background=True, limits=Limits(wall_s=5)) as sandbox:
+        preview = serve(client, sandbox, 8000)
+        other = sandbox.run_command(["sleep", "600"])  # begins later, so its end is past the time of both
+        assert other.timed_out
+        assert status_of(client, preview).state == "healthy"
+        assert Visitor(preview).ask("/echo").status == 200

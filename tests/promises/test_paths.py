@@ -221,7 +221,6 @@ def test_only_a_directory_is_watched(sandbox: SyncSandbox) -> None:
         sandbox.files.watch("none")
 
 
-@pytest.mark.req("T1.10")
 def test_a_command_begins_in_any_directory_that_its_user_may_enter(sandbox: SyncSandbox) -> None:
     done = sandbox.call("run_anywhere", {"command": "pwd", "cwd": "/tmp"})
     assert done.tool == "run_command"
