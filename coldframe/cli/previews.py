@@ -33,6 +33,9 @@ def create(
     ] = None,
     health_path: Annotated[str, typer.Option(help="What is asked for to see whether it serves.")] = "/",
     ready_timeout_s: Annotated[float, typer.Option(help="How long it may take until it answers.")] = 60.0,
+    answer_timeout_s: Annotated[
+        float, typer.Option("--answer-timeout", help="How long a visitor waits for the beginning of an answer.")
+    ] = 60.0,
 ) -> None:
     """Share a port of a sandbox, and start what serves on it."""
     from coldframe.cli.connection import connect
@@ -52,6 +55,7 @@ def create(
             record=record,
             health_path=health_path,
             ready_timeout_s=ready_timeout_s,
+            answer_timeout_s=answer_timeout_s,
         )
     lines = [f"{made.preview_id}: {made.url or made.address} ({_state(made)})"]
     if made.token is not None:

@@ -174,3 +174,34 @@ def test_a_connection_that_says_nothing_is_closed(monkeypatch: pytest.MonkeyPatc
             assert await all_of(visitor) == b""
 
     asyncio.run(steps())
+
+
+@pytest.mark.req("T4.44")
+def test_a_long_poll_of_ten_minutes_is_answered_if_the_preview_gives_its_server_the_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ToOneServer, "answer_timeout_s", 660.0)
+    monkeypatch.setitem(globals(), "PATIENCE_S", 3600.0)  # by the clock that is turned
+
+    async def steps(turned_s: float) -> bytes:
+        loop = asyncio.get_running_loop()
+        asked, happened, true_time = asyncio.Event(), asyncio.Event(), loop.time
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            asked.set()
+            await happened.wait()
+            writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok")
+            await writer.drain()
+
+        async with connected(serve) as (_, visitor):
+            await loop.sock_sendall(visitor, request("/poll"))
+            await asked.wait()
+            loop.time = lambda: true_time() + turned_s  # type: ignore[method-assign]
+            for _ in range(3):
+                await asyncio.sleep(0)  # whatever is due is done
+            happened.set()
+            return await all_of(visitor)
+
+    assert asyncio.run(steps(600)).endswith(b"ok")
+    assert asyncio.run(steps(700)).startswith(b"HTTP/1.1 503 ")

@@ -1,6 +1,7 @@
 """A server that runs in a sandbox, with nothing but the standard library, and says what reached it."""
 
 import base64
+import gzip
 import hashlib
 import http.server
 import json
@@ -9,10 +10,12 @@ import socket
 import socketserver
 import sys
 import threading
+import time
 from urllib.parse import parse_qs, unquote, urlsplit
 
 BLOCK = bytes(range(256)) * 256
 step = threading.Event()
+polled = threading.Event()
 RAW = {
     "two-lengths": b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nabc",
     "length-and-chunks": b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
@@ -89,9 +92,42 @@ class Handler(http.server.BaseHTTPRequestHandler):
         step.wait(60)
         self.wfile.write(b"data: two\n\n")
 
+    def do_ticks(self, query: dict[str, str]) -> None:
+        """Events with the time at which each was sent, by a clock that the whole machine has."""
+        self.close_connection = True
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.end_headers()
+        for _ in range(int(query["n"])):
+            self.wfile.write(b"data: %d\n\n" % time.monotonic_ns())
+            time.sleep(0.005)
+
     def do_step(self, _: dict[str, str]) -> None:
         step.set()
         self.answer(b"ok")
+
+    def do_poll(self, _: dict[str, str]) -> None:
+        step.clear()
+        polled.set()
+        step.wait(60)
+        self.answer(b"something has happened")
+
+    def do_polled(self, _: dict[str, str]) -> None:
+        self.answer(b"asked" if polled.wait(60) else b"nobody asks")
+        polled.clear()
+
+    def do_gzip(self, _: dict[str, str]) -> None:
+        packed = gzip.compress(BLOCK, mtime=0)
+        self.answer(packed, 200, ("Content-Encoding", "gzip"), ("Vary", "Accept-Encoding"))
+
+    def do_own_name(self, _: dict[str, str]) -> None:
+        own = self.headers["Host"] == f"localhost:{self.connection.getsockname()[1]}"
+        self.answer(b"welcome" if own else b"who is that?", 200 if own else 403)
+
+    def do_deep(self, _: dict[str, str]) -> None:
+        name = self.headers.get("X-Forwarded-Host") or self.headers["Host"]
+        links = ("/echo", "../echo", f"{self.headers.get('X-Forwarded-Proto', 'http')}://{name}/echo")
+        self.answer("".join(f'<a href="{link}">' for link in links).encode(), 200, ("Content-Type", "text/html"))
 
     def do_status(self, _: dict[str, str]) -> None:
         status = int(self.path.rpartition("/")[2])

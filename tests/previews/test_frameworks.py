@@ -47,7 +47,7 @@ execute_from_command_line([sys.argv[0], "runserver", "--noreload", "--skip-check
 
 
 @needs_vite
-@pytest.mark.req("T4.12")
+@pytest.mark.req("T4.12", "T4.44")
 def test_vite_serves_its_pages_and_tells_them_of_changes(client: SyncColdframe, sandbox: SyncSandbox) -> None:
     sandbox.upload_folder(str(CLIENTS / "node_modules"), "node_modules")
     sandbox.write_file("index.html", '<p id="total"></p><script type="module" src="/main.js"></script>')
