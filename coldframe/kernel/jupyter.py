@@ -29,6 +29,9 @@ PORTS = ("shell_port", "iopub_port", "stdin_port", "control_port", "hb_port")
 AGAIN_S = 0.03
 """How soon a kernel is asked again whether it is there: what it says while the way is made is lost."""
 ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+RECONNECT_MS = 5
+"""How soon it is looked again whether a kernel listens, which it does long after it was started. By itself libzmq waits for a
+tenth of a second and more each time, as long as a kernel takes to load."""
 _DELIMITER = b"<IDS|MSG>"
 
 
@@ -170,6 +173,7 @@ class JupyterKernel:
         one = self._context.socket(kind)
         one.linger = 0
         one.rcvhwm = one.sndhwm = 0
+        one.reconnect_ivl = RECONNECT_MS
         if kind == zmq.SUB:
             one.subscribe(b"")
         place, number = connection["ip"], connection[port]
