@@ -19,6 +19,7 @@ from typing import Any, cast
 
 import pytest
 
+from coldframe import __version__ as coldframe_version
 from coldframe.cli import connection, running
 from coldframe.cli.output import COMMANDS
 from coldframe.client.sync import Sandboxes, SyncColdframe, SyncSandbox
@@ -58,6 +59,12 @@ def coldframe(
         timeout=TIMEOUT_S,
     )
 
+
+
+def test_the_version_is_told_without_a_command_and_without_a_server() -> None:
+    command = [sys.executable, "-m", "coldframe.cli", "--version"]
+    done = subprocess.run(command, capture_output=True, env=environment(), timeout=TIMEOUT_S)
+    assert (done.returncode, done.stdout.decode().strip(), done.stderr) == (0, coldframe_version, b"")
 
 def test_help_is_there_at_once_and_documents_the_exit_codes() -> None:
     command = [sys.executable, "-m", "coldframe.cli", "--help"]

@@ -80,6 +80,14 @@ app.add_typer(agents.agents, name="agent")
 app.add_typer(mcp.app, name="mcp")
 
 
+def _show_version(asked: bool) -> None:
+    if asked:
+        from coldframe import __version__
+
+        typer.echo(__version__)
+        raise typer.Exit
+
+
 @app.callback()
 def root(
     *,
@@ -89,13 +97,11 @@ def root(
     url: Annotated[str | None, typer.Option(help="Server; by default the local installation. [COLDFRAME_URL]")] = None,
     token: Annotated[str | None, typer.Option(help="Token. Better given as COLDFRAME_TOKEN.")] = None,
     data_dir: Annotated[str | None, typer.Option(help="Data directory. [COLDFRAME_DATA_DIR]")] = None,
-    version: Annotated[bool, typer.Option("--version", help="Print the version and end.")] = False,
+    version: Annotated[  # eager: before it is looked whether there is a command
+        bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Print the version and end.")
+    ] = False,
 ) -> None:
-    if version:
-        from coldframe import __version__
-
-        typer.echo(__version__)
-        raise typer.Exit
+    del version
     Chosen.as_json = Chosen.as_json or json
     Chosen.url, Chosen.token, Chosen.data_dir = url, token, data_dir
 
