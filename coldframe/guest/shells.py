@@ -22,43 +22,34 @@ MOST_BYTES = 4 * 1024 * 1024
 """Of what one session holds. It is in the keeper's memory and gone with the box."""
 MOST_NAME_CHARACTERS = 64
 WHOLE = b"# whole\n"
-OPTIONS = b"# options\n"
+BODY = b"# body\n"
 PLACE = "/tmp"  # noqa: S108 - the box's own
 _NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 
-# All that is ours has a name that begins with __coldframe, and is not written down. Options come last and are put back
-# last, since a shell that stops at errors, or shows what it runs, would do so here.
+# All that is ours has a name that begins with __coldframe, and is not written down. Options come last when they are put
+# back, since a shell that stops at errors, or shows what it runs, would do so here; they are written down first. Those that
+# a new bash has are not. Nothing here may take a process of its own: five of them cost more than all else that a line needs.
 _HEAD = r"""unset BASH_ENV
+__coldframe_set=$SHELLOPTS __coldframe_shopt=$BASHOPTS
 __coldframe_keep() {
-    __coldframe_code=$? __coldframe_set=$- __coldframe_options=$(builtin set +o)
-    set +eux +o pipefail -f
+    __coldframe_now=$BASHOPTS
+    builtin shopt -s extglob
+    builtin compgen -v -X '@(__coldframe*|BASH*|COLDFRAME_COMMAND_ID|COLUMNS|COMP_*|DIRSTACK|EPOCH*|EUID|FUNCNAME|GROUPS|HISTCMD|LINENO|LINES|NO_COLOR|OPTIND|PIPESTATUS|PPID|PWD|RANDOM|SECONDS|SHELLOPTS|SHLVL|SRANDOM|TERM|UID|_)' >|"$__coldframe_file"
+    [[ :$__coldframe_now: == *:extglob:* ]] || builtin shopt -u extglob
+    builtin mapfile -t __coldframe_names <"$__coldframe_file"
+    [[ -n ${__coldframe_names-} ]] || builtin return
     {
-        builtin printf '[[ -n ${__coldframe_stay-} ]] || builtin cd -- %q 2>/dev/null || __coldframe_lost %q\n' "$PWD" "$PWD"
+        [[ $SHELLOPTS == "$__coldframe_set" ]] || builtin set +o
+        builtin printf '# body\n[[ -n ${__coldframe_stay-} ]] || builtin cd -- %q 2>/dev/null || __coldframe_lost %q\n' "$PWD" "$PWD"
         builtin umask -p
-        builtin shopt -p
+        [[ $BASHOPTS == "$__coldframe_shopt" ]] || builtin shopt -p
         builtin alias -p
-        while IFS= builtin read -r __coldframe_name; do
-            case $__coldframe_name in
-                __coldframe* | BASH* | COLDFRAME_COMMAND_ID | COLUMNS | COMP_* | DIRSTACK | EPOCH* | EUID | FUNCNAME | \
-                GROUPS | HISTCMD | LINENO | LINES | NO_COLOR | OPTIND | PIPESTATUS | PPID | PWD | RANDOM | SECONDS | \
-                SHELLOPTS | SHLVL | SRANDOM | TERM | UID | _) ;;
-                *) builtin declare -p -- "$__coldframe_name" ;;
-            esac
-        done < <(builtin compgen -v)
-        while IFS=' ' builtin read -r _ __coldframe_flags __coldframe_name; do
-            case $__coldframe_name in
-                __coldframe*) ;;
-                *)
-                    builtin declare -f -- "$__coldframe_name"
-                    case $__coldframe_flags in *x*) builtin printf 'export -f -- %q\n' "$__coldframe_name" ;; esac
-                    ;;
-            esac
-        done < <(builtin declare -F)
-        builtin printf '# options\n%s\n' "$__coldframe_options"
-        case $__coldframe_set in *e*) builtin printf 'set -o errexit\n' ;; esac # off in all that is substituted
+        builtin declare -p -- "${__coldframe_names[@]}"
+        builtin unset -f __coldframe_keep __coldframe_lost
+        builtin declare -f
+        builtin declare -Fx
         builtin printf '# whole\n'
     } >|"$__coldframe_file"
-    return $__coldframe_code
 }
 __coldframe_lost() {
     trap - EXIT
@@ -66,7 +57,7 @@ __coldframe_lost() {
     builtin exit 126
 }
 """
-_TRAP = "trap '{ __coldframe_keep; } 2>/dev/null' EXIT\n"
+_TRAP = "trap '{ __coldframe_keep || :; } 2>/dev/null' EXIT\n"  # after || nothing ends it early
 
 
 class Entered(NamedTuple):
@@ -141,12 +132,12 @@ class Shells:
         del self._running[entered.name]
         written = _read(entered.opened)
         _remove(entered)
-        if written is None or not written.endswith(WHOLE) or written.count(OPTIONS) < 1:
+        if written is None or not written.endswith(WHOLE) or BODY not in written:
             reason = "its shell was ended, became another program, did not begin, or has an EXIT trap of its own"
             if written is not None and len(written) > MOST_BYTES:
                 reason = f"it holds more than {MOST_BYTES} bytes"
             return {"name": entered.name, "kept": False, "reason": reason}
-        body, _, options = written.rpartition(OPTIONS)
+        options, _, body = written.partition(BODY)
         self._held[entered.name] = body, options
         return {"name": entered.name, "kept": True, "reason": None}
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from coldframe.guest import shells
-from coldframe.guest.shells import MOST_BYTES, OPTIONS, WHOLE, Shells
+from coldframe.guest.shells import BODY, MOST_BYTES, WHOLE, Shells
 
-KEPT = b"x=1\n" + OPTIONS + WHOLE
+KEPT = BODY + b"x=1\n" + WHOLE
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +58,7 @@ def test_what_is_no_session_is_not_kept_and_the_next_command_finds_what_was_ther
     held = Shells()
     assert run(held, "cmd_1", act=lambda folder: (folder / "out").write_bytes(KEPT))[1]
     assert not run(held, "cmd_2", act=hostile)[1]
-    read, kept = run(held, "cmd_3", act=lambda folder: (folder / "out").write_bytes(b"\xff\0" + KEPT))
+    read, kept = run(held, "cmd_3", act=lambda folder: (folder / "out").write_bytes(BODY + b"\xff\0x=1\n" + WHOLE))
     assert b"x=1\n" in read
     assert kept
     assert b"\xff\0x=1\n" in run(held, "cmd_4", act=lambda _: None)[0]

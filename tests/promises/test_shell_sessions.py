@@ -125,6 +125,31 @@ def test_a_session_runs_one_command_at_a_time_and_can_be_ended(sandbox: SyncSand
         sandbox.run_command("true", shell_session="seventeenth")
 
 
+def test_options_are_kept_whether_a_new_bash_has_them_or_not(run: Run) -> None:
+    assert run("set +B -u -e; shopt -s extglob globstar; shopt -u sourcepath; f() { false; echo in f; }") == (
+        "",
+        0,
+        True,
+    )
+    look = "echo $- {a,b}; shopt extglob globstar sourcepath | tr -s ' \\t\\n' ' '; declare -F f; declare -Fx"
+    seen = "ehuc {a,b}\nextglob on globstar on sourcepath off f\n"
+    assert run(look) == (seen, 0, True)
+    assert run(look) == (seen, 0, True)
+    assert run("f; echo never") == ("", 1, True)
+    assert run("set -B +u +e; shopt -u extglob globstar; shopt -s sourcepath; f") == ("in f\n", 0, True)
+    assert run("echo $- {a,b}; shopt extglob sourcepath | tr -s ' \\t\\n' ' '") == (
+        "hBc a b\nextglob off sourcepath on ",
+        0,
+        True,
+    )
+
+
+def test_a_line_of_a_session_takes_no_process_but_its_own(run: Run) -> None:
+    run("A=1; f() { :; }")
+    first = int(str(run("echo $$")[0]))
+    assert [run("echo $$")[0] for _ in range(2)] == [f"{first + 1}\n", f"{first + 2}\n"]
+
+
 @pytest.mark.parametrize("settings", ["strict_parsing: true", "allow_programs: [ls]"])
 def test_where_only_what_can_be_read_may_run_a_session_may_not(
     owner: SyncColdframe, box: SyncSandbox, settings: str
