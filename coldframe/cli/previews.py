@@ -119,12 +119,16 @@ def open_(
     preview: PreviewId,
     *,
     browser: Annotated[bool, typer.Option("--browser", help="Open it in a browser here.")] = False,
+    role: Annotated[str, typer.Option(help="`member`, or `viewer`: it only looks.")] = "member",
+    expires_in_s: Annotated[
+        float | None, typer.Option("--expires-in", help="Seconds for which its browser is let in.")
+    ] = None,
 ) -> None:
     """Print a link that opens it in one browser, once, within ten minutes."""
     from coldframe.cli.connection import connect
 
     with connect() as client:
-        found = client.previews.link(preview)
+        found = client.previews.link(preview, role=role, expires_in_s=expires_in_s)
     show(found, found.url)
     if browser:
         typer.launch(found.url)
@@ -151,12 +155,17 @@ def change(
     expires_in_s: Annotated[
         float | None, typer.Option("--expires-in", help="Seconds from now until it is over.")
     ] = None,
+    end_links: Annotated[
+        bool, typer.Option("--end-links", help="Links given before, and who came in by one, are let in no more.")
+    ] = False,
 ) -> None:
     """Share it otherwise. Whoever would not be let in now is sent away at once."""
     from coldframe.cli.connection import connect
 
     with connect() as client:
-        found = client.previews.change(preview, public=public, up_to=up_to, expires_in_s=expires_in_s)
+        found = client.previews.change(
+            preview, public=public, up_to=up_to, expires_in_s=expires_in_s, end_links=end_links
+        )
     show(found, f"{found.preview_id}: {_access(found)}")
 
 

@@ -86,9 +86,11 @@ class Previews:
         public: bool | None = None,
         up_to: str | None = None,
         expires_in_s: float | None = None,
+        end_links: bool = False,
     ) -> models.PreviewInfo:
-        """Share it otherwise; what is None stays. Whoever would not be let in now is sent away at once."""
-        given = {"public": public, "up_to": up_to, "expires_in_s": expires_in_s}
+        """Share it otherwise; what is None stays. Whoever would not be let in now is sent away at once; with *end_links*
+        also whoever came in by a link, or by typing the token, and links that were given open nothing any more."""
+        given = {"public": public, "up_to": up_to, "expires_in_s": expires_in_s, "end_links": end_links or None}
         payload = {key: value for key, value in given.items() if value is not None}
         reply = await ask(self._transport, "PATCH", _preview_path(preview_id), payload=payload, repeatable=True)
         return read_answer(models.PreviewInfo, reply.body)
@@ -98,9 +100,16 @@ class Previews:
         reply = await ask(self._transport, "DELETE", _preview_path(preview_id), repeatable=True)
         return read_answer(models.PreviewInfo, reply.body)
 
-    async def link(self, preview_id: str) -> models.PreviewLink:
-        """A link that opens it in one browser, once, within ten minutes."""
-        reply = await ask(self._transport, "POST", f"{_preview_path(preview_id)}/link")
+    async def link(
+        self, preview_id: str, *, role: str = "member", expires_in_s: float | None = None
+    ) -> models.PreviewLink:
+        """A link that opens it in one browser, once, within ten minutes.
+
+        As *role* `viewer` that browser only looks: GET, HEAD and OPTIONS, and no web sockets. It is let in for *expires_in_s*
+        from then on; None for as long as the preview lives, at most 30 days.
+        """
+        asked = {"role": role} | ({} if expires_in_s is None else {"expires_in_s": str(expires_in_s)})
+        reply = await ask(self._transport, "POST", f"{_preview_path(preview_id)}/link", query=asked)
         return read_answer(models.PreviewLink, reply.body)
 
     async def stop(self, preview_id: str) -> models.PreviewInfo:

@@ -76,6 +76,9 @@ class PreviewRequest(Model):
 class PreviewChange(Model):
     """What is to be otherwise. What is not said stays."""
 
+    end_links: bool = False
+    """Links that were given open nothing any more, and browsers that came in by one, or by typing the token, are sent away."""
+
     public: bool | None = None
     up_to: Label | None = None
     expires_in_s: float | None = Field(default=None, gt=0, le=LONGEST_TIMER_S)
@@ -178,6 +181,18 @@ class PreviewCreated(PreviewInfo):
 
     token: str | None = None
     """Opens it, sent as `Authorization: Bearer`, `Coldframe-Preview-Token` or `E2B-Traffic-Access-Token`. None for a public one."""
+
+
+VisitorRole = Literal["viewer", "member"]
+
+
+class PreviewLinkRequest(Model):
+    """For whom a link is to be."""
+
+    role: VisitorRole = "member"
+    """A `viewer` looks: GET, HEAD and OPTIONS, and no web sockets. A `member` uses what it shows."""
+    expires_in_s: float | None = Field(default=None, gt=0, le=LONGEST_TIMER_S)
+    """How long after it is opened its browser is let in; None for as long as the preview lives, at most 30 days."""
 
 
 class PreviewLink(Model):

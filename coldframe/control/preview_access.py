@@ -11,16 +11,18 @@ when it has been away for a while. What was turned away is recorded as well, eac
 import asyncio
 import hashlib
 import hmac
+import math
 import secrets
 import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Literal, NamedTuple
 
 from coldframe.contract.caller import Caller
 from coldframe.contract.errors import (
     ColdframeError,
+    GrantMissing,
     GuestLost,
     NotFound,
     PreviewAsleep,
@@ -35,6 +37,7 @@ from coldframe.contract.errors import (
 )
 from coldframe.contract.policy import Label, Role
 from coldframe.contract.ports import Host
+from coldframe.contract.preview import PreviewLinkRequest
 from coldframe.contract.profile import require_capability
 from coldframe.contract.sandbox import ENDED, SandboxInfo
 from coldframe.control.access_tokens import AccessTokens
@@ -62,6 +65,8 @@ TOKEN_PREFIX = "cfp_"  # noqa: S105  how one begins, no secret
 OF_LEASE = "ports_"
 """How ids begin of what shows all ports of a sandbox that was leased."""
 _STARTING = ("queued", "starting", "resuming")
+_VIEWER = "viewer-"
+"""How the names begin, in their cookies, of those that a link lets in to look."""
 
 Way = Literal["public", "token", "link", "caller"]
 
@@ -75,6 +80,8 @@ class Shown(NamedTuple):
     tokens: tuple[str, ...] = ()
     is_own_page: bool = True
     """Whether the request may use a cookie: it comes from a page of this very preview, or is a visit that somebody chose."""
+    only_looks: bool = True
+    """Whether it asks for something, and sends nothing that could change what is there."""
 
 
 class Known(NamedTuple):
@@ -89,6 +96,10 @@ class Known(NamedTuple):
     """Whether labels concern it: those who may read the sandbox anyway."""
     caller: Caller | None = None
     """Who has shown a token of this installation."""
+    may_act: bool = True
+    """Whether it may do more than look."""
+    until: datetime | None = None
+    """When it is known no more."""
 
 
 @dataclass
@@ -110,6 +121,7 @@ class _Link:
     preview_id: str
     by: str
     expires_at: datetime
+    asked: PreviewLinkRequest
 
 
 @dataclass
@@ -191,12 +203,17 @@ class PreviewAccess:
         row = self._shared(label_id, port)
         try:
             known = self._recognise(row, shown)
+            if not (shown.only_looks or known.may_act):
+                raise GrantMissing(
+                    "viewers of a preview look, and send it nothing",
+                    hint="ask for a link for members, or use such a token",
+                )
             self._require_serving(row, known)
             if sum(visit.open for visit in self._of_sandbox(row.sandbox_id)) >= MOST_OPEN:
                 raise PreviewUnavailable(f"{MOST_OPEN} requests of this sandbox are under way", retry="later")
         except ColdframeError as error:
             error.facts.setdefault("preview_id", row.preview_id)
-            if isinstance(error, PreviewGone | PreviewLocked | PreviewLabelled):
+            if isinstance(error, PreviewGone | PreviewLocked | PreviewLabelled | GrantMissing):
                 self._note_denied(row, port, shown, error)
             raise
         visit = self._visit(row, port, known, shown)
@@ -263,8 +280,8 @@ class PreviewAccess:
             return None
         if not may(caller, "preview.visit"):
             return None
-        sees_all = caller.role is not Role.VIEWER
-        return Known("caller", f"caller:{caller.token_id}", caller.name, sees_all, caller)
+        works = caller.role is not Role.VIEWER
+        return Known("caller", f"caller:{caller.token_id}", caller.name, works, caller, may_act=works)
 
     def _still_knows(self, known: Known, row: PreviewRow) -> bool:
         """Whether a visitor would be let in again by what it has shown."""
@@ -286,7 +303,8 @@ class PreviewAccess:
             return None
         if not until.isdigit() or int(until) <= now.timestamp():
             return None
-        return Known("link", f"link:{visitor}")
+        may_act = not visitor.startswith(_VIEWER)
+        return Known("link", f"link:{visitor}", may_act=may_act, until=datetime.fromtimestamp(int(until), UTC))
 
     def _mac(self, row: PreviewRow, visitor: str, until: str) -> str:
         text = f"{row.preview_id}\0{visitor}\0{until}".encode("utf-8", "replace")
@@ -325,7 +343,7 @@ class PreviewAccess:
 
     # -- links of one use ----------------------------------------------------------------------
 
-    def make_link(self, row: PreviewRow, caller: Caller) -> tuple[str, datetime]:
+    def make_link(self, row: PreviewRow, caller: Caller, asked: PreviewLinkRequest) -> tuple[str, datetime]:
         """A secret that is exchanged for a cookie, once."""
         now = self._clock()
         for secret in [one for one, link in self._links.items() if link.expires_at <= now]:
@@ -333,8 +351,15 @@ class PreviewAccess:
         while len(self._links) >= MOST_LINKS:
             del self._links[next(iter(self._links))]
         secret = secrets.token_urlsafe(32)
-        self._links[hashlib.sha256(secret.encode()).hexdigest()] = _Link(row.preview_id, caller.name, now + LINK_LIFE)
+        self._links[hashlib.sha256(secret.encode()).hexdigest()] = _Link(
+            row.preview_id, caller.name, now + LINK_LIFE, asked
+        )
         return secret, now + LINK_LIFE
+
+    def end_links(self, preview_id: str) -> None:
+        """Those that nobody has opened yet; cookies end with the key of their row."""
+        for secret in [one for one, link in self._links.items() if link.preview_id == preview_id]:
+            del self._links[secret]
 
     def exchange(self, label_id: str, port: int, secret: str, visitor: str) -> tuple[str, int]:
         """A cookie, and for how many seconds it is good, for a link or for the token itself.
@@ -343,20 +368,22 @@ class PreviewAccess:
             NotFound, PreviewGone. PreviewLocked: it was used, is too old, or is of something else.
         """
         row = self._shared(label_id, port)
-        now, by = self._clock(), None
+        now, by, asked = self._clock(), None, PreviewLinkRequest()
         link = self._links.pop(hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest(), None)
         try:
             if link is not None and link.preview_id == row.preview_id and link.expires_at > now:
-                by = link.by
+                by, asked = link.by, link.asked
                 self._recognise(row._replace(public=True), Shown(visitor))  # whether it is over
             elif self._recognise(row._replace(public=False), Shown(visitor, tokens=(secret,))).way == "caller":
                 raise PreviewLocked("this preview takes a link or its own token", preview_id=row.preview_id)
         except (PreviewGone, PreviewLocked) as error:
             self._note_denied(row, port, Shown(visitor), error)
             raise
-        until = now + COOKIE_LIFE if row.expires_at is None else min(now + COOKIE_LIFE, row.expires_at)
-        name, text = secrets.token_hex(8), str(int(until.timestamp()))
-        body = {**_told(row), "visitor": f"link:{name}", "by": by, "address": visitor}
+        life = COOKIE_LIFE if asked.expires_in_s is None else min(COOKIE_LIFE, timedelta(seconds=asked.expires_in_s))
+        until = now + life if row.expires_at is None else min(now + life, row.expires_at)
+        name = (_VIEWER if asked.role == "viewer" else "") + secrets.token_hex(8)
+        text = str(math.ceil(until.timestamp()))
+        body = {**_told(row), "visitor": f"link:{name}", "by": by, "address": visitor, "role": asked.role}
         self._ledger.append("preview.entered", row.preview_id, body)
         return f"{name}.{text}.{self._mac(row, name, text)}", max(1, int((until - now).total_seconds()))
 
@@ -409,10 +436,10 @@ class PreviewAccess:
 
     def _await_end(self, admitted: Admitted) -> None:
         """Look again when its time is over; clock and event loop need not agree when that is."""
-        ends_at = admitted.row.expires_at
-        if ends_at is None:
+        ends = [one for one in (admitted.row.expires_at, admitted.visit.known.until) if one is not None]
+        if not ends:
             return
-        left_s = (ends_at - self._clock()).total_seconds()
+        left_s = (min(ends) - self._clock()).total_seconds()
         if left_s <= 0:
             self.check_again(admitted.key[0])
             return
@@ -490,6 +517,8 @@ class PreviewAccess:
                 or (label.rank > row.up_to.rank and not known.sees_all)
                 or (standing(info) is not None and not self.can_wake(sandbox_id))
                 or not self._still_knows(known, row)
+                or (known.until is not None and known.until <= now)
+                or (known.way == "link" and row.cookie_key != admitted.row.cookie_key)
             ):
                 cut()
             elif row.expires_at != admitted.row.expires_at:

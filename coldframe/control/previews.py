@@ -9,6 +9,7 @@ import asyncio
 import builtins
 import contextlib
 import hashlib
+import math
 import secrets
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -33,6 +34,7 @@ from coldframe.contract.preview import (
     PreviewCreated,
     PreviewInfo,
     PreviewInputs,
+    PreviewLinkRequest,
     PreviewRequest,
     PreviewStatus,
     ServerStart,
@@ -446,12 +448,13 @@ class Previews:
             await self._outputs.output(caller, row.sandbox_id, row.command_id, "stdout", 0, 1)  # as anybody may read it
         return await self._states.log(row, lines)
 
-    def link(self, caller: Caller, preview_id: str) -> tuple[PreviewInfo, str, datetime]:
+    def link(self, caller: Caller, preview_id: str, asked: PreviewLinkRequest) -> tuple[PreviewInfo, str, datetime]:
         """A secret that opens it once, and until when. Raises GrantMissing, NotFound, WrongState: it was taken back."""
         row = self._own(caller, preview_id, "preview.link")
         self._require_living(row)
-        secret, until = self.access.make_link(row, caller)
-        body = {**_told(row), "caller": caller.name}
+        secret, until = self.access.make_link(row, caller, asked)
+        life_s = None if asked.expires_in_s is None else math.ceil(asked.expires_in_s)
+        body = {**_told(row), "caller": caller.name, "role": asked.role, "expires_in_s": life_s}
         self._ledger.append("preview.linked", row.preview_id, body)
         return self._info(row), secret, until
 
@@ -480,10 +483,15 @@ class Previews:
         if asked.expires_in_s is not None:
             expires_at = self._clock() + timedelta(seconds=asked.expires_in_s)
         changed = row._replace(public=public, up_to=up_to, expires_at=expires_at)
+        if asked.end_links:
+            changed = changed._replace(cookie_key=secrets.token_bytes(32))
+            told["end_links"] = True
         with self._store.transaction(durable=True) as connection:
             self._rows.put(changed, connection)
             body = {**_told(row), "caller": caller.name, **told, **judged}
             self._ledger.append("preview.changed", row.preview_id, body, connection=connection, durable=True)
+        if asked.end_links:
+            self.access.end_links(row.preview_id)
         self.access.check_again(row.sandbox_id)
         return self._info(changed)
 

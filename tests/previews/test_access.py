@@ -3,6 +3,7 @@
 import socket
 import urllib.parse
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -68,6 +69,7 @@ def kinds(client: SyncColdframe, preview: PreviewCreated) -> list[str]:
     return [one.kind.removeprefix("preview.") for one in entries]
 
 
+@pytest.mark.req("T4.45")
 @pytest.mark.parametrize("header", ["Coldframe-Preview-Token", "E2b-Traffic-Access-Token", "Authorization"])
 def test_its_token_opens_it_in_each_header_and_no_other_does(
     visitor: Visitor, preview: PreviewCreated, header: str
@@ -79,6 +81,7 @@ def test_its_token_opens_it_in_each_header_and_no_other_does(
     assert visitor.ask("/echo", as_visitor=False).status == 401
 
 
+@pytest.mark.req("T4.45")
 def test_a_link_opens_it_once_and_the_browser_is_known_from_then_on(
     client: SyncColdframe, preview: PreviewCreated, visitor: Visitor
 ) -> None:
@@ -167,6 +170,7 @@ def test_one_port_is_shared_once(client: SyncColdframe, preview: PreviewCreated,
     assert client.previews.create(sandbox.id, 8000).url == preview.url
 
 
+@pytest.mark.req("T4.45")
 def test_one_that_was_taken_back_lets_nobody_in_and_sends_away_who_is_in(
     client: SyncColdframe, preview: PreviewCreated, visitor: Visitor
 ) -> None:
@@ -187,6 +191,7 @@ def test_one_that_was_taken_back_lets_nobody_in_and_sends_away_who_is_in(
     assert client.previews.get(preview.preview_id).status.state == "revoked"
 
 
+@pytest.mark.req("T4.45")
 def test_one_whose_time_is_over_ends_what_is_under_way(client: SyncColdframe, sandbox: SyncSandbox) -> None:
     preview = serve(client, sandbox, 8000, expires_in_s=60)
     visitor = Visitor(preview)
@@ -364,3 +369,75 @@ def test_ports_of_a_sandbox_of_e2b_are_shared_as_its_protocol_says(client: SyncC
                     assert "traffic access token" in str(told["message"])
         status, told = ask("GET", "/echo", **host, **sent)
         assert (status, told["message"]) == (502, "The sandbox was not found")
+
+
+def opened(client: SyncColdframe, preview: PreviewCreated, visitor: Visitor, **asked: Any) -> dict[str, str]:
+    """The header of a browser that has opened a link."""
+    link = client.previews.link(preview.preview_id, **asked).url
+    cookie = visitor.ask(link.partition(visitor.host)[2], as_visitor=False).get("Set-Cookie")
+    assert cookie is not None
+    return {"Cookie": cookie.partition(";")[0]}
+
+
+@pytest.mark.req("T4.45")
+def test_a_link_for_viewers_lets_look_and_no_more(
+    client: SyncColdframe, preview: PreviewCreated, visitor: Visitor
+) -> None:
+    viewer, member = (opened(client, preview, visitor, role=role) for role in ("viewer", "member"))
+    token, _ = client.tokens.create(Role.VIEWER, "looks as well")
+    for sent, acts in ((viewer, 403), (member, 200), ({"Authorization": f"Bearer {token}"}, 403)):
+        for method in ("GET", "HEAD", "OPTIONS"):
+            assert visitor.ask("/echo", method=method, headers=sent, as_visitor=False).status == 200
+        for method in ("POST", "PUT", "DELETE"):
+            answer = visitor.ask("/upload", method=method, body=b"x", headers=sent, as_visitor=False)
+            assert answer.status == acts
+        (name, value), own = *sent.items(), f"Origin: http://{visitor.host}"
+        with visitor.upgrade(f"{name}: {value}", own, own=False) as one:
+            status = b"101" if acts == 200 else b"403"
+            assert read_until(one, b"\r\n\r\n").startswith(b"HTTP/1.1 " + status)
+    forged = viewer["Cookie"].replace("viewer-", "")
+    assert visitor.ask("/echo", headers={"Cookie": forged}, as_visitor=False).status == 401
+
+
+@pytest.mark.req("T4.45")
+def test_who_came_by_a_link_is_sent_away_when_its_time_is_over_and_when_links_are_ended(
+    client: SyncColdframe, preview: PreviewCreated, visitor: Visitor
+) -> None:
+    own = f"Origin: http://{visitor.host}"
+    short = opened(client, preview, visitor, expires_in_s=1)
+    with visitor.upgrade(f"Cookie: {short['Cookie']}", own, own=False) as one:
+        read_until(one, b"\r\n\r\n")
+        assert is_cut(one)
+    assert visitor.ask("/echo", headers=short, as_visitor=False).status == 401
+    lasting = opened(client, preview, visitor)
+    unopened = client.previews.link(preview.preview_id).url
+    with visitor.upgrade(f"Cookie: {lasting['Cookie']}", own, own=False) as one, visitor.upgrade() as by_token:
+        for each in (one, by_token):
+            read_until(each, b"\r\n\r\n")
+        client.previews.change(preview.preview_id, end_links=True)
+        assert is_cut(one)
+        by_token.sendall(b"a")
+        assert by_token.recv(1) == b"A"
+    assert visitor.ask("/echo", headers=lasting, as_visitor=False).status == 401
+    assert visitor.ask(unopened.partition(visitor.host)[2], as_visitor=False).status == 401
+    assert visitor.ask("/echo", headers=opened(client, preview, visitor), as_visitor=False).status == 200
+    assert kinds(client, preview).count("changed") == 1
+
+
+@pytest.mark.req("T4.45")
+def test_no_answer_is_to_be_indexed_and_no_secret_is_in_a_log(
+    client: SyncColdframe, preview: PreviewCreated, visitor: Visitor, installation: Installation
+) -> None:
+    link = client.previews.link(preview.preview_id).url
+    opening = visitor.ask(link.partition(visitor.host)[2], as_visitor=False)
+    answers = [opening, visitor.ask("/echo"), visitor.ask("/robots.txt", as_visitor=False), visitor.ask("/bytes?n=1")]
+    assert [one.status for one in answers] == [303, 200, 401, 200]
+    assert {one.get("X-Robots-Tag") for one in answers} == {"noindex, nofollow"}
+    client.previews.change(preview.preview_id, public=True)
+    assert visitor.ask("/echo", as_visitor=False).get("X-Robots-Tag") == "noindex, nofollow"
+    cookie = str(opening.get("Set-Cookie")).partition(";")[0].partition("=")[2]
+    told = installation.log + "\n".join(client.previews.log(preview.preview_id))
+    told += str([one.body for one in client.ledger.entries(subject=preview.preview_id, limit=1000)])
+    for secret in (link.rpartition("=")[2], cookie, str(preview.token)):
+        assert secret
+        assert secret not in told

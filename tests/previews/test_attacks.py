@@ -133,6 +133,7 @@ def test_two_sandboxes_on_one_port_have_two_addresses_and_no_token_opens_the_oth
     assert answer.status == 401
 
 
+@pytest.mark.req("T4.45")
 def test_a_cookie_of_one_preview_opens_no_other(client: SyncColdframe, served: Visitor, sandbox: SyncSandbox) -> None:
     mine = serve(client, sandbox, 8000)
     visitor = Visitor(mine)
@@ -237,6 +238,7 @@ def test_who_asks_for_what_is_not_shared_learns_nothing_of_what_there_is(
     assert {**there.json, "sandboxId": ""} == {**not_there.json, "sandboxId": ""}
 
 
+@pytest.mark.req("T4.45")
 def test_an_agent_of_another_workspace_sees_no_preview_of_it(
     client: SyncColdframe, served: Visitor, sandbox: SyncSandbox, installation: Installation
 ) -> None:

@@ -51,7 +51,7 @@ def lead_browser(
     env: Mapping[str, str] | None = None,
 ) -> CommandAnswer:
     """The same as a command; its output is for `visits_of`, a line that is there once all has been visited."""
-    box.write_file("browse.py", _DRIVER)
+    box.write_file("browse.py", DRIVER)
     wanted = [visit if isinstance(visit, tuple) else (visit, "") for visit in visits]
     words = ["python3", "browse.py", *flags]
     return box.run_command(words, stdin=json.dumps(wanted), env=env, timeout_s=PATIENCE_S, background=background)
@@ -61,7 +61,7 @@ def visits_of(output: str) -> list[Visit]:
     return [Visit(*row) for row in json.loads(output)]
 
 
-_DRIVER = r"""
+DRIVER = r"""
 import json, os, subprocess, sys
 
 their_in, our_out = os.pipe()

@@ -20,6 +20,8 @@ OUR_TOKENS = ("cf_", "cfp_", "e2b_")
 """How secrets of ours begin."""
 TRAFFIC_TOKEN = b"e2b-traffic-access-token"
 PREVIEW_TOKEN = b"coldframe-preview-token"
+NOT_INDEXED = b"x-robots-tag: noindex, nofollow\r\n"
+"""What a sandbox shows is for those who were given its address, also where it is for everybody."""
 Headers = list[tuple[bytes, bytes]]
 Framing = Literal["none", "length", "chunked", "close"]
 
@@ -240,8 +242,8 @@ def response_for_visitor(head: ResponseHead, names: Names, *, keeps: bool, unchu
         out += [name, b": ", value, b"\r\n"]
     if head.status == 101:
         out.append(b"connection: Upgrade\r\nupgrade: websocket\r\n")
-    elif head.status >= 200 and not keeps:
-        out.append(b"connection: close\r\n")
+    elif head.status >= 200:
+        out.append(NOT_INDEXED if keeps else NOT_INDEXED + b"connection: close\r\n")
     out.append(b"\r\n")
     return b"".join(out)
 

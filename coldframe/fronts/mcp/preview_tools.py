@@ -18,6 +18,7 @@ from coldframe.contract.preview import (
     PreviewCreated,
     PreviewInfo,
     PreviewLink,
+    PreviewLinkRequest,
     PreviewRebuild,
     PreviewRebuilt,
     PreviewRequest,
@@ -192,7 +193,7 @@ async def preview_log(asked: Asked, which: PreviewTail) -> PreviewLog:
 @offer(arguments=WhichPreview, answer=PreviewLink, right="preview.link")
 async def link_preview(asked: Asked, which: WhichPreview) -> PreviewLink:
     """A link for a person that opens a preview in one browser, once, within ten minutes."""
-    info, secret, until = asked.control.previews.link(asked.caller, which.preview_id)
+    info, secret, until = asked.control.previews.link(asked.caller, which.preview_id, PreviewLinkRequest())
     if info.url is None:
         raise Unavailable("this installation has no edge, so nothing leads to the preview", hint="start `coldframe up`")
     return PreviewLink(url=f"{info.url.rstrip('/')}{ENTER}?link={secret}", expires_at=until)

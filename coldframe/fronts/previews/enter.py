@@ -58,6 +58,7 @@ async def _enter(access: PreviewAccess, request: Request) -> Response:
         | {
             "Location": "/",
             "Referrer-Policy": "no-referrer",
+            "X-Robots-Tag": "noindex, nofollow",
             "Set-Cookie": f"{COOKIE}={cookie}; Path=/; Max-Age={life_s}; HttpOnly; SameSite=Lax{secure}",
         },
     )

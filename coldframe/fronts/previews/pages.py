@@ -6,7 +6,7 @@ import json
 
 from coldframe.contract.errors import ColdframeError
 from coldframe.control.preview_access import OF_LEASE
-from coldframe.fronts.edge.relay_heads import Names, RequestHead
+from coldframe.fronts.edge.relay_heads import NOT_INDEXED, Names, RequestHead
 from coldframe.fronts.edge.routing import host_name
 
 ENTER = "/.coldframe/enter"
@@ -39,7 +39,7 @@ _TITLES = {
 
 def page_of(error: ColdframeError, head: RequestHead | None, names: Names) -> bytes:
     """The whole answer. It closes the connection: what comes behind such a request is not looked at."""
-    status, extra = error.status, []
+    status, extra = error.status, [NOT_INDEXED.decode()]
     label = host_name(names.host).partition(".")[0]
     by_e2b = (head is not None and head.get(b"e2b-sandbox-port") is not None) or str(
         error.facts.get("preview_id")

@@ -43,6 +43,7 @@ class PreviewPorter:
             cookie=cookie_of(head.headers) if target.by_host else None,
             tokens=_tokens(head),
             is_own_page=_is_own_page(head, names),
+            only_looks=head.method in _SAFE and not head.wants_tunnel,
         )
         label_id = label_of(target.sandbox_id)
         admitted = self._access.admit(label_id, target.port, shown)

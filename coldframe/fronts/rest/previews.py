@@ -13,6 +13,7 @@ from coldframe.contract.preview import (
     PreviewCreated,
     PreviewInfo,
     PreviewLink,
+    PreviewLinkRequest,
     PreviewRebuild,
     PreviewRebuilt,
     PreviewRequest,
@@ -68,9 +69,9 @@ async def revoke_preview(request: Request) -> PreviewInfo:
     return await control_of(request).previews.revoke(caller_of(request), _id(request))
 
 
-async def link_preview(request: Request) -> PreviewLink:
+async def link_preview(request: Request, asked: PreviewLinkRequest) -> PreviewLink:
     """A link that opens it in one browser, once, within ten minutes."""
-    info, secret, until = control_of(request).previews.link(caller_of(request), _id(request))
+    info, secret, until = control_of(request).previews.link(caller_of(request), _id(request), asked)
     if info.url is None:
         raise Unavailable("this installation has no edge, so nothing leads to the preview", hint="start `coldframe up`")
     return PreviewLink(url=f"{info.url.rstrip('/')}{ENTER}?link={secret}", expires_at=until)
@@ -112,7 +113,7 @@ ROUTES = (
     JsonRoute("GET", _ONE, get_preview, PreviewInfo),
     JsonRoute("PATCH", _ONE, change_preview, PreviewInfo, body=PreviewChange),
     JsonRoute("DELETE", _ONE, revoke_preview, PreviewInfo),
-    JsonRoute("POST", _ONE + "/link", link_preview, PreviewLink),
+    JsonRoute("POST", _ONE + "/link", link_preview, PreviewLink, query=PreviewLinkRequest),
     JsonRoute("POST", _ONE + "/stop", stop_preview, PreviewInfo),
     JsonRoute("POST", _ONE + "/restart", restart_preview, PreviewInfo, body=PreviewRestart),
     JsonRoute("POST", _ONE + "/rebuild", rebuild_preview, PreviewRebuilt, body=PreviewRebuild),
