@@ -49,29 +49,63 @@ class View:
     source: str
 
 
-def look(init: int, keeper: int, evidence: Mapping[str, Any]) -> View:
+class Surroundings(NamedTuple):
+    """What lies around the processes of a box. From when the keeper says that it is `placed` nobody changes it any more but
+    what is started there, so that much of a new box is measured while its keeper gives its rights away."""
+
+    mounts: tuple[MountInfo, ...] = ()
+    tables: Mapping[str, str] = {}
+    """Of its network namespace."""
+    maps: Mapping[str, str] = {}
+    namespaces: Mapping[str, int] = {}
+    """Of the first process."""
+    own: Mapping[str, int] = {}
+
+
+def look_around(init: int) -> Surroundings:
+    """As far as it can be read from outside."""
+    with contextlib.suppress(OSError), _directory_of(init) as proc:
+        return _around(proc)
+    return Surroundings()
+
+
+@contextlib.contextmanager
+def _directory_of(init: int) -> Iterator[int]:
+    """One descriptor for all, so that a pid used again cannot answer for the box."""
+    proc = os.open(f"/proc/{init}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield proc
+    finally:
+        os.close(proc)
+
+
+def _around(proc: int) -> Surroundings:
+    mountinfo, maps = "", {}
+    with contextlib.suppress(OSError):
+        mountinfo = _read(proc, "mountinfo")
+    for name in ("uid_map", "gid_map"):
+        with contextlib.suppress(OSError):
+            maps[name] = _read(proc, name)
+    return Surroundings(
+        tuple(openings.mounts(mountinfo)),
+        openings.network_tables(lambda name: _read(proc, f"net/{name}")),
+        maps,
+        _namespaces_of(proc, "") or {},
+        _namespaces_of(None, "/proc/self/") or {},
+    )
+
+
+def look(init: int, keeper: int, evidence: Mapping[str, Any], around: Surroundings | None = None) -> View:
+    """*around*, if that was looked at already."""
     processes: tuple[Seen, ...] = ()
     first: tuple[Seen, ...] = ()
-    namespaces: dict[str, int] = {}
-    mountinfo = ""
-    tables: dict[str, str] = {}
-    maps: dict[str, str] = {}
     source = "read from the host"
-    with contextlib.suppress(OSError):
-        # one descriptor for all, so that a pid used again cannot answer for the box
-        proc = os.open(f"/proc/{init}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            first = (Seen("the first process", fields_of(_read(proc, "status")), None, True),)
-            with contextlib.suppress(OSError):
-                mountinfo = _read(proc, "mountinfo")
-            tables = openings.network_tables(lambda name: _read(proc, f"net/{name}"))
-            for name in ("uid_map", "gid_map"):
-                with contextlib.suppress(OSError):
-                    maps[name] = _read(proc, name)
-            namespaces = _namespaces_of(proc, "") or {}
-            processes = tuple(_processes_of(proc))
-        finally:
-            os.close(proc)
+    with contextlib.suppress(OSError), _directory_of(init) as proc:
+        first = (Seen("the first process", fields_of(_read(proc, "status")), None, True),)
+        around = around or _around(proc)
+        processes = tuple(_processes_of(proc))
+    around = around or Surroundings()
+    namespaces = around.namespaces
     whole = bool(processes)
     if not whole:
         source = "told by the keeper"
@@ -88,10 +122,10 @@ def look(init: int, keeper: int, evidence: Mapping[str, Any]) -> View:
         keeper=_keeper(keeper),
         keeper_dumpable=_is_dumpable(keeper),
         namespaces=namespaces,
-        own=_namespaces_of(None, "/proc/self/") or {},
-        first=_first_process(first[0].status if first else {}, maps, evidence.get("filter_sha256")),
-        tables={**tables, "dev": tables.get("dev") or str(evidence.get("net_dev") or "")},
-        mounts=tuple(openings.mounts(mountinfo or str(evidence.get("mountinfo") or ""))),
+        own=around.own,
+        first=_first_process(first[0].status if first else {}, around.maps, evidence.get("filter_sha256")),
+        tables={**around.tables, "dev": around.tables.get("dev") or str(evidence.get("net_dev") or "")},
+        mounts=around.mounts or tuple(openings.mounts(str(evidence.get("mountinfo") or ""))),
         source=source,
     )
 

@@ -11,8 +11,8 @@ import os
 import resource
 import socket
 import threading
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
 
 from coldframe.contract.errors import ColdframeError, Conflict, Fact, IsolationUnavailable
 from coldframe.contract.sandbox import Limits
@@ -40,6 +40,28 @@ AT_ONCE = min(8, max(2, os.cpu_count() or 1))
 
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Occupant(Protocol[T_co]):
+    """Whom a box is built for. What there is to be done for one is done while others work at the box: in this order, on the worker
+    thread that has it, since to come back from there takes longer than most of this."""
+
+    def furnish(self) -> Sequence[tuple[str, int]]:
+        """Descriptors of what its keeper serves with, which stay the occupant's. Raises OSError."""
+
+    def note(self, answer: dict[str, Any]) -> None:
+        """The keeper and the first process are there; the box is not whole yet."""
+
+    def look_around(self, answer: dict[str, Any]) -> None:
+        """What lies around its processes is placed."""
+
+    def settle(self, answer: dict[str, Any]) -> T_co:
+        """It stands, and its keeper serves it."""
+
+
+class _Unfurnished(ValueError):
+    """That is the occupant's fault, and not the box's."""
 
 
 class Builder:
@@ -79,32 +101,33 @@ class Builder:
     async def build(
         self,
         order: dict[str, Any],
-        listener: socket.socket,
+        occupant: Occupant[T],
         limits: Limits,
         *,
         more: Sequence[tuple[str, int]] = (),
-        then: Callable[[dict[str, Any]], T],
         next_user: int | None = None,
     ) -> tuple[dict[str, Any], T]:
         """What the new keeper says: `keeper` and `init`, their process ids, and `ready`, the evidence.
 
         Beside that `groups`, their directories, `settings`, the one that the box has as its /etc, and of one with a way
         out `arrivals`, its sockets, which are the caller's then. *more* descriptors for it stay the caller's. And what
-        *then* makes of it, on the worker thread that has it: to come back from there takes longer than most of this.
+        the *occupant* has settled.
         With *next_user* a box of the pool becomes this one, if one fits, and another one is to wait then for whoever is likely to
         be the next to ask: a sandbox of that user, OWN_USER for one with a workspace of its own that is yet to be made.
 
         Raises:
             IsolationUnavailable: with property, reason and remedy. Nothing runs then.
             Conflict: something stands in the workspace where a volume is to be.
+            OSError: the occupant could not be furnished.
         """
         wish = None if next_user is None else wish_of(order, limits, next_user)
         self._building += 1
         try:
             async with self._turns:
-                answer, made = await _unbroken(
-                    asyncio.to_thread(self._order, order, listener, limits, more, then, wish)
+                working = asyncio.get_running_loop().run_in_executor(
+                    None, self._order, order, occupant, limits, more, wish
                 )
+                answer, made = await _unbroken(working)
         finally:
             self._building -= 1
             if self._endangered:
@@ -112,6 +135,8 @@ class Builder:
             if self._is_prepared and not self._building:
                 self._do_later(AHEAD_S, self._fork_ahead)
         if made is None:
+            if "unfurnished" in answer:
+                raise answer["unfurnished"]
             raise _not_built(str(answer.get("failed", "no answer")))
         if wish is not None:
             self.pool.ask(wish)
@@ -165,36 +190,39 @@ class Builder:
     def _order(
         self,
         order: dict[str, Any],
-        listener: socket.socket,
+        occupant: Occupant[T],
         limits: Limits,
         more: Sequence[tuple[str, int]],
-        then: Callable[[dict[str, Any]], T],
         wish: Wish | None,
     ) -> tuple[dict[str, Any], T | None]:
         ready = None if wish is None else self.pool.take(wish.key, order["uid"], self._current_settings)
         if ready is not None:
-            let_in = self._let_in(ready, order, listener, more)
+            let_in = self._let_in(ready, order, occupant, more)
             if let_in is not None:
                 try:
-                    return let_in, then(let_in)
+                    return let_in, occupant.settle(let_in)
                 finally:
                     self.ahead.release(ready.groups)
-        answer = self._order_keeper(order, listener, limits, more)
-        return answer, then(answer) if "ready" in answer else None
+        answer = self._order_keeper(order, occupant, limits, more)
+        return answer, occupant.settle(answer) if "ready" in answer else None
 
     def _current_settings(self) -> str | None:
         with self.zygote.turn:
             return self._settings.current()
 
     def _let_in(
-        self, ready: ReadyBox, order: dict[str, Any], listener: socket.socket, more: Sequence[tuple[str, int]]
+        self, ready: ReadyBox, order: dict[str, Any], occupant: Occupant[T], more: Sequence[tuple[str, int]]
     ) -> dict[str, Any] | None:
         """Have a box that waits become what is ordered. None if it does not; it is gone then."""
+        known = {
+            "keeper": ready.pid,
+            **ready.begun,
+            "settings": ready.settings,
+            "groups": ready.groups.paths,
+        }
         with contextlib.ExitStack() as opened:
             try:
-                files = [("listener", listener.fileno()), *more]
-                files.append(("records", os.open(order["records"], os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)))
-                opened.callback(os.close, files[-1][1])
+                files = [*occupant.furnish(), *more]
                 identity = attachment.identity_of(order["workspace"])
                 place = attachment.Place(order["workspace"], identity, order["history"])
                 if not order["holds_outside"]:
@@ -207,23 +235,19 @@ class Builder:
                     "files": [name for name, _ in files],
                 }
                 socket.send_fds(ready.answer, [fitting(json.dumps(arrival).encode())], [file for _, file in files])
+                occupant.note(known)
+                heard(ready.answer)
+                occupant.look_around(known)
                 said = heard(ready.answer)
                 if order["captured_ports"] is not None:
                     said["arrivals"] = arrivals.receive(ready.answer)
-                answer = {
-                    "keeper": ready.pid,
-                    **ready.begun,
-                    **said,
-                    "settings": ready.settings,
-                    "groups": ready.groups.paths,
-                }
             except (OSError, ConfineError, KeyError, ValueError) as error:
                 self.pool.note_failure(order["workspace"], f"a box that waited could not be used: {error}")
                 self._discard_ready(ready)
                 return None
         self.pool.note_success()
         ready.close()
-        return answer
+        return {**known, **said}
 
     def _raise_ready(self, wish: Wish, generation: int) -> bool:
         """Build a box that waits, unless there is no keeper for it now; whether there may be more to do. Blocking."""
@@ -233,7 +257,6 @@ class Builder:
             "sandbox_id": "",
             "workspace": "",
             "history": "",
-            "records": "",
             "captured_ports": None,
             "uid": uid,
             "gid": uid if wish.uid == OWN_USER else wish.order["gid"],
@@ -263,10 +286,10 @@ class Builder:
         self._users.release_user(box.uid)
 
     def _order_keeper(
-        self, order: dict[str, Any], listener: socket.socket | None, limits: Limits, more: Sequence[tuple[str, int]]
+        self, order: dict[str, Any], occupant: Occupant[T] | None, limits: Limits, more: Sequence[tuple[str, int]]
     ) -> dict[str, Any]:
-        """The whole conversation with a new keeper; blocking, on a worker thread. With one that is to wait it goes on:
-        `held` are its process, the first one's, its socket and its groups."""
+        """The whole conversation with a new keeper; blocking, on a worker thread. With one that is to wait, for whoever comes
+        and so for no *occupant*, it goes on: `held` are its process, the first one's, its socket and its groups."""
         is_held = False
         ahead = self.ahead.take()
         theirs: socket.socket | None = None
@@ -288,7 +311,7 @@ class Builder:
             descriptors += [(f"per_command:{name}", file) for name, file in opened.per_command]
             descriptors += [(f"attach_only:{name}", file) for name, file in opened.attach_only]
             descriptors += groups.birthplaces()
-            files = [*([] if listener is None else [("listener", listener.fileno())]), *more, *descriptors]
+            files = [*more, *descriptors]
             if self._embedded:
                 files.append(("lease", self._lease_read))
             if theirs is not None:
@@ -311,10 +334,16 @@ class Builder:
                 groups.enter(hello["keeper"])
                 if self._controllers.delegated:
                     mine.send(b".")
+            furniture = () if occupant is None else _furniture(occupant)
             begun = heard(mine)
             with contextlib.suppress(ProcessLookupError):  # the keeper says why
                 init = os.pidfd_open(begun["init"])
-            _settle(groups, (begun["init"], begun["bwrap"]), mine)
+            _settle(groups, (begun["init"], begun["bwrap"]), mine, furniture)
+            known = {**hello, **begun, "settings": order["settings"], "groups": groups.paths}
+            if occupant is not None:
+                occupant.note(known)
+                heard(mine)
+                occupant.look_around(known)
             ready = heard(mine)
             if groups.endangered:
                 self._endangered.append(groups)
@@ -323,7 +352,7 @@ class Builder:
                 ready["held"] = keeper, init, mine, groups
             elif order["captured_ports"] is not None:
                 ready["arrivals"] = arrivals.receive(mine)
-            return {**hello, **begun, **ready, "settings": order["settings"], "groups": groups.paths}
+            return {**known, **ready}
         except (OSError, ConfineError, KeyError, ValueError) as error:
             for process in (keeper, init):  # bubblewrap's child is bound to the life of the keeper only at its end
                 if process >= 0:
@@ -331,7 +360,10 @@ class Builder:
             kill_strays(mark_of(self._installation))
             if ahead is not None:
                 discard(groups)
-            return {"failed": f"{error}"}
+            return {
+                "failed": f"{error}",
+                **({"unfurnished": error.__cause__} if isinstance(error, _Unfurnished) else {}),
+            }
         finally:
             if not is_held:
                 mine.close()
@@ -367,8 +399,18 @@ def _not_built(failure: str) -> ColdframeError:
     )
 
 
-def _settle(groups: BoxGroups, processes: tuple[int, int], keeper: socket.socket) -> None:
-    """See that the first process is in its groups and say so. If it is gone, what the keeper says next is the reason."""
+def _furniture(occupant: Occupant[object]) -> Sequence[tuple[str, int]]:
+    try:
+        return occupant.furnish()
+    except OSError as error:
+        raise _Unfurnished(str(error)) from error
+
+
+def _settle(
+    groups: BoxGroups, processes: tuple[int, int], keeper: socket.socket, furniture: Sequence[tuple[str, int]]
+) -> None:
+    """See that the first process is in its groups and say so, and give the keeper what it serves with. If it is gone, what the
+    keeper says next is the reason."""
     try:
         groups.settle(*processes)
     except ConfineError:
@@ -378,14 +420,14 @@ def _settle(groups: BoxGroups, processes: tuple[int, int], keeper: socket.socket
             heard(keeper)
         raise
     with contextlib.suppress(ConnectionError):
-        keeper.send(b".")
+        word = json.dumps({"files": [name for name, _ in furniture]}).encode()
+        socket.send_fds(keeper, [word], [file for _, file in furniture])
 
 
 async def _unbroken(
-    ordering: Coroutine[Any, Any, tuple[dict[str, Any], T | None]],
+    task: "asyncio.Future[tuple[dict[str, Any], T | None]]",
 ) -> tuple[dict[str, Any], T | None]:
     """The answer about a new keeper. If the caller is cancelled meanwhile, the keeper that still comes is ended."""
-    task = asyncio.ensure_future(ordering)
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:

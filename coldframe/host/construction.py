@@ -20,6 +20,7 @@ from coldframe.contract.network import NetworkAccess
 from coldframe.contract.sandbox import SandboxSpec
 from coldframe.contract.volume import VolumeAttachment
 from coldframe.host import report
+from coldframe.host.box_view import Surroundings, look_around
 from coldframe.host.builder import Builder
 from coldframe.host.cgroups import BoxGroups, Controllers
 from coldframe.host.confine import ConfineError
@@ -27,7 +28,7 @@ from coldframe.host.egress.arrivals import Arrivals
 from coldframe.host.endings import Endings
 from coldframe.host.life import KeeperLife
 from coldframe.host.link import SOCKET_NAME
-from coldframe.host.marks import HANDOVER_NAME, KeeperMark, Marks
+from coldframe.host.marks import HANDOVER_NAME, RECORDS, KeeperMark, Marks
 from coldframe.host.offered_tools import NOTHING_DENIED, denied_here, lent_directories, libraries_of, offered_tools
 from coldframe.host.outfit import Outfit, pack
 from coldframe.host.pool import OWN_USER
@@ -189,11 +190,6 @@ class Construction:
         next_user: int | None = None,
     ) -> IsolationReport:
         directory = self._marks.directory(sandbox_id)
-        records = os.path.join(directory, "records")
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(records, 0o700)
-        if self._root:
-            os.chown(records, *owner)
         order: dict[str, Any] = {
             "sandbox_id": sandbox_id,
             "mark": mark_of(self._site.installation),
@@ -201,7 +197,6 @@ class Construction:
             "gid": owner[1],
             "workspace": workspace,
             "history": self._workspaces.history_of(workspace),
-            "records": records,
             "tools": offered_tools(),
             "lent": lent_directories() if spec.runtimes is None else {},
             "limits": spec.limits.model_dump(mode="json"),
@@ -217,15 +212,11 @@ class Construction:
             **(await asyncio.to_thread(denied_here, spec.denied_programs) if spec.denied_programs else NOTHING_DENIED),
         }
         with contextlib.ExitStack() as opened:
-            listener = opened.enter_context(self._listen(directory, SOCKET_NAME, self._site.server_uid))
             more = []
-            if spec.agent_id is not None and (digests := self._workspaces.open_digests(spec.agent_id)) is not None:
-                more.append(("digests", digests))
-                opened.callback(os.close, digests)
             if outfit is not None:
                 more.append(("outfit", pack(outfit)))
                 opened.callback(os.close, more[-1][1])
-                handover = opened.enter_context(self._listen(directory, HANDOVER_NAME, None, socket.SOCK_SEQPACKET))
+                handover = opened.enter_context(_listen(directory, HANDOVER_NAME, None, socket.SOCK_SEQPACKET))
                 more.append(("handover", handover.fileno()))
             system = await self._prepare_system(workspace, spec, owner, directory, prepare)
             if system is not None:
@@ -239,13 +230,14 @@ class Construction:
                 order["volumes"], mounts = await asyncio.to_thread(show, volumes, owner, opened, root=root)
                 more += mounts
             template = None if system is None else system.digest
-            settling = partial(
-                self._settle, sandbox_id, spec, session_id, owner[0], template, volumes, ends_here=network is None
+            mark = partial(
+                self._mark, spec=spec, session_id=session_id, uid=owner[0], template=template, volumes=volumes
             )
+            occupant = _Occupant(self._site, sandbox_id, spec.agent_id, owner, mark, opened, is_noted=network is None)
             checking = None if system is None else asyncio.ensure_future(asyncio.to_thread(system.check))
             try:
                 answer, settled = await self._site.builder.build(
-                    order, listener, spec.limits, more=more, then=settling, next_user=next_user
+                    order, occupant, spec.limits, more=more, next_user=next_user
                 )
             finally:
                 if checking is not None:
@@ -259,7 +251,7 @@ class Construction:
         if network is not None:
             arrivals: Arrivals = answer["arrivals"]
             kept = self._ways_out.mark_of(sandbox_id, network, arrivals)
-            settled = self._write(sandbox_id, replace(settled.mark, network=kept.model_dump(mode="json")))
+            settled = _write(self._marks, sandbox_id, replace(settled.mark, network=kept.model_dump(mode="json")))
             if settled.failure is not None:
                 arrivals.close()
         if settled.failure is not None:
@@ -343,20 +335,17 @@ class Construction:
                 os.close(preparing.result().held)
             raise
 
-    def _settle(
+    def _mark(
         self,
-        sandbox_id: str,
+        answer: dict[str, Any],
+        *,
         spec: SandboxSpec,
         session_id: str,
         uid: int,
         template: str | None,
         volumes: Sequence[VolumeAttachment],
-        answer: dict[str, Any],
-        *,
-        ends_here: bool,
-    ) -> _Settled:
-        """What there is to be done of a box that stands, but for one with a way out. Blocking; on the builder's thread."""
-        mark = KeeperMark(
+    ) -> KeeperMark:
+        return KeeperMark(
             pid=answer["keeper"],
             started=process_start(answer["keeper"]) or "",
             created_at=datetime.now(UTC).isoformat(),
@@ -373,36 +362,6 @@ class Construction:
             template=template,
             volumes=[one.model_dump(mode="json") for one in volumes],
         )
-        if not ends_here:
-            return _Settled(mark)
-        settled = self._write(sandbox_id, mark)
-        if settled.failure is not None:
-            return settled
-        return _Settled(mark, self._site.new_life(sandbox_id, mark).measure(answer["ready"]))
-
-    def _write(self, sandbox_id: str, mark: KeeperMark) -> _Settled:
-        try:
-            self._marks.write(sandbox_id, mark)
-        except OSError as error:
-            return _Settled(mark, failure=error)
-        return _Settled(mark)
-
-    def _listen(
-        self, directory: str, name: str, uid: int | None, kind: socket.SocketKind = socket.SOCK_STREAM
-    ) -> socket.socket:
-        """For this user and, as root, *uid*."""
-        listener = socket.socket(socket.AF_UNIX, kind)
-        folder = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            listener.bind(f"/proc/self/fd/{folder}/{name}")
-        finally:
-            os.close(folder)
-        path = os.path.join(directory, name)
-        os.chmod(path, 0o600)
-        if self._root and uid is not None:
-            os.chown(path, uid, -1)
-        listener.listen(128)
-        return listener
 
     async def _discard(self, sandbox_id: str, background: str | None) -> None:
         """Leave nothing of a box that did not come to be."""
@@ -425,3 +384,96 @@ class Construction:
         self._marks.remove(sandbox_id)
         self._site.lives.pop(sandbox_id, None)
         return mark
+
+
+class _Occupant:
+    """Implements Occupant: whoever gets a box of this site. What it opens ends with *opened*. A box with a way out is not
+    noted before that is there, and then measured by whoever opens it."""
+
+    def __init__(
+        self,
+        site: Site,
+        sandbox_id: str,
+        agent_id: str | None,
+        owner: tuple[int, int],
+        mark: Callable[[dict[str, Any]], KeeperMark],
+        opened: contextlib.ExitStack,
+        *,
+        is_noted: bool,
+    ) -> None:
+        self._site = site
+        self._sandbox_id = sandbox_id
+        self._agent_id = agent_id
+        self._owner = owner
+        self._mark = mark
+        self._opened = opened
+        self._is_noted = is_noted
+        self._is_root = os.getuid() == 0
+        self._furniture: list[tuple[str, int]] = []
+        self._settled: _Settled | None = None
+        self._around: Surroundings | None = None
+
+    def furnish(self) -> list[tuple[str, int]]:
+        """The same again, where a box that waited came to nothing."""
+        if not self._furniture:
+            directory = self._site.marks.directory(self._sandbox_id)
+            listener = self._opened.enter_context(_listen(directory, SOCKET_NAME, self._site.server_uid))
+            found = [("listener", listener.fileno()), ("records", self._open_records(directory))]
+            if self._agent_id is not None:
+                digests = self._site.workspaces.open_digests(self._agent_id)
+                if digests is not None:
+                    self._opened.callback(os.close, digests)
+                    found.append(("digests", digests))
+            self._furniture = found
+        return self._furniture
+
+    def _open_records(self, directory: str) -> int:
+        path = os.path.join(directory, RECORDS)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(path, 0o700)
+        if self._is_root:
+            os.chown(path, *self._owner)
+        records = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._opened.callback(os.close, records)
+        return records
+
+    def note(self, answer: dict[str, Any]) -> None:
+        """Before it is whole: should this process be killed now, the mark tells whose keeper ends for want of it."""
+        mark = self._mark(answer)
+        self._settled = _write(self._site.marks, self._sandbox_id, mark) if self._is_noted else _Settled(mark)
+
+    def look_around(self, answer: dict[str, Any]) -> None:
+        """As root: without, the keeper tells in the end what cannot be read from here, and all is of one moment."""
+        if self._is_root and self._is_noted:
+            self._around = look_around(answer["init"])
+
+    def settle(self, answer: dict[str, Any]) -> _Settled:
+        assert self._settled is not None
+        if not self._is_noted or self._settled.failure is not None:
+            return self._settled
+        life = self._site.new_life(self._sandbox_id, self._settled.mark)
+        return self._settled._replace(measured=life.measure(answer["ready"], self._around))
+
+
+def _write(marks: Marks, sandbox_id: str, mark: KeeperMark) -> _Settled:
+    try:
+        marks.write(sandbox_id, mark)
+    except OSError as error:
+        return _Settled(mark, failure=error)
+    return _Settled(mark)
+
+
+def _listen(directory: str, name: str, uid: int | None, kind: socket.SocketKind = socket.SOCK_STREAM) -> socket.socket:
+    """For this user and, as root, *uid*."""
+    listener = socket.socket(socket.AF_UNIX, kind)
+    folder = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        listener.bind(f"/proc/self/fd/{folder}/{name}")
+    finally:
+        os.close(folder)
+    path = os.path.join(directory, name)
+    os.chmod(path, 0o600)
+    if os.getuid() == 0 and uid is not None:
+        os.chown(path, uid, -1)
+    listener.listen(128)
+    return listener

@@ -50,7 +50,6 @@ class Order(NamedTuple):
     gid: int
     workspace: str
     history: str
-    records: str
     settings: str | None
     """Directory that the box has as its /etc; None for one that is put together (see settings.py)."""
     system: dict[str, Any] | None
@@ -81,7 +80,7 @@ class Order(NamedTuple):
     """Whether the box waits for its workspace, with all that follows from whose it is; what of this is said here counts for
     nothing (see `Arrival`)."""
     files: list[str]
-    """What each descriptor that comes along is: `answer`, the first; `listener`, `digests`, `lease`; `volumeN` as far as that is a mount of its own; `outfit` and `handover` of a box
+    """What each descriptor that comes along is: `answer`, the first; `lease`; `volumeN` as far as that is a mount of its own; `outfit` and `handover` of a box
     with a way out (see outfit.py; a listener that the host daemon alone can reach); `users`, in which an ordinary user has those of a
     system of its own; or directories of control groups:
     `birthplace`, the keeper's own, `first`, that of the first process, `per_command:NAME` and `attach_only:NAME`."""
@@ -96,7 +95,8 @@ class Arrival(NamedTuple):
     history: str
     captured_ports: list[int] | None
     files: list[str]
-    """As those of an order, but `records`, its directory, and as root `workspace` and `history`, their mounts (see attachment.py)."""
+    """`listener`, `records`, its directory, `digests`; of a box with a way out `outfit` and `handover`; as root `workspace` and
+    `history`, their mounts (see attachment.py)."""
 
 
 def prepare() -> None:
@@ -117,14 +117,17 @@ def become_keeper(order: Order, files: dict[str, int], *, is_known: bool = False
     """Build and serve; the process ends here.
 
     On `answer` it greets and waits for a byte, unless the machine knows it already, then says `{"init": pid}` as soon as
-    there is a first process and waits for a byte before that goes on, then `{"ready": evidence}`; or `{"failed": text}`
-    at any point. Where the order says that it waits, it says `{"waits": true}` before that, and who comes is told then.
+    there is a first process and waits for a word before that goes on, with which comes what it serves with: `listener`,
+    `records`, its directory, `digests`. Then `{"placed": true}`, when what lies around the box is there, and
+    `{"ready": evidence}`; or `{"failed": text}` at any point. Where the order says that it waits, it says `{"waits": true}`
+    before the last two, and who comes is told then.
     """
     answer = socket.socket(fileno=files["answer"])
     try:
         if not is_known:
             greet(answer)
-            _await_word(answer)
+            if not answer.recv(1):
+                os._exit(1)
         setting, came, evidence = _build(order, files, answer)
         _tell(answer, {"ready": evidence(is_whole=order.tells_all)})
         if came is not None:
@@ -152,10 +155,16 @@ def _tell(answer: socket.socket, message: dict[str, Any]) -> None:
     answer.send(json.dumps(message).encode())
 
 
-def _await_word(answer: socket.socket) -> None:
-    """Wait for the machine; end here if it is gone."""
-    if not answer.recv(1):
+def _await_word(answer: socket.socket) -> dict[str, int]:
+    """Wait for the machine, and the descriptors that it gives; end here if it is gone."""
+    message, flags, files = receive(answer)
+    if not message:
         os._exit(1)
+    try:
+        require_whole(flags)
+        return dict(zip(json.loads(message)["files"], files, strict=True))
+    except (ValueError, TypeError, KeyError) as error:
+        raise confine.ConfineError("read what the machine gives", str(error)) from error
 
 
 def _await_arrival(answer: socket.socket) -> tuple[Arrival, dict[str, int]]:
@@ -195,7 +204,6 @@ def _entrance(groups: GroupDescriptors | None, birthplace: int) -> namespaces.En
 def _build(
     order: Order, files: dict[str, int], answer: socket.socket
 ) -> tuple[main.Setting, arrivals.Arrivals | None, "partial[dict[str, Any]]"]:
-    records = -1 if order.waits else os.open(order.records, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     system, users, layer = None, None, None
     if order.system is not None:  # by processes of the sandbox's user, so before there is a secret in this one
         system = own_system.System(**order.system)
@@ -245,14 +253,13 @@ def _build(
     outside: list[attachment.Outside] = []
 
     def let_someone_in() -> None:
-        nonlocal order, outfit, records
+        nonlocal order, outfit
         if not changes_programs:
             namespaces.let_go(built, program)
             namespaces.await_first()
         confine.set_not_dumpable()
         arrival, came = _await_arrival(answer)
         files.update(came)
-        records = files["records"]
         if "workspace" in files:
             trees = attachment.Trees(files.pop("workspace"), files.pop("history"))
         else:
@@ -270,7 +277,7 @@ def _build(
             own_system.settle_inside()
         namespaces.finish_mounts()
         volume_mounts.place(volumes, files)
-        _await_word(answer)  # that the first process is in its groups: it may start others now
+        files.update(_await_word(answer))  # that the first process is in its groups: it may start others now
         if order.waits:
             let_someone_in()
         mounted = programs.mount_points() if order.runtimes is not None else {}
@@ -286,6 +293,7 @@ def _build(
             caught.append((None, refusals.Refusals(contacts.open_capture(), contacts.parse_packet, "network:none")))
         else:
             caught.append(capture.capture_traffic(order.captured_ports, own_ip=namespaces.NAMESERVER))
+        _tell(answer, {"placed": True})
 
     if system is not None:
         own_system.trust_no_modules()
@@ -310,6 +318,7 @@ def _build(
     variables = {**namespaces.ENVIRONMENT, **outfit.environment}
     environment = {name.encode(): value.encode() for name, value in variables.items()}
     attached = look_into(volumes)
+    records = files["records"]
     claims = Claims(records) if groups is not None and order.captured_ports is not None else None
     trees = Trees(
         groups,

@@ -13,6 +13,7 @@ from coldframe.contract.sandbox import Limits
 from coldframe.contract.volume import VolumeAttachment
 from coldframe.host import report
 from coldframe.host.box import KeeperBox
+from coldframe.host.box_view import Surroundings
 from coldframe.host.cgroups import BoxGroups
 from coldframe.host.confine import ConfineError
 from coldframe.host.marks import KeeperMark
@@ -42,8 +43,8 @@ class KeeperLife:
         self.turn = asyncio.Lock()
         """Of whoever holds it still or lets it go on."""
 
-    def measure(self, evidence: dict[str, Any]) -> IsolationReport:
-        """Blocking; from any thread."""
+    def measure(self, evidence: dict[str, Any], around: Surroundings | None = None) -> IsolationReport:
+        """Blocking; from any thread. *around* is what was looked at already."""
         limits = Limits.model_validate(self.mark.limits)
         return report.measure(
             self.mark.init,
@@ -56,6 +57,7 @@ class KeeperLife:
             template=self.mark.template,
             captured=self._captured(),
             volumes=[VolumeAttachment.model_validate(one) for one in self.mark.volumes],
+            around=around,
         )
 
     async def report(self) -> IsolationReport:

@@ -9,6 +9,7 @@ import re
 import socket
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Literal
 
 from coldframe.contract.cell import DRIVER, LENT
@@ -20,6 +21,7 @@ from coldframe.host.outfit import HOST_BUNDLES
 _ALWAYS = ("dev", "packet", "unix", "sockstat", "sockstat6")
 _COUNTED = {"tcp": "TCP", "tcp6": "TCP6", "udp": "UDP", "udp6": "UDP6", "raw": "RAW", "raw6": "RAW6"}
 """Table -> its name in the counts. The kernel takes 2 ms to show one of TCP, empty or not."""
+MOST_KEPT_MOUNTS = 512
 LISTED_SOCKETS = 500
 """Sockets told one by one: the box decides how many there are."""
 _LISTEN = "0A"
@@ -34,19 +36,24 @@ def mounts(mountinfo: str) -> Iterator[MountInfo]:
     for line in mountinfo.splitlines():
         left, _, right = line.partition(" - ")
         fields, source = left.split(), right.split()
-        if len(fields) < 6 or len(source) < 3:
-            continue
-        options = fields[5].split(",")
-        target = _ESCAPE.sub(lambda found: chr(int(found[1], 8)), fields[4]).encode("utf-8", "replace").decode()
-        yield MountInfo(
-            target=target,
-            filesystem=source[0],
-            source=_source(target, source[0], source[1]),
-            writable="rw" in options and "rw" in source[2].split(","),
-            nosuid="nosuid" in options,
-            nodev="nodev" in options,
-            noexec="noexec" in options,
-        )
+        if len(fields) >= 6 and len(source) >= 3:
+            yield _mount(fields[4], fields[5], *source[:3])
+
+
+@lru_cache(MOST_KEPT_MOUNTS)
+def _mount(place: str, flags: str, filesystem: str, device: str, superblock: str) -> MountInfo:
+    """By what its line says: most lines are those of the box before."""
+    options = flags.split(",")
+    target = _ESCAPE.sub(lambda found: chr(int(found[1], 8)), place).encode("utf-8", "replace").decode()
+    return MountInfo(
+        target=target,
+        filesystem=filesystem,
+        source=_source(target, filesystem, device),
+        writable="rw" in options and "rw" in superblock.split(","),
+        nosuid="nosuid" in options,
+        nodev="nodev" in options,
+        noexec="noexec" in options,
+    )
 
 
 def _source(target: str, filesystem: str, device: str) -> MountSource:

@@ -54,7 +54,6 @@ _OF_THE_ARRIVAL = frozenset(
         "workspace",
         "identity",
         "history",
-        "records",
         "captured_ports",
         "waits",
         "settings",

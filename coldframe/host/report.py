@@ -20,7 +20,7 @@ from coldframe.contract.isolation import IsolationReport, Property
 from coldframe.contract.sandbox import Limits
 from coldframe.contract.volume import VolumeAttachment
 from coldframe.host import landlock, openings
-from coldframe.host.box_view import CAPABILITY_SETS, REMEDY_BUG, Seen, View, look
+from coldframe.host.box_view import CAPABILITY_SETS, REMEDY_BUG, Seen, Surroundings, View, look
 from coldframe.host.cgroups import BoxGroups
 from coldframe.host.confine import NAMESPACES
 from coldframe.host.disk_report import disk_sentence
@@ -59,16 +59,17 @@ def measure(
     template: str | None = None,
     captured: Captured | None = None,
     volumes: Sequence[VolumeAttachment] = (),
+    around: Surroundings | None = None,
 ) -> IsolationReport:
     """Read everything about the box whose first process is `init` and judge it. Pids are the caller's.
 
     `evidence` is what the keeper sent: `processes` (pid inside -> status text), `mountinfo`, `net_dev`, `devices`,
     `filter_sha256`, `denied` and `namespaces` (name -> inode), each optional. Limits are reported only if they are given,
     the wall `programs` only for a box that was restricted to `runtimes`, and `denied_programs` only for one in which some
-    are `denied`. `template` is the digest of the one that a box with a system of its own stands on. `captured` is the way out of a box that has one, and `volumes` are those that it was given. Never raises for what it cannot read. Blocks: about 0.3 ms, 0.1 ms more per process, and with patterns of
+    are `denied`. `template` is the digest of the one that a box with a system of its own stands on. `captured` is the way out of a box that has one, and `volumes` are those that it was given. `around` is what lies around its processes, if that was looked at already. Never raises for what it cannot read. Blocks: about 0.3 ms, 0.1 ms more per process, and with patterns of
     denied programs up to 0.3 ms for each. May be called from any thread.
     """
-    view = look(init, keeper, evidence)
+    view = look(init, keeper, evidence, around)
     if volumes:
         view = replace(view, mounts=named(view.mounts, volumes))
     found, left_out = openings.interfaces(
