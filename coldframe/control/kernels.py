@@ -43,6 +43,14 @@ _END_CODES = {
     "kernel_died": ("KERNEL_RESTARTED", "its kernel ended: {reason}"),
     "withdrawn": ("CANCELLED", "it was taken back before it began"),
 }
+_INSTALL = "run `coldframe code install` on the machine and make a new sandbox, or take a template that has it"
+_REMEDIES: dict[Language, str] = {
+    "python": _INSTALL,
+    "javascript": _INSTALL,
+    "typescript": _INSTALL,
+    "r": 'take a template that has the package `r-cran-irkernel`, such as one built with `apt = ["r-cran-irkernel"]`',
+}
+"""Where a kernel is not installed."""
 _events: TypeAdapter[CellEvent] = TypeAdapter(CellEvent)
 
 
@@ -283,8 +291,10 @@ class LiveKernel:
     def _unavailable(self, reason: str) -> KernelUnavailable:
         complaint = self._complaint.decode("utf-8", "replace").strip().splitlines()
         more = f": {complaint[-1]}" if complaint else ""
+        is_missing = any(one in more for one in ("there is no `", "is not installed"))
         return KernelUnavailable(
             f"there is no kernel for `{self.language}`: {reason}{more}",
+            hint=_REMEDIES.get(self.language) if is_missing else None,
             language=self.language,
             context_id=self.context_id,
             command_id=self.command_id,

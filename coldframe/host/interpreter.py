@@ -1,7 +1,8 @@
 """The packages for code cells that this machine lends its boxes: what is installed of them, and how.
 
 They are of the machine's own Python, which boxes have as well, and lie beside this installation in a directory of their own;
-boxes have it read-only. Which they are is the extra `interpreter` of this package.
+boxes have it read-only. Which they are is the extra `interpreter` of this package. Deno, the extra `runtimes`, is put there
+with them where this machine has none: cells of JavaScript and TypeScript run on it.
 """
 
 import hashlib
@@ -23,11 +24,23 @@ PYTHON = "/usr/bin/python3"
 LISTING = "packages.json"
 LEFT_OUT = ("debugpy", "bin", "share", "jupyter.py")
 """What comes along and no kernel needs: a debugger, programs, and files for servers."""
-_EXTRA = re.compile(r"""extra\s*==\s*['"]interpreter['"]""")
+_EXTRA = re.compile(r"""extra\s*==\s*['"]([a-z0-9-]+)['"]""")
 
 
 def place() -> str:
     return os.path.join(sys.prefix, "share", "coldframe", "interpreter")
+
+
+def deno() -> str | None:
+    """Where the machine has it: beside this installation's Python, where it was put with the packages, or on the PATH."""
+    for place_of_it in (os.path.join(os.path.dirname(sys.executable), "deno"), _own_deno()):
+        if os.path.exists(place_of_it):
+            return place_of_it
+    return shutil.which("deno")
+
+
+def _own_deno() -> str:
+    return os.path.join(place(), "deno")
 
 
 def listing() -> dict[str, Any] | None:
@@ -41,9 +54,11 @@ def listing() -> dict[str, Any] | None:
 
 
 def requirements() -> list[str]:
-    """What the extra asks for."""
-    asked = importlib.metadata.requires("coldframe") or []
-    return sorted(one.partition(";")[0].strip() for one in asked if _EXTRA.search(one))
+    """What the extras ask for, Deno only where it is not there by another way."""
+    by_another_way = deno() not in (None, _own_deno())
+    extras = {"interpreter"} if by_another_way else {"interpreter", "runtimes"}
+    asked = ((one, _EXTRA.search(one)) for one in importlib.metadata.requires("coldframe") or [])
+    return sorted(one.partition(";")[0].strip() for one, extra in asked if extra is not None and extra[1] in extras)
 
 
 def install(say: Callable[[str], None], *, anew: bool = False) -> dict[str, Any]:
@@ -75,6 +90,10 @@ def install(say: Callable[[str], None], *, anew: bool = False) -> dict[str, Any]
                 f"pip could not install the packages for code cells: {last[-1] if last else done.returncode}",
                 hint="see whether the registry can be reached, and whether this user may write beside the installation",
             )
+        program = os.path.join(fresh, "bin", "deno")
+        if os.path.exists(program):
+            os.chmod(program, 0o755)
+            os.rename(program, _own_deno())
         for name in LEFT_OUT:
             path = os.path.join(fresh, name)
             if os.path.isdir(path):

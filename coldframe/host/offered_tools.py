@@ -2,9 +2,7 @@
 
 import json
 import os
-import shutil
 import subprocess
-import sys
 from collections.abc import Iterable, Sequence
 
 import coldframe
@@ -21,9 +19,7 @@ MOST_NAMED_BYTES = 40_000
 def offered_tools() -> dict[str, str]:
     """Where each of them is, by its name inside."""
     found = {}
-    deno = os.path.join(os.path.dirname(sys.executable), "deno")
-    if not os.path.exists(deno):
-        deno = shutil.which("deno") or ""
+    deno = interpreter.deno()
     if deno and os.stat(deno).st_mode & 0o005 == 0o005:
         found["deno"] = deno
     return found

@@ -1,6 +1,7 @@
 """A faulty cell takes neither its session nor the queue with it: each ends typed, at its limit, and the next one runs."""
 
 import asyncio
+import shutil
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -279,3 +280,10 @@ def test_a_context_in_a_directory_that_is_not_there_says_why_nothing_runs(box: S
         box.run_code("1", context=context.context_id)
     assert "/root/nowhere" in refused.value.message
     box.close_context(context.context_id)
+
+
+@pytest.mark.skipif(shutil.which("R") is not None, reason="this machine has R")
+def test_a_language_whose_kernel_is_not_installed_is_refused_with_where_to_have_it(box: SyncSandbox) -> None:
+    with pytest.raises(KernelUnavailable, match="there is no `R` here") as refused:
+        box.run_code("1", language="r")
+    assert "r-cran-irkernel" in refused.value.advice
