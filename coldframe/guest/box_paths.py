@@ -241,7 +241,7 @@ class PathWriter:
         with absolute():
             self._writer = FileWriter(root, {**request, "attributes": noted})
 
-    def write(self, content: bytes) -> None:
+    def write(self, content: bytes | bytearray) -> None:
         with absolute():
             self._writer.write(content)
 
@@ -273,7 +273,7 @@ class Spool:
         self.request = request
         self.file = os.open(b".", os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o600, dir_fd=root)
 
-    def write(self, content: bytes) -> None:
+    def write(self, content: bytes | bytearray) -> None:
         rest = memoryview(content)
         try:
             while rest:

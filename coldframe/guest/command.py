@@ -245,7 +245,7 @@ class Command:
         self._heard = self._loop.time()
         try:
             for stream, data in pending:
-                self._keep(stream, bytes(data))
+                self._keep(stream, data)
         except OSError as error:
             self._output_lost(error)
         self._tell()
@@ -263,7 +263,7 @@ class Command:
         if self._status is not None and self.result is None:
             self._loop.soon(self._complete)
 
-    def _keep(self, stream: int, data: bytes) -> None:
+    def _keep(self, stream: int, data: bytearray | memoryview) -> None:
         if self.result is None:
             if self._limit is not None and self._limit["kind"] == "output":
                 return  # read so that nobody hangs, not kept: the result names the limit

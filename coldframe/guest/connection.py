@@ -18,12 +18,13 @@ from coldframe.guest.command import Command
 from coldframe.guest.commands import Commands, Setting, checked_id
 from coldframe.guest.dial import Dial
 from coldframe.guest.files import FileWriter
-from coldframe.guest.frames import MALFORMED, BadFrame, Reader, encode, is_whole
+from coldframe.guest.frames import LONG_BYTES, MALFORMED, BadFrame, Reader, encode, encode_start, is_whole
 from coldframe.guest.input import Input, Sending, Taken
 from coldframe.guest.loop import HANGUP, IN, OUT, Timer
+from coldframe.guest.outgoing import Outgoing
 from coldframe.guest.path_watch import PathWatch
 from coldframe.guest.search import BUDGET_GRACE_S
-from coldframe.guest.transcript import STREAMS, Chunk, StoredTranscript
+from coldframe.guest.transcript import STREAMS, Place, StoredTranscript
 from coldframe.guest.verbs import VERBS, Answer, Failure
 
 SEND_BUFFER_BYTES = 2 * 1024 * 1024
@@ -41,7 +42,7 @@ class Connection:
         self._commands = commands
         self._peer = peer
         self._reader = Reader()
-        self._out = bytearray()
+        self._out = Outgoing()
         self._watched = IN
         self._following: Command | None = None
         self._stored: StoredTranscript | None = None
@@ -60,29 +61,38 @@ class Connection:
 
     def _on_event(self, events: int) -> None:
         if events & (IN | HANGUP):
-            data: bytes | None
             try:
-                data = self._peer.recv(1 << 20)
-            except BlockingIOError:
-                data = None
-            except OSError:
-                data = b""
-            if data == b"":
-                self._close()
-                return
-            try:
-                for head, body in self._reader.feed(data or b""):
-                    self._receive(head, body)
+                is_open = self._take_in()
             except BadFrame:
+                is_open = False
+            if not is_open:
                 self._close()
                 return
         if events & OUT:
             self._send(b"")
             self.pump()
 
+    def _take_in(self) -> bool:
+        """Read what came, once, and serve what is whole. False at the end. Raises BadFrame."""
+        room = self._reader.room
+        data = b""
+        try:
+            if room is None:
+                data = self._peer.recv(1 << 20)
+                count = len(data)
+            else:
+                count = self._peer.recv_into(room)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        for head, body in self._reader.feed(data) if room is None else self._reader.filled(count):
+            self._receive(head, body)
+        return count > 0
+
     # -- requests ------------------------------------------------------------------------------
 
-    def _receive(self, head: dict[str, Any], body: bytes) -> None:
+    def _receive(self, head: dict[str, Any], body: bytes | bytearray) -> None:
         try:
             self._serve(head, body)
         except Failure as failure:
@@ -102,9 +112,15 @@ class Connection:
         error = {"code": failure.code, "message": failure.message, "facts": failure.facts}
         self._send(encode({"error": error}))
 
-    def _serve(self, head: dict[str, Any], body: bytes) -> None:
+    def _serve(self, head: dict[str, Any], content: bytes | bytearray) -> None:
         commands = self._commands
         operation = head.pop("op")
+        if operation == "chunk":
+            if self._writer is not None:  # after a failure the rest of the upload is read and dropped
+                commands.require_room(len(content))
+                self._writer.write(content)
+            return
+        body = bytes(content)
         if operation == "run":
             command, attached = commands.start(head, body)
             self._follow(head["command_id"], command, after_seq=-1, attached=attached)
@@ -117,10 +133,6 @@ class Connection:
         elif operation == "write":
             commands.require_room(0)
             self._writer = self._begin_writing(head)
-        elif operation == "chunk":
-            if self._writer is not None:  # after a failure the rest of the upload is read and dropped
-                commands.require_room(len(body))
-                self._writer.write(body)
         elif operation == "commit":
             if isinstance(self._writer, Spool):
                 self._commit_spooled(self._writer)
@@ -193,8 +205,7 @@ class Connection:
             if name in GROWING_VERBS:
                 edits = request.get("edits") or ()
                 commands.require_room(len(content) + sum(len(edit["new"].encode("utf-8", "replace")) for edit in edits))
-            answer, body = VERBS[name].function(commands.setting.root, request, content)
-            self._send(encode({"answer": answer}, body))
+            self._send_answer(*VERBS[name].function(commands.setting.root, request, content))
 
     def _send_input(self, request: dict[str, Any], content: bytes) -> None:
         if self._sending is not None:
@@ -251,8 +262,7 @@ class Connection:
             commands.require_room(len(content))
         function, root = VERBS[name].function, commands.box_root
         if user == "user" and not VERBS[name].slow:
-            answer, body = function(root, request, content)
-            self._send(encode({"answer": answer}, body))
+            self._send_answer(*function(root, request, content))
             return
 
         def serve() -> Answer:
@@ -409,38 +419,45 @@ class Connection:
             return
         if not self._told_start:
             self._told_start = True
-            self._out += encode(
-                {
-                    "event": "started",
-                    "command_id": command.command_id,
-                    "pid": command.started.pid,
-                    "at": command.started.at,
-                    "attached": self._attached,
-                }
+            self._out.add(
+                encode(
+                    {
+                        "event": "started",
+                        "command_id": command.command_id,
+                        "pid": command.started.pid,
+                        "at": command.started.at,
+                        "attached": self._attached,
+                    }
+                )
             )
             if self._cursor >= len(command.transcript) and command.result is None:
                 self._send(b"")  # else it goes with what follows
         while self._cursor < len(command.transcript) and len(self._out) < SEND_BUFFER_BYTES:
-            self._send_chunk(command.transcript.chunk(self._cursor))
+            self._send_chunk(command.transcript.file, command.transcript.place(self._cursor))
         if command.result is not None and self._cursor >= len(command.transcript):
             self._stop_following()
             self._send(encode({"event": "ended", "result": command.result}))
 
     def _pump_stored(self, stored: StoredTranscript) -> None:
         while len(self._out) < SEND_BUFFER_BYTES:
-            chunk = stored.next()
-            if chunk is None:
+            place = stored.next_place()
+            if place is None:
                 end, self._stored_end = self._stored_end, None
                 self._stop_following()
                 assert end is not None
                 self._send(encode({"event": "ended", "result": end["result"]}))
                 return
-            self._send_chunk(chunk)
+            self._send_chunk(stored.file, place)
 
-    def _send_chunk(self, chunk: Chunk) -> None:
-        at = None if chunk.at_us is None else chunk.at_us / 1_000_000
-        head = {"event": "output", "seq": self._cursor, "stream": STREAMS[chunk.stream], "at": at}
-        self._send(encode(head, chunk.data))
+    def _send_chunk(self, file: int, place: Place) -> None:
+        at = None if place.at_us is None else place.at_us / 1_000_000
+        head = {"event": "output", "seq": self._cursor, "stream": STREAMS[place.stream], "at": at}
+        if place.length < LONG_BYTES:
+            self._send(encode(head, os.pread(file, place.length, place.offset)))
+        else:
+            self._out.add(encode_start(head, place.length))
+            self._out.add_piece(file, place.offset, place.length)
+            self._send(b"")
         self._cursor += 1
 
     def _stop_following(self) -> None:
@@ -453,18 +470,21 @@ class Connection:
 
     # -- bytes ---------------------------------------------------------------------------------
 
+    def _send_answer(self, answer: dict[str, Any], body: bytes) -> None:
+        if len(body) < LONG_BYTES:
+            self._send(encode({"answer": answer}, body))
+        else:
+            self._out.add(encode_start({"answer": answer}, len(body)))
+            self._send(body)
+
     def _send(self, data: bytes) -> None:
-        self._out += data
-        while self._out:
-            try:
-                sent = self._peer.send(memoryview(self._out)[: 1 << 20])
-            except BlockingIOError:
-                break
-            except OSError:
-                self._commands.loop.soon(self._close)
-                self._out.clear()
-                return
-            del self._out[:sent]
+        self._out.add(data)
+        try:
+            self._out.send(self._peer)
+        except OSError:
+            self._commands.loop.soon(self._close)
+            self._out.clear()
+            return
         wanted = IN | OUT if self._out else IN
         if wanted != self._watched and self._peer.fileno() >= 0:
             self._watched = wanted
@@ -481,6 +501,7 @@ class Connection:
         if self._helper is not None:
             self._end_helper()
         self._forget_awaited()
+        self._out.clear()
         if self._sending is not None:
             command_input, sending = self._sending
             self._sending = None

@@ -214,7 +214,7 @@ class FileWriter:
         finally:
             os.close(held)
 
-    def write(self, content: bytes) -> None:
+    def write(self, content: bytes | bytearray) -> None:
         """Add bytes. On failure everything is taken back."""
         if self._file < 0:
             raise Failure("WRONG_STATE", f"the writing of `{self._asked}` has ended", path=text_of(self._name))

@@ -21,6 +21,9 @@ MAX_HEAD_BYTES = 256 * 1024 * 1024
 MAX_BODY_BYTES = 65 * 1024 * 1024
 """The largest content of one ask (64 MiB) and some slack."""
 
+LONG_BYTES = 64 * 1024
+"""A body from this length on is read straight to where it stays."""
+
 MALFORMED = (AttributeError, LookupError, OverflowError, TypeError, ValueError)
 """What code that trusts a request's fields raises where one is missing, of another kind or out of range."""
 
@@ -40,6 +43,12 @@ def write_json(value: dict[str, Any]) -> bytes:
 def encode(head: dict[str, Any], body: bytes = b"") -> bytes:
     text = write_json(head)
     return PREFIX.pack(len(text), len(body)) + text + body
+
+
+def encode_start(head: dict[str, Any], body_bytes: int) -> bytes:
+    """A frame without its body, which is sent behind it."""
+    text = write_json(head)
+    return PREFIX.pack(len(text), body_bytes) + text
 
 
 def lengths(prefix: bytes) -> tuple[int, int]:
@@ -80,26 +89,58 @@ def decode_head(text: bytes) -> dict[str, Any]:
 
 
 class Reader:
-    """Puts frames together from whatever pieces arrive on a non-blocking socket."""
+    """Puts frames together from whatever pieces arrive on a non-blocking socket.
+
+    A long body is read to where it stays: whoever reads asks for `room` first, and says with `filled` how much came there.
+    """
 
     def __init__(self) -> None:
         self._buffer = bytearray()
+        self._head: dict[str, Any] = {}
+        self._body: bytearray | None = None
+        """A long one whose beginning is here, as long as it will be."""
+        self._there = 0
 
-    def feed(self, data: bytes) -> list[tuple[dict[str, Any], bytes]]:
+    @property
+    def room(self) -> memoryview | None:
+        """Where the rest of a long body belongs; None while none is coming."""
+        return None if self._body is None else memoryview(self._body)[self._there :]
+
+    def filled(self, count: int) -> list[tuple[dict[str, Any], bytes | bytearray]]:
+        """Take in *count* bytes that were put into `room`; the frame, if that was all of it."""
+        assert self._body is not None
+        self._there += count
+        if self._there < len(self._body):
+            return []
+        body, self._body = self._body, None
+        return [(self._head, body)]
+
+    def feed(self, data: bytes | memoryview) -> list[tuple[dict[str, Any], bytes | bytearray]]:
         """Take *data* in and return the frames that are complete now.
 
         Raises:
             BadFrame: the caps or the form are violated.
         """
+        frames: list[tuple[dict[str, Any], bytes | bytearray]] = []
+        if (room := self.room) is not None:
+            count = min(len(data), len(room))
+            room[:count] = data[:count]
+            frames += self.filled(count)
+            data = data[count:]
         self._buffer += data
-        frames = []
         while len(self._buffer) >= PREFIX.size:
             head_bytes, body_bytes = lengths(bytes(self._buffer[: PREFIX.size]))
-            end = PREFIX.size + head_bytes + body_bytes
-            if len(self._buffer) < end:
+            middle = PREFIX.size + head_bytes
+            end = middle + body_bytes
+            if len(self._buffer) < (end if body_bytes < LONG_BYTES else middle):
                 break
-            head = decode_head(bytes(self._buffer[PREFIX.size : PREFIX.size + head_bytes]))
-            body = bytes(self._buffer[PREFIX.size + head_bytes : end])
+            head = decode_head(bytes(self._buffer[PREFIX.size : middle]))
+            if len(self._buffer) < end:
+                self._head, self._body, self._there = head, bytearray(body_bytes), len(self._buffer) - middle
+                self._body[: self._there] = memoryview(self._buffer)[middle:]
+                self._buffer = bytearray()
+                break
+            body = bytes(self._buffer[middle:end])
             del self._buffer[:end]
             frames.append((head, body))
         return frames

@@ -6,7 +6,7 @@ and are read whole. Whoever has the streams is given what was read once per turn
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from coldframe.guest import spawn
@@ -18,8 +18,8 @@ EXACT_ORDER_BYTES = 256 * 1024
 """Output up to which the order across streams is exact; past it the pipes grow for throughput."""
 READ_BYTES = 1024 * 1024
 
-Taken = list[tuple[int, bytearray]]
-"""Stream and what was written there, in order."""
+Taken = Sequence[tuple[int, bytearray | memoryview]]
+"""Stream and what was written there, in order. It is to be kept before anything else is read."""
 
 
 class Streams:
@@ -49,10 +49,12 @@ class Streams:
         """As its descriptors are called in /proc, for an input that stays open."""
         self._outputs: dict[int, tuple[int, int]] = {}
         """Read descriptor to (stream, held write descriptor or -1)."""
-        self._pending: Taken = []
+        self._pending: list[tuple[int, bytearray]] = []
         self._flushing = False
         self._bulk = False
         self._after_bulk: set[int] = set()
+        self._room = bytearray()
+        """What is read past EXACT_ORDER_BYTES, one time after the other: new memory for each costs as much as to copy it."""
         self._terminal = -1
 
     @property
@@ -136,7 +138,7 @@ class Streams:
         budget = 8 * READ_BYTES
         while True:
             try:
-                data = os.read(file, READ_BYTES)
+                data = self._read_once(file)
             except BlockingIOError:
                 break
             except OSError as error:
@@ -156,9 +158,20 @@ class Streams:
                 self._loop.soon(partial(self._read_again, file))
                 break
 
-    def _take(self, stream: int, data: bytes) -> None:
-        if self._bulk:
+    def _read_once(self, file: int) -> bytes | memoryview:
+        if not self._bulk:
+            return os.read(file, READ_BYTES)
+        if not self._room:
+            self._room = bytearray(READ_BYTES)
+        return memoryview(self._room)[: os.readv(file, (self._room,))]
+
+    def _take(self, stream: int, data: bytes | memoryview) -> None:
+        if isinstance(data, memoryview):
             self._after_bulk.add(stream)
+            self._flush()
+            self._give([(stream, data)])
+            self._on_arrival()
+            return
         if self._pending and self._pending[-1][0] == stream and len(self._pending[-1][1]) < READ_BYTES:
             self._pending[-1][1].extend(data)
         else:
@@ -189,6 +202,8 @@ class Streams:
         if file == self._terminal and self.input is not None:
             self.input.close()
         _, write = self._outputs.pop(file)
+        if not self._outputs:
+            self._room = bytearray()
         self._loop.forget(file)
         os.close(file)
         if write >= 0:

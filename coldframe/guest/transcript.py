@@ -20,6 +20,8 @@ TIMED = 0x10
 STREAMS = {1: "stdout", 2: "stderr"}
 STDOUT, STDERR = 1, 2
 EMPTY_SHA256 = hashlib.sha256().hexdigest()
+DECODED_BYTES = 64 * 1024
+"""At once: the text is thrown away, and where it was is used again as long as it is small."""
 MOST_CHUNK_BYTES = 4 * 1024 * 1024
 """No writer makes a chunk as long as this; a stored file that claims one is damaged, or was made to cost memory."""
 
@@ -31,6 +33,15 @@ class Chunk(NamedTuple):
     """None for one of before there were times."""
 
 
+class Place(NamedTuple):
+    """Where in the file the bytes of a chunk are."""
+
+    stream: int
+    at_us: int | None
+    offset: int
+    length: int
+
+
 class StreamDigest:
     """Length, SHA-256 and UTF-8 validity of one stream, kept while it grows."""
 
@@ -40,7 +51,7 @@ class StreamDigest:
         """None for a stream that stayed empty, as most do."""
         self._invalid = False
 
-    def update(self, data: bytes) -> None:
+    def update(self, data: bytes | bytearray | memoryview) -> None:
         self.bytes += len(data)
         if self._begun is None:
             self._begun = hashlib.sha256(), codecs.getincrementaldecoder("utf-8")("strict")
@@ -48,7 +59,8 @@ class StreamDigest:
         sha256.update(data)
         if not self._invalid:
             try:
-                decoder.decode(data)
+                for start in range(0, len(data), DECODED_BYTES):
+                    decoder.decode(data[start : start + DECODED_BYTES])
             except UnicodeDecodeError:
                 self._invalid = True
 
@@ -71,7 +83,7 @@ class Transcript:
     def __init__(self, directory: int, name: str) -> None:
         self._directory = directory
         self._name = name
-        self._file = -1
+        self.file = -1
         self._offsets = array.array("Q")
         self._end = 0
         self.digests = {STDOUT: StreamDigest(), STDERR: StreamDigest()}
@@ -84,24 +96,24 @@ class Transcript:
     def total_bytes(self) -> int:
         return self.digests[STDOUT].bytes + self.digests[STDERR].bytes
 
-    def append(self, stream: int, data: bytes) -> None:
+    def append(self, stream: int, data: bytes | bytearray | memoryview) -> None:
         """Keep one chunk. OSError (no space) leaves the transcript as it was."""
-        if self._file < 0:
-            self._file = os.open(
+        if self.file < 0:
+            self.file = os.open(
                 self._name,
                 os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC,
                 0o600,
                 dir_fd=self._directory,
             )
         head = CHUNK.pack(stream | TIMED, len(data), time.time_ns() // 1000)
-        parts: list[bytes | memoryview] = [head, data]
+        parts: list[bytes | bytearray | memoryview] = [head, data]
         written = 0
         wanted = CHUNK.size + len(data)
         while written < wanted:
             try:
-                step = os.pwritev(self._file, parts, self._end + written)
+                step = os.pwritev(self.file, parts, self._end + written)
             except OSError:
-                os.ftruncate(self._file, self._end)
+                os.ftruncate(self.file, self._end)
                 raise
             written += step
             rest = memoryview(b"".join(bytes(part) for part in parts))[step:] if written < wanted else memoryview(b"")
@@ -110,44 +122,47 @@ class Transcript:
         self._end += wanted
         self.digests[stream].update(data)
 
-    def chunk(self, number: int) -> Chunk:
+    def place(self, number: int) -> Place:
         offset = self._offsets[number]
-        stream, length, at_us = CHUNK.unpack(os.pread(self._file, CHUNK.size, offset))
-        return Chunk(stream & ~TIMED, os.pread(self._file, length, offset + CHUNK.size), at_us)
+        stream, length, at_us = CHUNK.unpack(os.pread(self.file, CHUNK.size, offset))
+        return Place(stream & ~TIMED, at_us, offset + CHUNK.size, length)
+
+    def chunk(self, number: int) -> Chunk:
+        place = self.place(number)
+        return Chunk(place.stream, os.pread(self.file, place.length, place.offset), place.at_us)
 
     def close(self) -> None:
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
+        if self.file >= 0:
+            os.close(self.file)
+            self.file = -1
 
 
 class StoredTranscript:
     """Reads a transcript whose writer is gone. A chunk cut short by a crash ends it."""
 
     def __init__(self, file: int) -> None:
-        self._file = file
+        self.file = file
         self._offset = 0
         self._size = os.fstat(file).st_size
 
     def next(self) -> Chunk | None:
-        found = self._head()
-        if found is None:
+        place = self.next_place()
+        if place is None:
             return None
-        stream, at_us, start, length = found
-        data = os.pread(self._file, length, start)
-        self._offset = start + length
-        return Chunk(stream, data, at_us)
+        return Chunk(place.stream, os.pread(self.file, place.length, place.offset), place.at_us)
+
+    def next_place(self) -> Place | None:
+        place = self._head()
+        if place is not None:
+            self._offset = place.offset + place.length
+        return place
 
     def skip(self) -> bool:
         """Go past one chunk; whether there was one."""
-        found = self._head()
-        if found is not None:
-            self._offset = found[2] + found[3]
-        return found is not None
+        return self.next_place() is not None
 
-    def _head(self) -> tuple[int, int | None, int, int] | None:
-        """Stream, time, place of the bytes and their number."""
-        prefix = os.pread(self._file, CHUNK.size, self._offset)
+    def _head(self) -> Place | None:
+        prefix = os.pread(self.file, CHUNK.size, self._offset)
         if len(prefix) < OLD_CHUNK.size:
             return None
         stream, length = OLD_CHUNK.unpack(prefix[: OLD_CHUNK.size])
@@ -159,7 +174,7 @@ class StoredTranscript:
             stream, start = stream & ~TIMED, self._offset + CHUNK.size
         if stream not in STREAMS or length > MOST_CHUNK_BYTES or start + length > self._size:
             return None
-        return stream, at_us, start, length
+        return Place(stream, at_us, start, length)
 
     def close(self) -> None:
-        os.close(self._file)
+        os.close(self.file)

@@ -20,7 +20,7 @@ from contextlib import asynccontextmanager
 from typing import Any, cast
 
 from coldframe.contract.errors import ColdframeError, GuestLost, from_wire
-from coldframe.guest.frames import PREFIX, BadFrame, decode_head, lengths
+from coldframe.guest.frames import LONG_BYTES, PREFIX, BadFrame, decode_head, lengths
 from coldframe.host.successor import PATIENCE_S
 
 CONNECT_TIMEOUT_S = 10.0
@@ -35,6 +35,8 @@ WAITING_BYTES = 1024 * 1024
 """With so many bytes of whole frames that nobody has asked for yet, nothing more is read."""
 COPIED_BYTES = 64 * 1024
 """A body up to so long is sent as one piece with its head; a longer one is not copied."""
+AHEAD_BYTES = 2 * 1024 * 1024
+"""Most room that is made for a body before it comes: how long it will be is the word of the far side."""
 FRAME_BYTES = 256
 """What a waiting frame takes beside its content, at least."""
 _Frame = tuple[bytes, bytes]
@@ -98,6 +100,11 @@ class Connection(asyncio.BufferedProtocol):
         """The beginning of a frame."""
         self._wanted = PREFIX.size
         """As many bytes of it must be there before it is looked at again."""
+        self._head = b""
+        self._blocks: list[bytearray] = []
+        """Of a long body that has begun. The kernel puts the rest of it there: into the last, behind what is `_there`."""
+        self._there = 0
+        self._body_missing = 0
         self._frames: deque[_Frame] = deque()
         self._frames_bytes = 0
         self._reading = True
@@ -109,7 +116,7 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def usable(self) -> bool:
         """Whether the far side is there, and owes nothing to an earlier request."""
-        return self._lost is None and not self._frames and not self._partial
+        return self._lost is None and not self._frames and not self._partial and not self._body_missing
 
     async def send(self, head: dict[str, Any], body: bytes | memoryview = b"") -> None:
         text = json.dumps(head, separators=(",", ":")).encode("ascii")
@@ -160,17 +167,25 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # that of uvloop is no subclass
 
-    def get_buffer(self, sizehint: int) -> bytearray:
-        return self._buffer
+    def get_buffer(self, sizehint: int) -> bytearray | memoryview:
+        if not self._body_missing:
+            return self._buffer
+        if self._there == len(self._blocks[-1]):
+            self._blocks.append(bytearray(min(AHEAD_BYTES, self._body_missing)))
+            self._there = 0
+        return memoryview(self._blocks[-1])[self._there :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        with memoryview(self._buffer) as whole, whole[:nbytes] as data:
-            try:
-                self._take(data)
-            except BadFrame as error:
-                self._end(error)
-                self._transport.abort()
-                return
+        if self._body_missing:
+            self._fill(nbytes)
+        else:
+            with memoryview(self._buffer) as whole, whole[:nbytes] as data:
+                try:
+                    self._take(data)
+                except BadFrame as error:
+                    self._end(error)
+                    self._transport.abort()
+                    return
         if self._frames_bytes > WAITING_BYTES and self._reading:
             self._reading = False
             self._transport.pause_reading()
@@ -197,12 +212,27 @@ class Connection(asyncio.BufferedProtocol):
             middle = at + PREFIX.size + head_bytes
             end = middle + body_bytes
             if len(data) < end:
-                self._wanted = end - at
-                break
-            self._frames.append((bytes(data[at + PREFIX.size : middle]), bytes(data[middle:end])))
-            self._frames_bytes += head_bytes + body_bytes + FRAME_BYTES
+                if body_bytes < LONG_BYTES or len(data) < middle:
+                    self._wanted = end - at if body_bytes < LONG_BYTES else middle - at
+                    break
+                self._head = bytes(data[at + PREFIX.size : middle])
+                self._blocks, self._there = [bytearray(data[middle:])], len(data) - middle
+                self._body_missing = body_bytes - self._there
+                return len(data)
+            self._put(bytes(data[at + PREFIX.size : middle]), bytes(data[middle:end]))
             at = end
         return at
+
+    def _fill(self, count: int) -> None:
+        self._there += count
+        self._body_missing -= count
+        if not self._body_missing:
+            self._put(self._head, b"".join(self._blocks))
+            self._blocks = []
+
+    def _put(self, head: bytes, body: bytes) -> None:
+        self._frames.append((head, body))
+        self._frames_bytes += len(head) + len(body) + FRAME_BYTES
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end(exc or ConnectionResetError("closed by the far side"))

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coldframe.guest.frames import (
+    LONG_BYTES,
     MAX_BODY_BYTES,
     MAX_HEAD_BYTES,
     PREFIX,
@@ -26,6 +27,22 @@ def test_frames_come_out_as_they_went_in_however_they_are_cut(frames: list[tuple
     reader = Reader()
     out = [frame for start in range(0, len(stream), size) for frame in reader.feed(stream[start : start + size])]
     assert out == frames
+
+
+@pytest.mark.parametrize("size", [1000, 100_000, 1_000_000])
+def test_a_long_body_is_read_to_where_it_stays(size: int) -> None:
+    frames = [({"a": 1}, b"x"), ({"b": 2}, b"y" * 500_000), ({}, b""), ({"c": 3}, b"z" * LONG_BYTES), ({"d": 4}, b"")]
+    stream, reader, out = b"".join(encode(head, body) for head, body in frames), Reader(), []
+    while stream:
+        room = reader.room
+        piece = stream[: size if room is None else min(size, len(room))]
+        stream = stream[len(piece) :]
+        if room is None:
+            out += reader.feed(piece)
+        else:
+            room[: len(piece)] = piece
+            out += reader.filled(len(piece))
+    assert out == frames and reader.room is None
 
 
 def test_a_name_that_is_no_unicode_survives() -> None:
