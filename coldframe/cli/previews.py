@@ -34,7 +34,7 @@ def create(
     health_path: Annotated[str, typer.Option(help="What is asked for to see whether it serves.")] = "/",
     ready_timeout_s: Annotated[float, typer.Option(help="How long it may take until it answers.")] = 60.0,
     answer_timeout_s: Annotated[
-        float, typer.Option("--answer-timeout", help="How long a visitor waits for the beginning of an answer.")
+        float, typer.Option(help="How long a visitor waits for the beginning of an answer.")
     ] = 60.0,
 ) -> None:
     """Share a port of a sandbox, and start what serves on it."""
