@@ -1,7 +1,7 @@
 """What survives what: each item of a sandbox by each event that there is. The contract prints it, a test tries every cell.
 
-Fourteen items, told apart by whom they belong to, where they are seen inside, and how long they live. Those that this
-version has not are in the table too, and say so. Events that wait: retention, and a restart of the machine, after
+Fourteen items, told apart by whom they belong to, where they are seen inside, and how long they live. Those that a
+sandbox has not are in the table too, and say so. Events that wait: retention, and a restart of the machine, after
 which a sandbox is lost.
 """
 
@@ -13,17 +13,28 @@ from typing import Literal, NamedTuple
 from pydantic import Field
 
 from coldframe.contract.model import Model
+from coldframe.contract.profile import Profile, has
 
-Event = Literal["command_ends", "server_restarts", "paused_and_resumed", "stopped_and_started", "reset", "sandbox_ends"]
+Event = Literal[
+    "command_ends",
+    "preview_stopped",
+    "server_restarts",
+    "paused_and_resumed",
+    "stopped_and_started",
+    "reset",
+    "sandbox_ends",
+]
 EVENTS: tuple[Event, ...] = (
     "command_ends",
+    "preview_stopped",
     "server_restarts",
     "paused_and_resumed",
     "stopped_and_started",
     "reset",
     "sandbox_ends",
 )
-"""Paused in kind `memory`; a pause in kind `files` is a stop. Reset to `empty`: to a snapshot, what is in that is there."""
+"""Paused in kind `memory`; a pause in kind `files` is a stop. Reset to `empty`: to a snapshot, what is in that is there. A
+preview that is stopped loses its own server, and no other process."""
 Owner = Literal["workspace", "sandbox", "host", "tenant"]
 """`tenant` is the installation: this version has one tenant."""
 Fate = Literal["kept", "lost", "revoked"]
@@ -42,8 +53,6 @@ class Item(NamedTuple):
     """It is kept over the others."""
     is_workspace: bool = False
     """Lost with a temporary one."""
-    exists: bool = True
-    """False for what this version has not."""
 
 
 _MEMORY: frozenset[Event] = frozenset({"stopped_and_started", "reset", "sandbox_ends"})
@@ -88,7 +97,12 @@ ITEMS: Mapping[str, Item] = MappingProxyType(
             _STOP,
             _MEMORY,
         ),
-        "preview": Item("Addresses of previews; there are none in this version", "workspace", (), "", exists=False),
+        "preview": Item(
+            "Addresses of previews, with what they can be made from again",
+            "tenant",
+            (),
+            "until it is revoked, or its time is over",
+        ),
         "browser": Item(
             "Profiles of browsers in the home folder: cookies and storage",
             "workspace",
@@ -123,11 +137,13 @@ def items_of(profile: str) -> Mapping[str, Item]:
     return {**ITEMS, "system": _OWN_SYSTEM} if profile == "computer" else ITEMS
 
 
-def is_there(item: str, *, has_network: bool, has_volumes: bool) -> bool:
+def is_there(item: str, *, profile: Profile, has_network: bool, has_volumes: bool) -> bool:
     """Whether a sandbox has it at all."""
     if item == "grants":
         return has_network
-    return has_volumes if item == "volume" else ITEMS[item].exists
+    if item == "preview":
+        return has(profile, "ports")
+    return item != "volume" or has_volumes
 
 
 def fate(item: str, event: Event, *, background: bool, ephemeral: bool = False, profile: str = "workspace") -> Fate:
@@ -179,7 +195,7 @@ class ItemNow(Model):
     item: str
     what: str
     exists: bool
-    """False for what this version, or this sandbox, has not."""
+    """False for what this sandbox has not."""
     owner: Owner
     places: tuple[str, ...]
     """As seen inside; empty for what is not in there."""

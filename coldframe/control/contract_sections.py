@@ -187,8 +187,14 @@ def _persistence(info: SandboxInfo) -> Lines:
     lines = []
     profile = info.spec.profile
     for name, item in items_of(profile).items():
-        if not is_there(name, has_network=info.network is not None, has_volumes=bool(info.spec.volumes)):
-            why = {"grants": ": none without a network", "volume": ": this sandbox has none"}
+        if not is_there(
+            name, profile=info.spec.profile, has_network=info.network is not None, has_volumes=bool(info.spec.volumes)
+        ):
+            why = {
+                "grants": ": none without a network",
+                "volume": ": this sandbox has none",
+                "preview": ": its profile shares no ports",
+            }
             what = f"{item.what}{why.get(name, '')}"
             lines.append(line(f"persistence.{name}", f"{what}.", {"exists": False}, "document:lifecycle"))
             continue

@@ -275,7 +275,9 @@ class Endings:
 
 
 def _has(info: SandboxInfo, item: str) -> bool:
-    return is_there(item, has_network=info.network is not None, has_volumes=bool(info.spec.volumes))
+    return is_there(
+        item, profile=info.spec.profile, has_network=info.network is not None, has_volumes=bool(info.spec.volumes)
+    )
 
 
 def _same(view: View) -> View:

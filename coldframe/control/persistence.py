@@ -27,6 +27,7 @@ from coldframe.contract.ports import Host
 from coldframe.contract.sandbox import ENDED, WITH_BOX, SandboxInfo
 from coldframe.control.credentials import Credentials
 from coldframe.control.ledger import Ledger
+from coldframe.control.preview_rows import PreviewRows
 from coldframe.control.rights import require
 from coldframe.control.sandboxes import Sandboxes
 from coldframe.control.store import Store
@@ -65,6 +66,7 @@ class Persistence:
         self._credentials = credentials
         self._host = host
         self._volumes = VolumeRows(store)
+        self._previews = PreviewRows(store)
 
     async def table(self, caller: Caller, sandbox_id: str) -> list[ItemNow]:
         """All items, also those that are not there. Raises GrantMissing, NotFound."""
@@ -77,7 +79,9 @@ class Persistence:
         rows = []
         profile = info.spec.profile
         for name, item in items_of(profile).items():
-            exists = is_there(name, has_network=info.network is not None, has_volumes=bool(info.spec.volumes))
+            exists = is_there(
+                name, profile=profile, has_network=info.network is not None, has_volumes=bool(info.spec.volumes)
+            )
             count, size = sizes.get(name, (None, None))
             rows.append(
                 ItemNow(
@@ -187,7 +191,13 @@ class Persistence:
         ((calls, output),) = self._store.read(_RECORDS, (info.sandbox_id, MOST_ENTRIES))
         ((entries, size),) = self._store.read(_AUDIT, (info.sandbox_id, MOST_ENTRIES))
         handles = 0 if info.state.state in ENDED else len(self._credentials.handles(info))
-        return {"records": (calls, output), "audit": (entries, size), "grants": (handles, None)}
+        previews = [one for one in self._previews.of_sandbox(info.sandbox_id) if one.revoked_at is None]
+        return {
+            "records": (calls, output),
+            "audit": (entries, size),
+            "grants": (handles, None),
+            "preview": (len(previews), None),
+        }
 
 
 def _fates(item: str, info: SandboxInfo) -> dict[str, Fate]:

@@ -25,7 +25,4 @@ def test_every_cell_of_what_survives_is_there() -> None:
     told = rows("item")
     assert set(told) == set(ITEMS)
     for item, (whose, _, *fates) in told.items():
-        if ITEMS[item].exists:
-            assert (whose, fates) == (ITEMS[item].owner, [fate(item, event, background=False) for event in EVENTS])
-        else:
-            assert (whose, fates) == ("", [""] * len(EVENTS))
+        assert (whose, fates) == (ITEMS[item].owner, [fate(item, event, background=False) for event in EVENTS])

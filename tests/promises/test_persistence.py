@@ -43,7 +43,7 @@ LOOK = {
     "processes": 'grep -q sleep "/proc/$(cat pid)/cmdline"',
 }
 """Item: a command that ends with 0 if it is there."""
-HERE = tuple(item for item, row in ITEMS.items() if row.exists)
+HERE = tuple(ITEMS)
 Cells = dict[str, tuple[str, str]]
 """Item: what the contract says, and what was found."""
 
@@ -54,6 +54,7 @@ class Marked(NamedTuple):
     sandbox_id: str
     command_id: str
     receipt_id: str
+    preview_id: str
     background: bool
 
 
@@ -63,6 +64,14 @@ class NotHere(Exception):
 
 def command_ends(_: Installation, client: SyncColdframe, marked: Marked) -> str | None:
     assert client.sandboxes.get(marked.sandbox_id).run_command("true").exit_code == 0
+    return marked.sandbox_id
+
+
+def preview_stopped(_: Installation, client: SyncColdframe, marked: Marked) -> str | None:
+    client.previews.stop(marked.preview_id)
+    status = client.previews.get(marked.preview_id).status
+    assert status is not None
+    assert status.code == "PREVIEW_STOPPED"
     return marked.sandbox_id
 
 
@@ -103,7 +112,15 @@ def sandbox_ends(_: Installation, client: SyncColdframe, marked: Marked) -> str 
 
 HAPPEN: dict[str, Callable[[Installation, SyncColdframe, Marked], str | None]] = {
     one.__name__: one
-    for one in (command_ends, server_restarts, paused_and_resumed, stopped_and_started, reset, sandbox_ends)
+    for one in (
+        command_ends,
+        preview_stopped,
+        server_restarts,
+        paused_and_resumed,
+        stopped_and_started,
+        reset,
+        sandbox_ends,
+    )
 }
 """Event: lets it happen; in which sandbox to look then."""
 
@@ -114,7 +131,10 @@ def mark(client: SyncColdframe, agent_id: str | None) -> Marked:
     made = sandbox.call("run_command", {"command": MAKE})
     assert made.value["exit_code"] == 0, made.value
     assert made.receipt_id is not None
-    return Marked(sandbox.id, made.value["command_id"], made.receipt_id, agent_id is None)
+    preview = client.previews.create(
+        sandbox.id, 8000, start="exec python3 -m http.server --directory node_modules 8000"
+    )
+    return Marked(sandbox.id, made.value["command_id"], made.receipt_id, preview.preview_id, agent_id is None)
 
 
 def what_lies_outside(installation: Installation, client: SyncColdframe, marked: Marked) -> dict[str, str]:
@@ -123,7 +143,11 @@ def what_lies_outside(installation: Installation, client: SyncColdframe, marked:
     output = sandbox.output(marked.command_id).data
     ended = client.ledger.entries(kinds=["call.ended"], sandbox_id=marked.sandbox_id)
     handles = next(one.count for one in sandbox.persistence() if one.item == "grants")
+    preview = client.previews.get(marked.preview_id)
     there = {
+        "preview": preview.address == f"8000-{marked.sandbox_id.removeprefix('sbx_')}"
+        and preview.revoked_at is None
+        and (preview.inputs is not None or "memory" not in sandbox.report().pause_kinds),
         "records": output == b"marker\n" and client.receipt(marked.receipt_id)["exit_code"] == 0,
         "audit": len(ended) > 0 and client.ledger.verify().intact,
         "cache": cached(installation).read_bytes() == PACKAGE,
@@ -201,7 +225,7 @@ def test_what_the_contract_says_of_an_item_and_an_event_is_so(
 
 
 def test_every_line_has_a_way_to_be_tried() -> None:
-    assert set(LOOK) | {"records", "audit", "cache", "grants"} == set(HERE)
+    assert set(LOOK) | {"records", "audit", "cache", "grants", "preview"} == set(HERE)
     assert set(HAPPEN) == set(EVENTS)
     fates = {fate(item, event, background=flag) for item in HERE for event in EVENTS for flag in (False, True)}
     assert fates == {"kept", "lost", "revoked"}
@@ -243,7 +267,7 @@ def test_the_table_of_a_sandbox_has_fourteen_items_with_what_there_is_of_each(
         if row.exists:
             told = {"owner": row.owner, "places": list(row.places), "lifetime": row.lifetime, "events": row.events}
             assert said == {"exists": True, **told}
-    assert {item for item, row in now.items() if not row.exists} == {"volume", "preview", "grants"}
+    assert {item for item, row in now.items() if not row.exists} == {"volume", "grants"}
     assert {row.owner for row in now.values()} == {"workspace", "sandbox", "host", "tenant"}
     grown = {item: (now[item].bytes or 0) - (before[item].bytes or 0) for item in now}
     assert grown["tree"] == len("marker\n") + len("0123456789") + len(b"".join(sandbox.download("pid")))
