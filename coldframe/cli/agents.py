@@ -7,7 +7,9 @@ import typer
 from coldframe.cli.output import Chosen, note, show, show_json, show_table
 
 agents = typer.Typer(help="Create, list and delete agents with their workspaces.", no_args_is_help=True)
+sessions = typer.Typer(help="Look at the session of a sandbox, and lower its label.", no_args_is_help=True)
 tokens = typer.Typer(help="Create, list and revoke tokens.", no_args_is_help=True)
+SessionId = Annotated[str, typer.Argument(metavar="SESSION", help="Id of the session.")]
 AgentId = Annotated[str, typer.Argument(metavar="AGENT", help="Lower-case letters, digits and hyphens.")]
 
 
@@ -30,6 +32,17 @@ def list_agents() -> None:
         found = client.agents.list()
     rows = [(a.agent_id, a.workspace_label, a.created_at, a.deleted_at) for a in found]
     show_table(found, ("agent", "label", "created", "deleted"), rows, empty="no agents")
+
+
+@agents.command("show")
+def show_agent(agent: AgentId) -> None:
+    """Show an agent and the label of its workspace."""
+    from coldframe.cli.connection import connect
+
+    with connect() as client:
+        info = client.agents.get(agent)
+    ended = f", deleted {info.deleted_at}" if info.deleted_at is not None else ""
+    show(info, f"{info.agent_id}, workspace label {info.workspace_label}, since {info.created_at}{ended}")
 
 
 @agents.command("delete")
@@ -72,6 +85,27 @@ def clean_scratch(agent: AgentId) -> None:
     with connect() as client:
         client.agents.clean_scratch(agent)
     show({"agent_id": agent, "cleaned": True}, f"scratch of {agent} is empty")
+
+
+@sessions.command("show")
+def show_session(session: SessionId) -> None:
+    """Show what a session has seen: its label only rises."""
+    from coldframe.cli.connection import connect
+
+    with connect() as client:
+        info = client.sessions.get(session)
+    ended = f", closed {info.closed_at}" if info.closed_at is not None else ""
+    show(info, f"{info.session_id} of {info.sandbox_id}: {info.taint}, since {info.opened_at}{ended}")
+
+
+@sessions.command("reset")
+def reset_session(session: SessionId) -> None:
+    """Close a session and begin another one in its sandbox, at PUBLIC. The workspace keeps its label; owner only."""
+    from coldframe.cli.connection import connect
+
+    with connect() as client:
+        info = client.sessions.reset(session)
+    show(info, f"{info.session_id} of {info.sandbox_id}: {info.taint}")
 
 
 @tokens.command("create")

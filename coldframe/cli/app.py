@@ -77,6 +77,7 @@ app.add_typer(policy.app, name="policy")
 app.add_typer(agents.tokens, name="token")
 app.add_typer(credentials.app, name="credential")
 app.add_typer(agents.agents, name="agent")
+app.add_typer(agents.sessions, name="session")
 app.add_typer(mcp.app, name="mcp")
 
 

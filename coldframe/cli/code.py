@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coldframe.cli.output import Chosen, note, show, show_json, show_table
+from coldframe.cli.output import Chosen, note, show, show_json, show_table, write_bytes
 
 if TYPE_CHECKING:
     from coldframe.client.models import CellOutcome
@@ -24,6 +24,7 @@ Language = Annotated[
 Save = Annotated[
     str | None, typer.Option(metavar="FOLDER", help="Save images and other results there; by default the current one.")
 ]
+RunId = Annotated[str, typer.Argument(metavar="RUN", help="Id of the run, which `run-code --keep` tells.")]
 EXIT_FAILED = 1
 """Of code that raised an error, as of a program that fails."""
 _ENDINGS = {
@@ -100,6 +101,64 @@ def close(sandbox: SandboxId, context: ContextId) -> None:
     show({"context_id": context, "closed": True}, f"{context} is closed")
 
 
+@app.command("show")
+def show_cell(
+    sandbox: SandboxId,
+    cell: Annotated[str, typer.Argument(metavar="CELL", help="Id of the cell.")],
+    *,
+    wait_s: Annotated[float, typer.Option("--wait", help="Wait for its end so many seconds.")] = 0,
+    save: Save = None,
+) -> int:
+    """Show what a cell of before came to."""
+    from coldframe.cli.connection import connect
+
+    with connect() as client:
+        outcome = client.sandboxes.get(sandbox).cell(cell, wait_s=wait_s)
+    return show_outcome(outcome, save)
+
+
+@app.command()
+def interrupt(sandbox: SandboxId, cell: Annotated[str, typer.Argument(metavar="CELL", help="Id of the cell.")]) -> None:
+    """Stop a cell that runs."""
+    from coldframe.cli.connection import connect
+
+    with connect() as client:
+        client.sandboxes.get(sandbox).interrupt_cell(cell)
+    show({"cell_id": cell, "interrupted": True}, f"{cell} is interrupted")
+
+
+@app.command()
+def once(run: RunId) -> None:
+    """Show what is on record of code that was run once, and which of its outputs are kept."""
+    from coldframe.cli.connection import connect
+
+    with connect() as client:
+        found = client.once(run)
+    lines = [f"{found.once_id}: {found.language} at {found.at}, digest {found.code_sha256}, receipt {found.receipt_id}"]
+    lines += [f"  from {one.path}, {one.bytes} bytes, {one.sha256}" for one in found.inputs]
+    lines += [f"  made {one.path}, {one.bytes} bytes, {one.sha256}" for one in found.outputs]
+    show(found, "\n".join(lines))
+
+
+@app.command()
+def output(run: RunId, path: Annotated[str, typer.Argument(metavar="PATH", help="Of the output.")]) -> None:
+    """Write a kept output of code that was run once to standard output."""
+    from coldframe.cli.connection import connect
+
+    with connect() as client:
+        write_bytes(1, client.once_output(run, path))
+
+
+@app.command()
+def forget(run: RunId) -> None:
+    """Remove the kept outputs of code that was run once. What the ledger says of it stays."""
+    from coldframe.cli.connection import connect
+
+    with connect() as client:
+        client.forget_once(run)
+    show({"once_id": run, "forgotten": True}, f"the outputs of {run} are removed")
+
+
 @app.command()
 def install(
     *, anew: Annotated[bool, typer.Option(help="Install them again, in the versions of today.")] = False
@@ -137,6 +196,9 @@ def run_code(
     ] = None,
     language: Language = None,
     timeout_s: Annotated[float | None, typer.Option(help="Wall time in seconds.")] = None,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Keep what goes in and comes out, under the id of the run.")
+    ] = False,
     save: Save = None,
 ) -> int:
     """Run code once in a sandbox of its own that is gone afterwards: files in; a chart, a table or files out."""
@@ -151,7 +213,12 @@ def run_code(
     given = {os.path.basename(path): read(path) for path in files or ()}
     with connect() as client:
         done = client.execute_once(
-            read(file).decode(), given, language=language, outputs=tuple(outputs or ()), timeout_s=timeout_s
+            read(file).decode(),
+            given,
+            language=language,
+            outputs=tuple(outputs or ()),
+            timeout_s=timeout_s,
+            keep="io" if keep else "nothing",
         )
     code = show_outcome(done.outcome, save, whole=done)
     for one in done.outputs:
@@ -159,6 +226,8 @@ def run_code(
         with open(path, "wb") as saved:
             saved.write(one.content)
         note(f"saved {path}")
+    if keep:
+        note(f"kept as {done.once_id}")
     return code
 
 

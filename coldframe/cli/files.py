@@ -116,6 +116,29 @@ def chunks_of(file: BinaryIO) -> Iterator[bytes]:
 
 
 @app.command()
+def attach(
+    sandbox: SandboxId,
+    local: Annotated[str, typer.Argument(metavar="LOCAL", help="File of this machine; `-` for standard input.")],
+    *,
+    name: Annotated[str | None, typer.Option(help="Under `inputs/`; by default that of the file.")] = None,
+    source: Annotated[str | None, typer.Option(help="Where it is from, for the record.")] = None,
+) -> None:
+    """Put a file into a sandbox as `inputs/NAME`, to be read and not written."""
+    from coldframe.cli.connection import connect
+    from coldframe.contract.errors import InvalidArgument
+
+    called = name or os.path.basename(local)
+    if local == "-" and name is None:
+        raise InvalidArgument("standard input has no name", hint="say one with --name", argument="name")
+    with contextlib.ExitStack() as opened:
+        file = sys.stdin.buffer if local == "-" else opened.enter_context(open(local, "rb"))
+        content = file.read()
+    with connect() as client:
+        made = client.sandboxes.get(sandbox).attach(called, content, source=source)
+    show(made, made.path if made.note is None else f"{made.path}: {made.note}")
+
+
+@app.command()
 def get(
     sandbox: SandboxId,
     path: Path,

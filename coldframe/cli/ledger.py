@@ -48,6 +48,17 @@ def history(
 
 
 @app.command()
+def receipt(
+    receipt_id: Annotated[str, typer.Argument(metavar="RECEIPT", help="Id of the receipt, which each result has.")],
+) -> None:
+    """Show what one call really did, with digests to check it by."""
+    from coldframe.cli.connection import connect
+
+    with connect() as client:
+        show_json(client.receipt(receipt_id))
+
+
+@app.command()
 def verify() -> int:
     """Recompute the whole chain and compare it with the checkpoints kept apart. Ends with 6 if it is not intact."""
     from coldframe.cli.connection import connect_if_running

@@ -10,6 +10,7 @@ from coldframe.cli.volumes import mounts_of
 
 if TYPE_CHECKING:
     from coldframe.contract.files import ProcessInfo
+    from coldframe.contract.result import SandboxResult
     from coldframe.contract.sandbox import Loss, SandboxEnd, SandboxInfo, SandboxSpec
 
 app = typer.Typer(help="Create, look at, pause, stop and end sandboxes.", no_args_is_help=True)
@@ -453,6 +454,56 @@ def contacts(sandbox: SandboxId) -> None:
         found = client.sandboxes.get(sandbox).contacts()
     rows = [(c.protocol, c.name or c.address, c.port, c.verdict, c.attempts, c.last_at) for c in found]
     show_table(found, ("protocol", "where", "port", "verdict", "attempts", "last"), rows, empty="no contacts")
+
+
+@app.command()
+def credentials(sandbox: SandboxId) -> None:
+    """List what a sandbox has in place of secrets."""
+    from coldframe.cli.connection import connect
+
+    with connect() as client:
+        found = client.sandboxes.get(sandbox).credentials()
+    rows = [(one.credential, one.variable, one.handle) for one in found]
+    show_table(found, ("credential", "variable", "handle"), rows, empty="no credentials")
+
+
+@app.command()
+def result(sandbox: SandboxId) -> None:
+    """Show how it stands with the result of a sandbox that is deleted with it."""
+    from coldframe.cli.connection import connect
+
+    with connect() as client:
+        _show_result(client.sandboxes.get(sandbox).result())
+
+
+@app.command()
+def offer_result(sandbox: SandboxId) -> None:
+    """Take down what the result of a sandbox is: the outputs that it declares, as they are now."""
+    from coldframe.cli.connection import connect
+
+    with connect() as client:
+        _show_result(client.sandboxes.get(sandbox).offer_result())
+
+
+@app.command()
+def confirm_result(
+    sandbox: SandboxId, sha256: Annotated[str, typer.Argument(metavar="SHA256", help="Of the result that you have.")]
+) -> None:
+    """Have all that is left of a sandbox deleted, since you have its result."""
+    from coldframe.cli.connection import connect
+
+    with connect() as client:
+        _show_result(client.sandboxes.get(sandbox).confirm_result(sha256))
+
+
+def _show_result(found: "SandboxResult") -> None:
+    lines = [
+        f"the result of {found.sandbox_id} is {found.state}" + (f", sha256 {found.sha256}" if found.sha256 else "")
+    ]
+    lines += [f"  {one.path}, {one.bytes} bytes, {one.sha256}" for one in found.files]
+    if found.kept_until is not None:
+        lines.append(f"  kept until {found.kept_until}")
+    show(found, "\n".join(lines))
 
 
 @app.command()

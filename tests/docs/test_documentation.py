@@ -22,7 +22,7 @@ TEXT = {page.relative_to(ROOT).as_posix(): page.read_text(encoding="utf-8") for 
 PROSE = "\n".join(text for name, text in TEXT.items() if name != "docs/requirements.md")
 
 
-@pytest.mark.parametrize("script", ["errors_page", "profiles_page", "requirements_report"])
+@pytest.mark.parametrize("script", ["errors_page", "profiles_page", "requirements_report", "typescript_sdk"])
 def test_a_generated_page_is_what_its_script_writes(script: str) -> None:
     done = subprocess.run([sys.executable, f"scripts/{script}", "--check"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

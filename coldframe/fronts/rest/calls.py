@@ -3,10 +3,11 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
+from coldframe.contract.tool import ToolInfo
 from coldframe.control.judgement import offered_tools
 from coldframe.fronts.answers import json_response, result_response
 from coldframe.fronts.rest.request import caller_of, control_of, session_of
-from coldframe.fronts.rest.schema import EVENTS, JSON_LIST, JSON_RESULT, PLAIN_JSON, RawRoute
+from coldframe.fronts.rest.schema import EVENTS, JSON_RESULT, PLAIN_JSON, RawRoute, list_of
 from coldframe.fronts.streams import event_response, read_object, wants_events
 
 
@@ -45,7 +46,7 @@ async def list_tools(request: Request) -> Response:
 
 SNAPSHOT = ("snapshot", "string", "Read the files of this snapshot in place of those of the sandbox.")
 ROUTES = (
-    RawRoute("GET", "/v1/tools", list_tools, "Tools with their schemas", JSON_LIST),
+    RawRoute("GET", "/v1/tools", list_tools, "Tools with their schemas", list_of(ToolInfo)),
     RawRoute(
         "POST",
         "/v1/sandboxes/{sandbox_id}/tools/{tool}",

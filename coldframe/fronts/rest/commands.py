@@ -7,14 +7,14 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from coldframe.contract.command import CommandEvent, Ended
+from coldframe.contract.command import CommandEvent, CommandInfo, Ended, InputState
 from coldframe.contract.errors import GuestLost, InvalidArgument
 from coldframe.contract.files import MOST_SENT_BYTES, ProcessInfo, ShellInfo
 from coldframe.contract.model import Model
 from coldframe.fronts.answers import NO_SNIFF, json_response
 from coldframe.fronts.rest.json_routes import JsonRoute
 from coldframe.fronts.rest.request import caller_of, control_of, number_of, session_of
-from coldframe.fronts.rest.schema import BYTES, EVENTS, JSON_LIST, PLAIN_JSON, RawRoute
+from coldframe.fronts.rest.schema import BYTES, EVENTS, JSON_DONE, RawRoute, answer_of, list_of
 from coldframe.fronts.streams import SMALL_BODY_CAP_BYTES, Event, event_response, read_body, read_object
 
 _STREAMS: dict[str, Literal["stdout", "stderr"]] = {"stdout": "stdout", "stderr": "stderr"}
@@ -182,14 +182,28 @@ _LIST = "/v1/sandboxes/{sandbox_id}/commands"
 _ONE = _LIST + "/{command_id}"
 _STREAM = ("stream", "string", "`stdout` or `stderr`.")
 _WINDOW = (("offset", "integer", "First byte wanted."), ("length", "integer", f"At most {WINDOW_BYTES}."))
+_SIGNAL = {
+    "application/json": {
+        "schema": {"type": "object", "properties": {"signal": {"type": "integer"}, "cancel": {"type": "boolean"}}}
+    }
+}
+_SIZE = {
+    "application/json": {
+        "schema": {
+            "type": "object",
+            "required": ["columns", "rows"],
+            "properties": {"columns": {"type": "integer"}, "rows": {"type": "integer"}},
+        }
+    }
+}
 ROUTES = (
-    RawRoute("GET", _LIST, list_commands, "Commands of a sandbox", JSON_LIST),
+    RawRoute("GET", _LIST, list_commands, "Commands of a sandbox", list_of(CommandInfo)),
     RawRoute(
         "GET",
         _ONE,
         get_command,
         "One command",
-        PLAIN_JSON,
+        answer_of(CommandInfo),
         query=(("wait_s", "integer", f"Wait so long for its end, at most {MOST_WAIT_S}."),),
     ),
     RawRoute("GET", _ONE + "/output", read_output, "Raw output", BYTES, query=(_STREAM, *_WINDOW)),
@@ -201,13 +215,13 @@ ROUTES = (
         EVENTS,
         query=(("after_seq", "integer", "Sequence number of the last chunk seen; -1 for all."),),
     ),
-    RawRoute("POST", _ONE + "/signal", signal_command, "Signal a command", PLAIN_JSON, body=PLAIN_JSON),
+    RawRoute("POST", _ONE + "/signal", signal_command, "Signal a command", JSON_DONE, body=_SIGNAL),
     RawRoute(
         "POST",
         _ONE + "/stdin",
         send_stdin,
         "Send input to a command",
-        PLAIN_JSON,
+        answer_of(InputState),
         body=BYTES,
         query=_PLACE,
         headers=_WHOSE,
@@ -216,5 +230,5 @@ ROUTES = (
     JsonRoute("GET", "/v1/sandboxes/{sandbox_id}/shells", list_shells, list[ShellInfo]),
     JsonRoute("DELETE", "/v1/sandboxes/{sandbox_id}/shells/{name}", end_shell, Changed),
     JsonRoute("GET", "/v1/sandboxes/{sandbox_id}/ports", list_ports, list[ProcessInfo]),
-    RawRoute("POST", _ONE + "/resize", resize_terminal, "Resize a terminal", PLAIN_JSON, body=PLAIN_JSON),
+    RawRoute("POST", _ONE + "/resize", resize_terminal, "Resize a terminal", JSON_DONE, body=_SIZE),
 )

@@ -27,7 +27,7 @@ from coldframe.control.rulebook import MOST_CHANGES
 from coldframe.fronts.answers import NO_SNIFF, json_response
 from coldframe.fronts.rest.json_routes import JsonRoute, checked_query
 from coldframe.fronts.rest.request import caller_of, control_of, judge_now
-from coldframe.fronts.rest.schema import PLAIN_JSON, RawRoute
+from coldframe.fronts.rest.schema import JSON_RULES, RawRoute
 from coldframe.fronts.streams import NDJSON, SMALL_BODY_CAP_BYTES, read_body
 
 MAX_ENTRIES = 1000
@@ -237,18 +237,18 @@ ROUTES = (
         "The whole ledger",
         {NDJSON: {"schema": {"$ref": "#/components/schemas/LedgerEntry"}}},
     ),
-    RawRoute("GET", "/v1/policy", show_policy, "Rules in force", PLAIN_JSON),
+    RawRoute("GET", "/v1/policy", show_policy, "Rules in force", JSON_RULES),
     RawRoute(
         "PUT",
         "/v1/policy",
         load_policy,
         "Load rules",
-        PLAIN_JSON,
+        JSON_RULES,
         body=_YAML,
         query=(("reason", "string", "Why; it is kept with the change."),),
     ),
     JsonRoute("GET", "/v1/policy/log", list_policy_changes, list[PolicyChange], query=WhichChanges),
-    RawRoute("GET", "/v1/policy/versions/{sha256}", show_past_policy, "Rules of a version", PLAIN_JSON),
+    RawRoute("GET", "/v1/policy/versions/{sha256}", show_past_policy, "Rules of a version", JSON_RULES),
     JsonRoute("GET", "/v1/policy/replay/{seq}", replay_decision, dict[str, Any], path_values=WhichDecision),
     JsonRoute("POST", "/v1/policy/check", check_call, Decision, body=CallToCheck),
     JsonRoute("GET", "/v1/tokens", list_tokens, list[TokenInfo]),

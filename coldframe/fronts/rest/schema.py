@@ -10,10 +10,13 @@ from pydantic import TypeAdapter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from coldframe.contract.command import Ended, OutputChunk, Started
-from coldframe.contract.tool import ToolResult
+from coldframe.contract.command import CommandInfo, Ended, InputState, OutputChunk, Started
+from coldframe.contract.model import Model
+from coldframe.contract.paths import WatchEvent, WatchEvents
+from coldframe.contract.snapshot import TextChange
+from coldframe.contract.tool import ToolInfo, ToolResult
 from coldframe.fronts.rest.json_routes import JsonRoute
-from coldframe.tools.registry import all_tools
+from coldframe.tools.registry import all_tools, every_tool
 
 Handler = Callable[[Request], Awaitable[Response]]
 _REF = "#/components/schemas/{model}"
@@ -57,6 +60,10 @@ class RawRoute(NamedTuple):
     headers: tuple[tuple[str, str], ...] = ()
 
 
+NAMED = (
+    ToolResult, Started, OutputChunk, Ended, CommandInfo, InputState, ToolInfo, WatchEvent, WatchEvents, TextChange,
+)  # fmt: skip
+"""Models that raw routes name by `answer_of` and its like."""
 Schemas = Mapping[tuple[str, Literal["validation", "serialization"]], dict[str, Any]]
 """By operation and direction: what it takes, and what it gives."""
 
@@ -69,7 +76,7 @@ def make_document(title: str, version: str, routes: Iterable[RawRoute | JsonRout
     schemas, definitions = TypeAdapter.json_schemas([*answers, *bodies], ref_template=_REF)  # type: ignore[list-item]
     components: dict[str, Any] = definitions.get("$defs", {})
     components["Error"] = ERROR_SCHEMA
-    for model in (ToolResult, Started, OutputChunk, Ended):
+    for model in NAMED:
         own = model.model_json_schema(ref_template=_REF, mode="serialization")
         components.update(own.pop("$defs", {}))
         components[model.__name__] = own
@@ -179,6 +186,11 @@ def _publish_definitions(node: Any, components: dict[str, Any]) -> None:
 def _publish_tools(paths: dict[str, Any], components: dict[str, Any]) -> None:
     """One concrete path for each tool, so that a generated client knows its arguments."""
     path = "/v1/sandboxes/{sandbox_id}/tools/{tool}"
+    for spec in every_tool().values():
+        answer = spec.answer.model_json_schema(ref_template=_REF, mode="serialization")
+        for one, own in answer.pop("$defs", {}).items():
+            components.setdefault(one, own)
+        components.setdefault(spec.answer.__name__, answer)
     for name, spec in all_tools().items():
         arguments = spec.arguments.model_json_schema(ref_template=_REF, mode="validation")
         components.update(arguments.pop("$defs", {}))
@@ -190,8 +202,21 @@ def _publish_tools(paths: dict[str, Any], components: dict[str, Any]) -> None:
         operation["requestBody"] = {
             "content": {"application/json": {"schema": {"$ref": _REF.format(model=spec.arguments.__name__)}}}
         }
-        operation["responses"] = dict(operation["responses"])
+        value = {"properties": {"value": {"$ref": _REF.format(model=spec.answer.__name__)}}}
+        done = {"allOf": [{"$ref": _REF.format(model="ToolResult")}, value]}
+        content = {**operation["responses"]["200"]["content"], "application/json": {"schema": done}}
+        answered = {**operation["responses"]["200"], "content": content}
+        operation["responses"] = {**operation["responses"], "200": answered}
         paths[path.replace("{tool}", name)] = {"post": operation}
+
+
+def answer_of(model: type[Model]) -> dict[str, Any]:
+    """The content of an answer, of a model that is `NAMED`."""
+    return {"application/json": {"schema": {"$ref": _REF.format(model=model.__name__)}}}
+
+
+def list_of(model: type[Model]) -> dict[str, Any]:
+    return {"application/json": {"schema": {"type": "array", "items": {"$ref": _REF.format(model=model.__name__)}}}}
 
 
 JSON_RESULT: dict[str, Any] = {"application/json": {"schema": {"$ref": _REF.format(model="ToolResult")}}}
@@ -227,4 +252,15 @@ EVENTS: dict[str, Any] = {
     },
 }
 PLAIN_JSON: dict[str, Any] = {"application/json": {"schema": {"type": "object"}}}
-JSON_LIST: dict[str, Any] = {"application/json": {"schema": {"type": "array", "items": {"type": "object"}}}}
+JSON_DONE: dict[str, Any] = {
+    "application/json": {"schema": {"type": "object", "properties": {"ok": {"const": True}}, "required": ["ok"]}}
+}
+JSON_RULES: dict[str, Any] = {
+    "application/json": {
+        "schema": {
+            "type": "object",
+            "required": ["text", "sha256"],
+            "properties": {"text": {"type": "string"}, "sha256": {"type": "string"}},
+        }
+    }
+}

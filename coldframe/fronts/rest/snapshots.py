@@ -29,7 +29,7 @@ from coldframe.fronts.answers import NO_SNIFF, json_response
 from coldframe.fronts.rest.json_routes import JsonRoute, checked_query
 from coldframe.fronts.rest.request import caller_of, control_of, path_after
 from coldframe.fronts.rest.sandboxes import MOST_LISTED
-from coldframe.fronts.rest.schema import BYTES, PLAIN_JSON, RawRoute
+from coldframe.fronts.rest.schema import BYTES, RawRoute, answer_of
 from coldframe.tools.registry import relative_path
 
 LabelName = Literal["PUBLIC", "INTERNAL", "CONFIDENTIAL", "RESTRICTED"]
@@ -211,7 +211,7 @@ ROUTES = (
         _ALL,
         import_snapshot,
         "Import a snapshot",
-        PLAIN_JSON,
+        answer_of(SnapshotInfo),
         body=BYTES,
         query=(
             ("name", "string", "Its name."),
@@ -231,7 +231,7 @@ ROUTES = (
         _TWO + "/files/{path:anything}",
         compare_file,
         "Compare a file",
-        PLAIN_JSON,
+        answer_of(TextChange),
         query=(("sandbox_id", "string", "In whose session; by default that of one of the two points."),),
     ),
 )

@@ -7,10 +7,10 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from coldframe.contract.errors import ColdframeError, Conflict, InvalidArgument
-from coldframe.contract.paths import WatchEvents
+from coldframe.contract.paths import WatchEvent, WatchEvents
 from coldframe.fronts.answers import NO_SNIFF, encode_json, json_response
 from coldframe.fronts.rest.request import caller_of, control_of
-from coldframe.fronts.rest.schema import EVENTS, PLAIN_JSON, RawRoute
+from coldframe.fronts.rest.schema import JSON_DONE, RawRoute, answer_of
 from coldframe.fronts.streams import NDJSON
 
 MOST_WAIT_S = 60.0
@@ -71,9 +71,11 @@ ROUTES = (
         _ONE,
         read_watch,
         "What a watch noted",
-        PLAIN_JSON,
+        answer_of(WatchEvents),
         query=(("wait_s", "number", f"Wait so long for something, at most {MOST_WAIT_S:g}."),),
     ),
-    RawRoute("GET", _ONE + "/events", follow_watch, "Follow a watch", EVENTS),
-    RawRoute("DELETE", _ONE, end_watch, "End a watch", PLAIN_JSON),
+    RawRoute(
+        "GET", _ONE + "/events", follow_watch, "Follow a watch", {NDJSON: answer_of(WatchEvent)["application/json"]}
+    ),
+    RawRoute("DELETE", _ONE, end_watch, "End a watch", JSON_DONE),
 )

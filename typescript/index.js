@@ -1,0 +1,90 @@
+// @ts-self-types="./index.d.ts"
+import { base64Of, bytesOf, Job, OutputWindow } from './commands.js'
+import { CODES } from './codes.js'
+import { ColdframeError } from './errors.js'
+import { bytesOfFile, Files } from './files.js'
+import { findLocation } from './location.js'
+import * as operations from './operations.js'
+import { Sandbox } from './sandbox.js'
+import { joined, Transport } from './transport.js'
+
+/** @typedef {import('./terms.d.ts').Schemas} Schemas */
+
+/**
+ * A client of one installation.
+ *
+ *     const coldframe = new Coldframe()
+ *     const sandbox = await coldframe.sandboxes.create({ agent_id: 'builder' })
+ *     await sandbox.writeFile('hello.py', "print('hello')")
+ *     console.log((await sandbox.runCommand('python3 hello.py')).stdout)
+ *
+ * What the server refuses is thrown as a ColdframeError with its code. Calls that change something carry an idempotency key: repeated
+ * over a broken connection, they are carried out once.
+ */
+export class Coldframe extends operations.ColdframeOperations {
+  /**
+   * What is left out comes from COLDFRAME_URL and COLDFRAME_TOKEN, or from the local installation's file.
+   *
+   * @param {{ url?: string, token?: string, timeout_s?: number, fetch?: typeof fetch }} [options] `timeout_s` is the longest silence before
+   *   an answer begins; by default any, since a command may be silent
+   */
+  constructor(options = {}) {
+    const { url, token } = findLocation(options.url, options.token)
+    const transport = new Transport(url, token, options)
+    transport.makeSandbox = (info) => new Sandbox(transport, info)
+    super(transport)
+    this.url = url
+    this.sandboxes = new operations.Sandboxes(transport)
+    this.snapshots = new operations.Snapshots(transport)
+    this.templates = new Templates(transport)
+    this.agents = new operations.Agents(transport)
+    this.ledger = new operations.Ledger(transport)
+    this.lineage = new operations.Lineage(transport)
+    this.policy = new operations.Policy(transport)
+    this.tokens = new operations.Tokens(transport)
+    this.credentials = new operations.Credentials(transport)
+    this.sessions = new operations.Sessions(transport)
+    this.network = new operations.Network(transport)
+    this.volumes = new operations.Volumes(transport)
+    this.previews = new operations.Previews(transport)
+  }
+
+  /**
+   * Run code once, in a sandbox of its own that is gone when this returns, with `files` by name as `inputs/NAME`.
+   *
+   * @param {string} code
+   * @param {Record<string, Uint8Array>} [files]
+   * @param {Omit<import('./terms.d.ts').Body<'run_once'>, 'code' | 'files'>} [options]
+   * @returns {Promise<import('./terms.d.ts').Answer<'run_once'>>}
+   */
+  executeOnce(code, files = {}, options = {}) {
+    const given = Object.fromEntries(Object.entries(files).map(([name, content]) => [name, base64Of(content)]))
+    return this._transport.json('POST', '/v1/once', { payload: { code, files: given, ...options } })
+  }
+}
+
+/** Systems that sandboxes begin from. */
+class Templates extends operations.Templates {
+  /**
+   * The handle on a build that was started.
+   *
+   * @param {string} build_id
+   */
+  getBuild(build_id) {
+    return new operations.TemplateBuild(this._transport, { build_id })
+  }
+}
+
+/**
+ * All bytes of a download.
+ *
+ * @param {AsyncIterable<Uint8Array<ArrayBuffer>>} parts
+ * @returns {Promise<Uint8Array<ArrayBuffer>>}
+ */
+export async function collect(parts) {
+  const all = []
+  for await (const part of parts) all.push(part)
+  return joined(all)
+}
+
+export { bytesOf, bytesOfFile, CODES, ColdframeError, Files, Job, operations, OutputWindow, Sandbox }
