@@ -330,6 +330,30 @@ def test_a_pipeline_is_started_from_a_file_and_what_failed_is_run_again(
     assert b"steps.0.command" in wrong.stderr
 
 
+@pytest.mark.req("T3.77")
+def test_a_build_is_started_followed_read_made_again_and_compared(
+    served: Served, sandbox: SyncSandbox, tmp_path: Path
+) -> None:
+    file = tmp_path / "build.yaml"
+    file.write_text("phases:\n- {name: make, command: 'echo making; echo made > out.txt'}\nartifacts: [out.txt]\n")
+    done = coldframe(served, "build", "start", sandbox.id, "--file", str(file), "--wait", "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    build_id = told["build_id"]
+    assert [one["path"] for one in told["artifacts"]] == ["out.txt"]
+    assert coldframe(served, "build", "log", build_id).stdout.endswith(b"making\n")
+    assert coldframe(served, "build", "log", build_id, "--phase", "make").stdout == b"making\n"
+    again = coldframe(served, "build", "rebuild", build_id, "--wait", "--json")
+    assert again.returncode == 0, again.stderr
+    same = coldframe(served, "build", "compare", build_id, json.loads(again.stdout)["build_id"])
+    assert same.stdout.splitlines() == [b"differs: nothing", b"reproduced: yes, byte for byte"]
+    failed = coldframe(served, "build", "start", sandbox.id, "echo why; exit 4", "true", "--wait")
+    assert failed.returncode == 1 and b"ended with exit code 4" in failed.stdout
+    listed = coldframe(served, "build", "list", "--sandbox", sandbox.id).stdout
+    assert build_id.encode() in listed and b"failed" in listed
+    assert coldframe(served, "build", "start", sandbox.id).returncode == 2
+
+
 def hear_interrupts() -> None:
     """In the child: as in a terminal. Whoever runs the tests in the background has interrupts ignored, by inheritance."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -54,6 +54,7 @@ COMMANDS = {
     "command.extend": "coldframe job extend {sandbox_id} {command_id}",
     "command.cancel": "coldframe job stop {sandbox_id} {command_id}",
     "pipeline.rerun": "coldframe pipeline rerun {sandbox_id} {pipeline_id} --changed {changed}",
+    "build.get": "coldframe build show {build_id}",
     "ledger.verify": "coldframe ledger verify",
     "credential.read": "coldframe credential show {name}",
 }

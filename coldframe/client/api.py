@@ -18,6 +18,7 @@ from contextlib import aclosing
 from typing import Any, Literal, TypeAlias
 
 from coldframe.client import models
+from coldframe.client.builds import Builds
 from coldframe.client.cells import execute_once
 from coldframe.client.location import find_location
 from coldframe.client.previews import Previews
@@ -62,6 +63,7 @@ class Coldframe:
         self.network = NetworkView(self._transport)
         self.volumes = Volumes(self._transport)
         self.previews = Previews(self._transport)
+        self.builds = Builds(self._transport)
 
     async def __aenter__(self) -> Coldframe:
         return self

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         PathListing,
         Written,
     )
+    from coldframe.contract.build import Build, BuildComparison, BuildLog, BuildSpec, BuildSummary
     from coldframe.contract.caller import TokenInfo
     from coldframe.contract.cell import (
         Attachment,
@@ -97,6 +98,7 @@ _HOMES = {
         "PathListing",
         "Written",
     ),
+    "contract.build": ("Build", "BuildComparison", "BuildLog", "BuildSpec", "BuildSummary"),
     "contract.caller": ("TokenInfo",),
     "contract.cell": (
         "Attachment",
@@ -165,9 +167,14 @@ __all__ = [
     "AgentInfo",
     "AllowedOperation",
     "Attachment",
+    "Build",
+    "BuildComparison",
     "BuildInfo",
+    "BuildLog",
     "BuildLogEntry",
     "BuildLogPage",
+    "BuildSpec",
+    "BuildSummary",
     "CellBegun",
     "CellEnded",
     "CellError",

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from coldframe.contract.model import Model
+from coldframe.contract.outputs import Patterns
 
 MOST_STEPS = 100
 StepName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=64)]
@@ -31,6 +32,8 @@ class PipelineStep(Model):
     """Earlier steps without whose success this one is skipped."""
     inputs: tuple[str, ...] = Field(default=(), max_length=100)
     """Files whose digests are kept: when other steps are run again it is told whether these are still the same."""
+    outputs: Patterns = Field(default=(), exclude_if=lambda outputs: not outputs)
+    """Files that it shall make: the result of its command tells of each, and of what is missing."""
 
 
 class PipelineSpec(Model):

@@ -47,7 +47,8 @@ class OutputWindow(Model):
     """A part of one stream of a past or running command, byte for byte."""
 
     command_id: str
-    stream: Literal["stdout", "stderr"]
+    stream: Literal["stdout", "stderr", "both"]
+    """`both`: in the order in which they were read."""
     offset: int
     data: bytes
     next_offset: int | None

@@ -15,6 +15,8 @@ from coldframe.control.announced_builds import AnnouncedBuilds
 from coldframe.control.attachments import Attachments
 from coldframe.control.attribution import Attribution
 from coldframe.control.build_contacts import BuildContacts
+from coldframe.control.build_logs import BuildLogs
+from coldframe.control.builds import Builds
 from coldframe.control.cells import Cells
 from coldframe.control.comparisons import Comparisons
 from coldframe.control.contacts import Contacts
@@ -131,6 +133,8 @@ class Control:
     previews: Previews
     preview_rebuilds: PreviewRebuilds
     pipelines: Pipelines
+    builds: Builds
+    build_logs: BuildLogs
     snapshots: Snapshots
     snapshot_upkeep: SnapshotUpkeep
     resets: Resets
@@ -192,6 +196,7 @@ class Control:
         await self.previews.close()
         await self.cells.close()
         await self.contexts.close()
+        await self.builds.close()
         await self.pipelines.close()
         await self.replays.close()
         await self.template_builds.close()
@@ -361,6 +366,11 @@ def build_control(
     )
     taints.settled = preview_access.check_labels
     tokens.revoked = preview_access.check_all
+    pipelines = Pipelines(ledger, sandboxes, gate, outputs, tokens, clock)
+    builds = Builds(
+        *(store, ledger, sandboxes, snapshots, preview_inputs, pipelines, packages, outputs, comparisons, creation),
+        *(lifecycle, tokens, clock),
+    )
     persistence = Persistence(store, ledger, sandboxes, credentials, host)
     promotions = Promotions(
         *(store, ledger, agents, sandboxes, sessions, snapshots, templates, lifecycle, judged, longest)
@@ -422,7 +432,9 @@ def build_control(
         ),
         partial_uploads=PartialUploads(os.path.join(directory, "uploads"), sandboxes, rulebook, gate),
         roster=Roster(sandboxes, timers, lifecycle, endings, makers, usage, clock),
-        pipelines=Pipelines(ledger, sandboxes, gate, outputs, tokens, clock),
+        pipelines=pipelines,
+        builds=builds,
+        build_logs=BuildLogs(builds, outputs, ledger),
         history=history,
         lineage=Lineage(store, ledger),
         taints=taints,

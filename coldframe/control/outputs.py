@@ -35,7 +35,7 @@ from coldframe.contract.files import (
     ShellInfo,
     SignalCommand,
 )
-from coldframe.contract.ledger import CallEnded, CallStarted, LedgerEntry
+from coldframe.contract.ledger import CallEnded, CallStarted, LedgerEntry, StreamDigest
 from coldframe.contract.policy import Label, Outcome, Role
 from coldframe.contract.ports import Host
 from coldframe.contract.sandbox import WITH_BOX, SandboxInfo
@@ -211,11 +211,12 @@ class Outputs:
         caller: Caller,
         sandbox_id: str,
         command_id: str,
-        stream: Literal["stdout", "stderr"],
+        stream: Literal["stdout", "stderr", "both"],
         offset: int = 0,
         length: int = WINDOW_CAP_BYTES,
     ) -> OutputWindow:
-        """Return at most *length* bytes of a stream from byte *offset* on. Memory holds the window only.
+        """Return at most *length* bytes of a stream from byte *offset* on, or of both in the order in which they were read.
+        Memory holds the window only.
 
         Raises:
             NotFound: no such command.
@@ -227,7 +228,8 @@ class Outputs:
                 f"a window is 1 to {WINDOW_CAP_BYTES} bytes from an offset that is not negative", argument="length"
             )
         info, call, label = self._opened(caller, sandbox_id, command_id)
-        whole = None if call.ended is None else (call.ended.stdout if stream == "stdout" else call.ended.stderr)
+        streams = ("stdout", "stderr") if stream == "both" else (stream,)
+        whole = None if call.ended is None else _whole(call.ended, streams)
         data = bytearray()
         mark = self._marks.get((command_id, stream), _Mark(-1, 0))
         after_seq, seen = mark if mark.bytes_before <= offset else _Mark(-1, 0)
@@ -236,7 +238,7 @@ class Outputs:
         )
         async with aclosing(events):
             async for event in events:
-                if not isinstance(event, OutputChunk) or event.stream != stream:
+                if not isinstance(event, OutputChunk) or event.stream not in streams:
                     continue
                 start, stop = max(offset - seen, 0), max(offset + length - seen, 0)
                 data += event.data[start:stop]
@@ -247,7 +249,7 @@ class Outputs:
                     break
         await self._join(caller, info, label)
         end = offset + len(data)
-        total = seen if whole is None else whole.bytes
+        total = seen if whole is None else sum(one.bytes for one in whole)
         return OutputWindow(
             command_id=command_id,
             stream=stream,
@@ -255,7 +257,7 @@ class Outputs:
             data=bytes(data),
             next_offset=None if call.over and end >= total else end,
             total_bytes=total,
-            sha256=None if whole is None else whole.sha256,
+            sha256=whole[0].sha256 if whole is not None and len(whole) == 1 else None,
             ended=call.over,
             label=label,
         )
@@ -380,6 +382,14 @@ class Outputs:
             return True
         return self._retention.gone_at(info, call.end_seq) is not None
 
+    def is_denied(self, sandbox_id: str, command_id: str) -> bool:
+        """Whether rules keep what a command came to from others than owners, however long it was kept for."""
+        try:
+            _check_judged(self._call(self._sandboxes.find(sandbox_id), command_id), self._rulebook)
+        except ColdframeError:
+            return True
+        return False
+
     async def join(self, caller: Caller, sandbox_id: str, command_id: str) -> None:
         """The caller sees something that a command has printed. Raises like `output`."""
         info, _, label = self._opened(caller, sandbox_id, command_id)
@@ -446,6 +456,13 @@ class Outputs:
                 if isinstance(event, Ended):
                     return event.result
         return None
+
+
+def _whole(ended: CallEnded, streams: tuple[str, ...]) -> tuple[StreamDigest, ...] | None:
+    """What the record says of these; None if it does not tell."""
+    found = [ended.stdout if one == "stdout" else ended.stderr for one in streams]
+    told = tuple(one for one in found if one is not None)
+    return told if len(told) == len(found) else None
 
 
 def _check_judged(call: _Call, rulebook: Rulebook) -> None:

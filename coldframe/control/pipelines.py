@@ -12,9 +12,11 @@ import contextlib
 import hashlib
 import logging
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import datetime
 from typing import Any, NamedTuple
+
+import sqlalchemy as sa
 
 from coldframe.contract.caller import Caller
 from coldframe.contract.errors import (
@@ -41,7 +43,7 @@ from coldframe.contract.pipeline import (
     outcome,
 )
 from coldframe.contract.policy import Role
-from coldframe.contract.sandbox import WITH_BOX
+from coldframe.contract.sandbox import WITH_BOX, SandboxInfo
 from coldframe.control.call_records import ids_of
 from coldframe.control.gate import Gate
 from coldframe.control.ledger import Ledger
@@ -108,6 +110,8 @@ class Pipelines:
         """In which sandbox each of them is."""
         self._cancelled: set[str] = set()
         """Commands that were told to end, so that nobody tells them twice."""
+        self.ending: Callable[[PipelineInfo, Caller], Awaitable[None]] = _nothing_more
+        """What belongs to the end of one whose steps are over, before that is on record; asked again after a crash."""
 
     def take_up(self) -> None:
         """Go on with those that were under way when the server stopped."""
@@ -153,11 +157,40 @@ class Pipelines:
                         hint="use a new key for a new pipeline",
                     )
                 return self._load(pipeline_id).info
-        self._sandboxes.require_running(info)
-        self._require_room(sandbox_id)
-        body = {**self._about(info.sandbox_id, info.agent_id, info.session_id), **_whose(caller), "spec": text}
-        self._ledger.append("pipeline.started", pipeline_id, {"pipeline_id": pipeline_id, **body}, durable=True)
+        self.begin(caller, info, spec, pipeline_id)
         self._launch(pipeline_id, sandbox_id)
+        return self._load(pipeline_id).info
+
+    def begin(
+        self,
+        caller: Caller,
+        info: SandboxInfo,
+        spec: PipelineSpec,
+        pipeline_id: str,
+        connection: sa.Connection | None = None,
+    ) -> None:
+        """Have it on record, and nothing more: `launch` it when the transaction is over. Raises like `start`."""
+        self._sandboxes.require_running(info)
+        self.require_room(info.sandbox_id)
+        body = {
+            **self._about(info.sandbox_id, info.agent_id, info.session_id),
+            **_whose(caller),
+            "spec": spec.model_dump_json(),
+        }
+        self._ledger.append(
+            "pipeline.started",
+            pipeline_id,
+            {"pipeline_id": pipeline_id, **body},
+            connection=connection,
+            durable=True,
+        )
+
+    def launch(self, pipeline_id: str, sandbox_id: str) -> None:
+        """Drive one that `begin` has put on record."""
+        self._launch(pipeline_id, sandbox_id)
+
+    def known(self, pipeline_id: str) -> PipelineInfo:
+        """As it stands, whoever asks; for control itself."""
         return self._load(pipeline_id).info
 
     async def list(self, caller: Caller, sandbox_id: str) -> builtins.list[PipelineInfo]:
@@ -222,7 +255,7 @@ class Pipelines:
                 "every step succeeded, so there is nothing to run again", hint="name the steps to run again"
             )
         self._require_over(self._load(pipeline_id))  # somebody may have been faster meanwhile
-        self._require_room(sandbox_id)
+        self.require_room(sandbox_id)
         steps = [step.name for step in run.info.steps if step.name in wanted]
         self._ledger.append(
             "pipeline.rerun", pipeline_id, {**self._of(run), **_whose(caller), "steps": steps}, durable=True
@@ -266,6 +299,7 @@ class Pipelines:
                 elif (pending := run.step("pending")) is not None:
                     await self._begin(run, pending)
                 else:
+                    await self.ending(run.info, run.caller)
                     body = {**self._of(run), "state": outcome(run.info.steps)}
                     self._ledger.append("pipeline.ended", pipeline_id, body, durable=True)
                     return
@@ -444,7 +478,8 @@ class Pipelines:
                 pipeline_id=run.info.pipeline_id,
             )
 
-    def _require_room(self, sandbox_id: str) -> None:
+    def require_room(self, sandbox_id: str) -> None:
+        """Raise LimitReached where MOST_RUNNING of them run."""
         if [*self._places.values()].count(sandbox_id) >= MOST_RUNNING:
             raise LimitReached(
                 f"{MOST_RUNNING} pipelines run in sandbox `{sandbox_id}`, and no more may",
@@ -510,6 +545,10 @@ class Pipelines:
         return {"sandbox_id": sandbox_id, "agent_id": agent_id, "session_id": session_id}
 
 
+async def _nothing_more(info: PipelineInfo, caller: Caller) -> None:
+    """Most are over with their steps."""
+
+
 def _keyed_id(caller: Caller, key: str) -> str:
     return "pip_" + hashlib.sha256(f"{caller.token_id}\0{key}".encode("utf-8", "surrogatepass")).hexdigest()[:20]
 
@@ -532,6 +571,8 @@ def _caller_of(body: dict[str, Any]) -> Caller:
 
 def _arguments(spec: PipelineStep) -> dict[str, Any]:
     arguments: dict[str, Any] = {"command": spec.command, "cwd": spec.cwd, "background": True}
+    if spec.outputs:
+        arguments["outputs"] = list(spec.outputs)
     limits: Iterable[tuple[str, float | None]] = (
         ("timeout_s", spec.timeout_s),
         ("idle_timeout_s", spec.idle_timeout_s),

@@ -52,8 +52,7 @@ class PreviewInputsTaken:
     async def _described(
         self, info: SandboxInfo, start: ServerStart, setup: Sequence[str], snapshot_id: str
     ) -> PreviewInputs:
-        point = SnapshotPoint(snapshot_id=snapshot_id)
-        tree = (await self._host.snapshots.ask(point, DigestTree())).sha256
+        tree = await self.tree(snapshot_id)
         if tree is None:
             raise WrongState("the files are too many to take a digest of, so it could not be made again")
         return PreviewInputs(
@@ -106,17 +105,22 @@ class PreviewInputsTaken:
 
     async def require(self, inputs: PreviewInputs) -> None:
         """Raise InputMissing, or what a snapshot that was altered raises."""
-        point = SnapshotPoint(snapshot_id=inputs.snapshot_id)
-        if inputs.snapshot_id not in {one.snapshot_id for one in await self._host.snapshots.all()}:
-            raise InputMissing("the snapshot that it was made from is gone", input="snapshot", id=inputs.snapshot_id)
-        digest = (await self._host.snapshots.ask(point, DigestTree())).sha256
-        if digest != inputs.tree_sha256:
+        await self.require_there(inputs.snapshot_id, inputs.tree_sha256, inputs.template_sha256)
+
+    async def require_there(self, snapshot_id: str, tree_sha256: str, template_sha256: str | None) -> None:
+        """The same of what was taken in by something else."""
+        if snapshot_id not in {one.snapshot_id for one in await self._host.snapshots.all()}:
+            raise InputMissing("the snapshot that it was made from is gone", input="snapshot", id=snapshot_id)
+        digest = await self.tree(snapshot_id)
+        if digest != tree_sha256:
             raise InputMissing(
-                "the snapshot holds other files than those that it was made from",
-                input="snapshot",
-                id=inputs.snapshot_id,
+                "the snapshot holds other files than those that it was made from", input="snapshot", id=snapshot_id
             )
-        if inputs.template_sha256 is not None:
-            wanted = inputs.template_sha256.removeprefix("sha256:")
+        if template_sha256 is not None:
+            wanted = template_sha256.removeprefix("sha256:")
             if wanted not in {one.removeprefix("sha256:") for one in await self._host.templates.digests()}:
                 raise InputMissing("the template that it was made from is gone", input="template", id=wanted)
+
+    async def tree(self, snapshot_id: str) -> str | None:
+        """Digest of all files of a snapshot; None if they are too many."""
+        return (await self._host.snapshots.ask(SnapshotPoint(snapshot_id=snapshot_id), DigestTree())).sha256

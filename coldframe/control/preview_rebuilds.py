@@ -20,9 +20,9 @@ from coldframe.contract.errors import (
     WrongState,
 )
 from coldframe.contract.preview import PreviewInputs, PreviewRebuild, PreviewRebuilt
-from coldframe.contract.sandbox import SandboxInfo, SandboxSpec
-from coldframe.contract.template import HOST
+from coldframe.contract.sandbox import SandboxInfo
 from coldframe.control.acts import Acts
+from coldframe.control.beginnings import spec_as_then
 from coldframe.control.creation import Creation
 from coldframe.control.credentials import Credentials
 from coldframe.control.judged_acts import JudgedActs
@@ -126,28 +126,14 @@ class PreviewRebuilds:
                     snapshot=inputs.snapshot_id,
                 )
             return info, False
-        template = inputs.template
-        if template != HOST and inputs.template_sha256 is not None:
-            template = "sha256:" + inputs.template_sha256.removeprefix("sha256:")
-        old = before.spec
-        temporary = asked.agent_id is None
-        profile = old.profile
-        if profile in ("sandbox", "workspace"):
-            profile = "sandbox" if temporary else "workspace"
-        wanted = old.model_copy(
-            update={
-                "agent_id": asked.agent_id,
-                "background": temporary,
-                "ephemeral": old.ephemeral and temporary,
-                "profile": profile,
-                "template": template,
-                "snapshot": inputs.snapshot_id,
-                "network": inputs.network,
-                "on_result": old.on_result if temporary else "keep",
-                "contract_sha256": None,  # it is that of another one
-            }
+        spec = spec_as_then(
+            before.spec,
+            agent_id=asked.agent_id,
+            snapshot_id=inputs.snapshot_id,
+            template=inputs.template,
+            template_sha256=inputs.template_sha256,
+            network=inputs.network,
         )
-        spec = SandboxSpec.model_validate(wanted.model_dump())
         for one in spec.volumes:
             try:
                 self._creation.volumes.check(caller, spec.model_copy(update={"volumes": (one,)}))

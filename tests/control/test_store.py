@@ -412,6 +412,7 @@ def test_calls_by_key_of_an_older_database_are_kept(tmp_path: Path) -> None:
             "TABLE leases",
             "TABLE access_tokens",
             "TABLE previews",
+            "TABLE builds",
         ),
         *(f"TABLE lineage_{table}" for table in ("position", "heights", "steps", "items", "edges")),
     ):

@@ -25,6 +25,7 @@ class Things(NamedTuple):
     running_id: str
     preview_id: str
     context_id: str
+    build_id: str
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +50,7 @@ def things_of(owner: Raw, name: str) -> Iterator[Things]:
     running = owner.value("start_command", sandbox_id=sandbox_id, command="while [ ! -e go ]; do sleep 0.01; done")
     snapshot = owner.value("take_snapshot", sandbox_id=sandbox_id)
     preview = owner.value("start_preview", sandbox_id=sandbox_id, port=8080)
+    build = owner.value("start_build", sandbox_id=sandbox_id, phases=[{"name": "one", "command": "true"}], wait_s=20)
     contexts = owner.value("list_contexts", sandbox_id=sandbox_id)["contexts"]
     yield Things(
         sandbox_id,
@@ -58,6 +60,7 @@ def things_of(owner: Raw, name: str) -> Iterator[Things]:
         running["command_id"],
         preview["preview_id"],
         contexts[0]["context_id"],
+        build["build_id"],
     )
     owner.value("terminate_sandbox", sandbox_id=sandbox_id)
 
@@ -65,17 +68,22 @@ def things_of(owner: Raw, name: str) -> Iterator[Things]:
 def arguments_on(what: Things) -> dict[str, dict[str, Any]]:
     """For each tool, arguments that name something of *what*. A tool without its own has no line here, and fails the test."""
     here, command = {"sandbox_id": what.sandbox_id}, {"command_id": what.command_id}
+    build = {"build_id": what.build_id}
     cell, preview = {"cell_id": what.command_id.replace("cmd_", "cell_")}, {"preview_id": what.preview_id}
     return {
         "allowed_operations": here,
+        "build_log": build,
+        "cancel_build": build,
         "command_status": command,
         "compare": {"before": what.snapshot_id, "after": what.sandbox_id},
+        "compare_builds": {"before": what.build_id, "after": what.build_id},
         "compare_file": {"before": what.snapshot_id, "after": what.sandbox_id, "path": "secret.txt"},
         "create_context": here,
         "create_workspace": {"workspace": "taken-from-another", "snapshot": what.snapshot_id},
         "describe_sandbox": here,
         "edit_file": {**here, "path": "secret.txt", "old": "own", "new": "stolen"},
         "fork_sandbox": here,
+        "get_build": build,
         "get_cell": cell,
         "get_contract": here,
         "get_preview": preview,
@@ -94,6 +102,7 @@ def arguments_on(what: Things) -> dict[str, dict[str, Any]]:
         "read_file": {**here, "path": "secret.txt"},
         "read_logs": command,
         "rebuild_preview": preview,
+        "repeat_build": build,
         "reset_sandbox": {**here, "to": what.snapshot_id},
         "restart_context": {**here, "context_id": what.context_id},
         "restart_preview": preview,
@@ -104,6 +113,7 @@ def arguments_on(what: Things) -> dict[str, dict[str, Any]]:
         "search_files": {**here, "pattern": "own"},
         "send_input": {"command_id": what.running_id, "text": "x"},
         "signal_command": {"command_id": what.running_id},
+        "start_build": {**here, "phases": [{"name": "one", "command": "cat secret.txt"}]},
         "start_command": {**here, "command": "cat secret.txt"},
         "start_preview": {**here, "port": 8081},
         "stop_preview": preview,
@@ -115,10 +125,10 @@ def arguments_on(what: Things) -> dict[str, dict[str, Any]]:
     }
 
 
-LISTS = {"list_previews", "list_sandboxes", "list_snapshots", "recommend_profile"}
+LISTS = {"list_builds", "list_previews", "list_sandboxes", "list_snapshots", "recommend_profile"}
 NAMELESS = Things(
     *("sbx_" + "0" * 20, "cmd_" + "0" * 24, "rcp_" + "0" * 24, "0" * 16, "cmd_" + "1" * 24),
-    *("prv_" + "0" * 20, "ctx_" + "0" * 20),
+    *("prv_" + "0" * 20, "ctx_" + "0" * 20, "bld_" + "0" * 20),
 )
 
 
@@ -168,8 +178,11 @@ def test_lists_hold_ones_own_things_and_those_are_all_to_be_had(served: Served, 
     client = Raw(served, served.token(Role.AGENT, "red"))
     found = client.value("list_sandboxes")["sandboxes"]
     assert [one["sandbox_id"] for one in found] == [red.sandbox_id]
-    assert [one["snapshot_id"] for one in client.value("list_snapshots")["snapshots"]] == [red.snapshot_id]
+    snapshots = client.value("list_snapshots")["snapshots"]
+    assert {one["sandbox_id"] for one in snapshots} == {red.sandbox_id}
+    assert red.snapshot_id in {one["snapshot_id"] for one in snapshots}
     assert [one["preview_id"] for one in client.value("list_previews")["previews"]] == [red.preview_id]
+    assert [one["build_id"] for one in client.value("list_builds")["builds"]] == [red.build_id]
     _, listed = client.ask("resources/list")
     assert blue.sandbox_id not in str(listed) and red.sandbox_id in str(listed)
     for uri in uris_of(red):

@@ -32,6 +32,23 @@ CREATE TABLE announced_builds (
 	PRIMARY KEY (build_id)
 );
 
+CREATE TABLE builds (
+	build_id TEXT NOT NULL,
+	pipeline_id TEXT NOT NULL,
+	sandbox_id TEXT NOT NULL,
+	agent_id TEXT,
+	session_id TEXT NOT NULL,
+	spec TEXT NOT NULL,
+	inputs TEXT NOT NULL,
+	rebuild_of TEXT,
+	keep_sandbox INTEGER NOT NULL,
+	started_by TEXT NOT NULL,
+	started_at TEXT NOT NULL,
+	ended_at TEXT,
+	outcome TEXT,
+	PRIMARY KEY (build_id)
+);
+
 CREATE TABLE contract_plans (
 	sha256 TEXT NOT NULL,
 	document TEXT NOT NULL,
@@ -385,6 +402,12 @@ CREATE UNIQUE INDEX access_tokens_of_sandbox ON access_tokens (sandbox_id, token
 
 CREATE UNIQUE INDEX agents_one_living ON agents (agent_id) WHERE state != 'deleted';
 
+CREATE INDEX builds_agent_id ON builds (agent_id, started_at);
+
+CREATE UNIQUE INDEX builds_pipeline_id ON builds (pipeline_id);
+
+CREATE INDEX builds_sandbox_id ON builds (sandbox_id, started_at);
+
 CREATE UNIQUE INDEX credential_handles_of_sandbox ON credential_handles (sandbox_id, credential_id);
 
 CREATE UNIQUE INDEX credentials_one_living ON credentials (name) WHERE revoked_at IS NULL;
@@ -489,4 +512,4 @@ CREATE INDEX volume_uses_volume_id ON volume_uses (volume_id);
 
 CREATE UNIQUE INDEX volumes_name ON volumes (name);
 
-INSERT INTO alembic_version VALUES ('0019');
+INSERT INTO alembic_version VALUES ('0020');

@@ -13,6 +13,7 @@ from coldframe.control.control import Control
 from coldframe.control.rights import require
 from coldframe.fronts.auth import internal_error
 from coldframe.fronts.mcp import (
+    build_tools,
     cell_tools,
     command_tools,
     preview_tools,
@@ -45,7 +46,16 @@ from coldframe.fronts.mcp.protocol import (
 from coldframe.fronts.mcp.resources import command_of, list_resources, list_templates, read_resource
 from coldframe.fronts.mcp.sessions import MOST_SUBSCRIPTIONS, Session
 
-DECLARING = (cell_tools, command_tools, preview_tools, profile_tools, record_tools, snapshot_tools, workspace_tools)
+DECLARING = (
+    build_tools,
+    cell_tools,
+    command_tools,
+    preview_tools,
+    profile_tools,
+    record_tools,
+    snapshot_tools,
+    workspace_tools,
+)
 """Files that offer tools: they are here for what loading them does."""
 PROGRESS_S = 1.0
 SLOWER_S = 5.0

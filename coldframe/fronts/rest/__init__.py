@@ -23,6 +23,7 @@ from coldframe.fronts.auth import OPEN_PATHS, Door
 from coldframe.fronts.mount import Mounted
 from coldframe.fronts.rest import (
     agents,
+    builds,
     calls,
     cells,
     commands,
@@ -60,6 +61,7 @@ ROUTES: tuple[RawRoute | JsonRoute, ...] = (
     *contracts.ROUTES,
     *network.ROUTES,
     *pipelines.ROUTES,
+    *builds.ROUTES,
     *previews.ROUTES,
     *lineage.ROUTES,
     *agents.ROUTES,
