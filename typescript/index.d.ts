@@ -1,4 +1,4 @@
-// Declarations of the SDK. Made of: sha256 d672b9540d386f46cc684b8d6d2f3ab39f2ccbe17668a6827488d1a65a2e6ca5
+// Declarations of the SDK. Made of: sha256 390fe2a6a08e2ea78143a470169fe1b18dc83c6166df526b9a1d2f74f35284f9
 /**
  * All bytes of a download.
  *
@@ -45,6 +45,7 @@ export class Coldframe extends operations.ColdframeOperations {
     network: operations.Network;
     volumes: operations.Volumes;
     previews: operations.Previews;
+    builds: operations.Builds;
     /**
      * Run code once, in a sandbox of its own that is gone when this returns, with `files` by name as `inputs/NAME`.
      *

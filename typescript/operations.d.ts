@@ -1180,6 +1180,66 @@ export class Credentials extends Operations {
      */
     uses(name: string, options?: import("./terms.d.ts").Options<"list_credential_uses_v1_credentials__name__uses_get">): Promise<Answer<"list_credential_uses_v1_credentials__name__uses_get">>;
 }
+export class Builds extends Operations {
+    /**
+     * Take in the files of a workspace as they are, run the phases on them one after the other, and answer at once.
+     *
+     * @param {string} sandbox_id
+     * @param {Body<'start_build_v1_sandboxes__sandbox_id__builds_post'>} body
+     * @param {import('./terms.d.ts').Options<'start_build_v1_sandboxes__sandbox_id__builds_post', 'idempotency_key'>} [options]
+     * @returns {Promise<Answer<'start_build_v1_sandboxes__sandbox_id__builds_post'>>}
+     */
+    start(sandbox_id: string, body: Body<"start_build_v1_sandboxes__sandbox_id__builds_post">, options?: import("./terms.d.ts").Options<"start_build_v1_sandboxes__sandbox_id__builds_post", "idempotency_key">): Promise<Answer<"start_build_v1_sandboxes__sandbox_id__builds_post">>;
+    /**
+     * Builds that the caller may see, newest first, those of ended sandboxes too.
+     *
+     * @param {import('./terms.d.ts').Options<'list_builds_v1_builds_get'>} [options]
+     * @returns {Promise<Answer<'list_builds_v1_builds_get'>>}
+     */
+    list(options?: import("./terms.d.ts").Options<"list_builds_v1_builds_get">): Promise<Answer<"list_builds_v1_builds_get">>;
+    /**
+     * How it and each of its phases stands; with `wait_s`, as soon as it is over, or after that time as it is then.
+     *
+     * @param {string} build_id
+     * @param {import('./terms.d.ts').Options<'get_build_v1_builds__build_id__get'>} [options]
+     * @returns {Promise<Answer<'get_build_v1_builds__build_id__get'>>}
+     */
+    get(build_id: string, options?: import("./terms.d.ts").Options<"get_build_v1_builds__build_id__get">): Promise<Answer<"get_build_v1_builds__build_id__get">>;
+    /**
+     * Start no further phase, and end the one that runs.
+     *
+     * @param {string} build_id
+     * @param {import('./terms.d.ts').Options<'cancel_build_v1_builds__build_id__cancel_post'>} [options]
+     * @returns {Promise<Answer<'cancel_build_v1_builds__build_id__cancel_post'>>}
+     */
+    cancel(build_id: string, options?: import("./terms.d.ts").Options<"cancel_build_v1_builds__build_id__cancel_post">): Promise<Answer<"cancel_build_v1_builds__build_id__cancel_post">>;
+    /**
+     * Make it again in a new sandbox, from what went into it and nothing else; answers when that has begun.
+     *
+     * @param {string} build_id
+     * @param {Body<'rebuild_v1_builds__build_id__rebuild_post'>} [body]
+     * @param {import('./terms.d.ts').Options<'rebuild_v1_builds__build_id__rebuild_post'>} [options]
+     * @returns {Promise<Answer<'rebuild_v1_builds__build_id__rebuild_post'>>}
+     */
+    rebuild(build_id: string, body?: Body<"rebuild_v1_builds__build_id__rebuild_post">, options?: import("./terms.d.ts").Options<"rebuild_v1_builds__build_id__rebuild_post">): Promise<Answer<"rebuild_v1_builds__build_id__rebuild_post">>;
+    /**
+     * In what it differs from another one: commands, template, input, dependencies, output.
+     *
+     * @param {string} build_id
+     * @param {string} other_id
+     * @param {import('./terms.d.ts').Options<'compare_builds_v1_builds__build_id__compare__other_id__get'>} [options]
+     * @returns {Promise<Answer<'compare_builds_v1_builds__build_id__compare__other_id__get'>>}
+     */
+    compare(build_id: string, other_id: string, options?: import("./terms.d.ts").Options<"compare_builds_v1_builds__build_id__compare__other_id__get">): Promise<Answer<"compare_builds_v1_builds__build_id__compare__other_id__get">>;
+    /**
+     * Log of a build
+     *
+     * @param {string} build_id
+     * @param {import('./terms.d.ts').Options<'read_build_log'>} [options]
+     * @returns {AsyncGenerator<Uint8Array<ArrayBuffer>, void, undefined>}
+     */
+    log(build_id: string, options?: import("./terms.d.ts").Options<"read_build_log">): AsyncGenerator<Uint8Array<ArrayBuffer>, void, undefined>;
+}
 export type Transport = import("./transport.js").Transport;
 export type Sandbox = import("./sandbox.js").Sandbox;
 export type Content = import("./terms.d.ts").Content;

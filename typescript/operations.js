@@ -1641,3 +1641,84 @@ export class Credentials extends Operations {
     return this._transport.call({ method: 'GET', path: '/v1/credentials/{name}/uses', query: ['after', 'limit'] }, { ...this._names, name }, undefined, options)
   }
 }
+
+export class Builds extends Operations {
+  /**
+   * Take in the files of a workspace as they are, run the phases on them one after the other, and answer at once.
+   *
+   * @param {string} sandbox_id
+   * @param {Body<'start_build_v1_sandboxes__sandbox_id__builds_post'>} body
+   * @param {import('./terms.d.ts').Options<'start_build_v1_sandboxes__sandbox_id__builds_post', 'idempotency_key'>} [options]
+   * @returns {Promise<Answer<'start_build_v1_sandboxes__sandbox_id__builds_post'>>}
+   */
+  start(sandbox_id, body, options = {}) {
+    return this._transport.call({ method: 'POST', path: '/v1/sandboxes/{sandbox_id}/builds', headers: ['idempotency_key'], body: 'application/json' }, { ...this._names, sandbox_id }, body, options)
+  }
+
+  /**
+   * Builds that the caller may see, newest first, those of ended sandboxes too.
+   *
+   * @param {import('./terms.d.ts').Options<'list_builds_v1_builds_get'>} [options]
+   * @returns {Promise<Answer<'list_builds_v1_builds_get'>>}
+   */
+  list(options = {}) {
+    return this._transport.call({ method: 'GET', path: '/v1/builds', query: ['sandbox_id', 'agent_id', 'after', 'limit'] }, { ...this._names }, undefined, options)
+  }
+
+  /**
+   * How it and each of its phases stands; with `wait_s`, as soon as it is over, or after that time as it is then.
+   *
+   * @param {string} build_id
+   * @param {import('./terms.d.ts').Options<'get_build_v1_builds__build_id__get'>} [options]
+   * @returns {Promise<Answer<'get_build_v1_builds__build_id__get'>>}
+   */
+  get(build_id, options = {}) {
+    return this._transport.call({ method: 'GET', path: '/v1/builds/{build_id}', query: ['wait_s'] }, { ...this._names, build_id }, undefined, options)
+  }
+
+  /**
+   * Start no further phase, and end the one that runs.
+   *
+   * @param {string} build_id
+   * @param {import('./terms.d.ts').Options<'cancel_build_v1_builds__build_id__cancel_post'>} [options]
+   * @returns {Promise<Answer<'cancel_build_v1_builds__build_id__cancel_post'>>}
+   */
+  cancel(build_id, options = {}) {
+    return this._transport.call({ method: 'POST', path: '/v1/builds/{build_id}/cancel' }, { ...this._names, build_id }, undefined, options)
+  }
+
+  /**
+   * Make it again in a new sandbox, from what went into it and nothing else; answers when that has begun.
+   *
+   * @param {string} build_id
+   * @param {Body<'rebuild_v1_builds__build_id__rebuild_post'>} [body]
+   * @param {import('./terms.d.ts').Options<'rebuild_v1_builds__build_id__rebuild_post'>} [options]
+   * @returns {Promise<Answer<'rebuild_v1_builds__build_id__rebuild_post'>>}
+   */
+  rebuild(build_id, body = {}, options = {}) {
+    return this._transport.call({ method: 'POST', path: '/v1/builds/{build_id}/rebuild', body: 'application/json' }, { ...this._names, build_id }, body, options)
+  }
+
+  /**
+   * In what it differs from another one: commands, template, input, dependencies, output.
+   *
+   * @param {string} build_id
+   * @param {string} other_id
+   * @param {import('./terms.d.ts').Options<'compare_builds_v1_builds__build_id__compare__other_id__get'>} [options]
+   * @returns {Promise<Answer<'compare_builds_v1_builds__build_id__compare__other_id__get'>>}
+   */
+  compare(build_id, other_id, options = {}) {
+    return this._transport.call({ method: 'GET', path: '/v1/builds/{build_id}/compare/{other_id}' }, { ...this._names, build_id, other_id }, undefined, options)
+  }
+
+  /**
+   * Log of a build
+   *
+   * @param {string} build_id
+   * @param {import('./terms.d.ts').Options<'read_build_log'>} [options]
+   * @returns {AsyncGenerator<Uint8Array<ArrayBuffer>, void, undefined>}
+   */
+  log(build_id, options = {}) {
+    return this._transport.bytes({ method: 'GET', path: '/v1/builds/{build_id}/log', query: ['phase', 'offset', 'length'] }, { ...this._names, build_id }, options)
+  }
+}
