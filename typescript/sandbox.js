@@ -2,7 +2,7 @@ import { createHash } from 'node:crypto'
 import { base64Of, commandEvents, Job, OutputWindow, wholeOf } from './commands.js'
 import { broken, ColdframeError, errorOf } from './errors.js'
 import { contentOf, Files } from './files.js'
-import { Pipeline, SandboxOperations } from './operations.js'
+import { Git, Pipeline, SandboxOperations } from './operations.js'
 import { encodePath, FRAMES, framesOf, headersOf, makeKey, NDJSON, partsOf, pathOf } from './transport.js'
 
 /** @typedef {import('./transport.js').Transport} Transport */
@@ -42,6 +42,8 @@ export class Sandbox extends SandboxOperations {
     this.id = info.sandbox_id
     /** Files anywhere in it. */
     this.files = new Files(this)
+    /** Git repositories of its workspace. */
+    this.git = new Git(transport, { sandbox_id: info.sandbox_id })
     this._path = pathOf('/v1/sandboxes/{sandbox_id}', { sandbox_id: info.sandbox_id })
   }
 

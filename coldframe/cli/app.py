@@ -10,12 +10,14 @@ import typer
 from coldframe.cli import (
     agents,
     bench,
+    builds,
     code,
     contracts,
     credentials,
     e2b,
     environments,
     files,
+    git,
     installation,
     jobs,
     ledger,
@@ -67,9 +69,11 @@ app.add_typer(volumes.app, name="volume")
 app.add_typer(previews.app, name="preview")
 app.add_typer(jobs.app, name="job")
 app.add_typer(pipelines.app, name="pipeline")
+app.add_typer(builds.app, name="build")
 app.add_typer(environments.app, name="env")
 app.add_typer(e2b.app, name="e2b")
 app.add_typer(files.app, name="files")
+app.add_typer(git.app, name="git")
 app.add_typer(network.app, name="network")
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(lineage.app, name="lineage")

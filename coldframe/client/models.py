@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from coldframe.contract.description import Description, Statement
     from coldframe.contract.diagnosis import Diagnosis
     from coldframe.contract.files import ProcessInfo, Runtime, ShellInfo
+    from coldframe.contract.git import GitDiffView, GitDone, GitLogView, GitRefsView, GitShowView, GitStatusView
     from coldframe.contract.inputs import InputsPage
     from coldframe.contract.isolation import IsolationReport
     from coldframe.contract.ledger import LedgerEntry, LedgerVerdict
@@ -116,6 +117,7 @@ _HOMES = {
     "contract.command": ("CommandEvent", "CommandInfo", "Contact", "Ended", "InputState", "OutputChunk", "Started"),
     "contract.credential": ("CredentialInfo", "CredentialUse", "HandleInfo"),
     "contract.files": ("ProcessInfo", "Runtime", "ShellInfo"),
+    "contract.git": ("GitDiffView", "GitDone", "GitLogView", "GitRefsView", "GitShowView", "GitStatusView"),
     "contract.inputs": ("InputsPage",),
     "contract.isolation": ("IsolationReport",),
     "contract.ledger": ("LedgerEntry", "LedgerVerdict"),
@@ -199,6 +201,12 @@ __all__ = [
     "Ended",
     "FileContent",
     "Found",
+    "GitDiffView",
+    "GitDone",
+    "GitLogView",
+    "GitRefsView",
+    "GitShowView",
+    "GitStatusView",
     "HandleInfo",
     "InputState",
     "InputsPage",

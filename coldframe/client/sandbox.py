@@ -13,6 +13,7 @@ from coldframe.client.cells import Cells
 from coldframe.client.commands import Commands, Job, command_events
 from coldframe.client.facts import Facts
 from coldframe.client.files import Files
+from coldframe.client.git import Git
 from coldframe.client.pipelines import Pipelines
 from coldframe.client.profiles import Profiled
 from coldframe.client.replies import (
@@ -28,7 +29,7 @@ from coldframe.contract.errors import Unavailable, from_wire
 
 LONGEST_LOOK_S = 30
 """A request that waits is asked again after so long."""
-READING = frozenset({"list_directory", "list_path", "read_file", "read_path", "search_files", "stat_path"})
+READING = frozenset({"list_directory", "list_path", "read_file", "read_path", "read_repository", "search_files", "stat_path"})
 """Tools that change nothing: a call repeated over a broken connection needs no key."""
 
 
@@ -41,6 +42,7 @@ class Sandbox(Cells, Commands, Facts, Pipelines, Profiled, Transfers):
         self.info = info
         self.id = info.sandbox_id
         self.files = Files(self, transport, self._path)
+        self.git = Git(transport, self._path)
 
     async def __aenter__(self) -> Sandbox:
         return self

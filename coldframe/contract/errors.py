@@ -104,6 +104,11 @@ from coldframe.contract.error_families import Unauthenticated as Unauthenticated
 from coldframe.contract.error_families import Unavailable as Unavailable
 from coldframe.contract.error_families import Unfit as Unfit
 from coldframe.contract.error_families import next_action as next_action
+from coldframe.contract.git_errors import GitConflict as GitConflict
+from coldframe.contract.git_errors import GitFailed as GitFailed
+from coldframe.contract.git_errors import GitNoRepository as GitNoRepository
+from coldframe.contract.git_errors import GitUnknownRevision as GitUnknownRevision
+from coldframe.contract.git_errors import GitUnreadable as GitUnreadable
 from coldframe.contract.preview_errors import PreviewAsleep as PreviewAsleep
 from coldframe.contract.preview_errors import PreviewEnded as PreviewEnded
 from coldframe.contract.preview_errors import PreviewGone as PreviewGone

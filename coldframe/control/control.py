@@ -60,6 +60,7 @@ from coldframe.control.promotions import Promotions
 from coldframe.control.receipts import Receipts
 from coldframe.control.reconciliation import Reconciliation
 from coldframe.control.replays import Replays
+from coldframe.control.repositories import Repositories
 from coldframe.control.resets import Resets
 from coldframe.control.results import Results
 from coldframe.control.retention import FOR_EVER, ResultRetention, Retention
@@ -133,6 +134,7 @@ class Control:
     previews: Previews
     preview_rebuilds: PreviewRebuilds
     pipelines: Pipelines
+    repositories: Repositories
     builds: Builds
     build_logs: BuildLogs
     snapshots: Snapshots
@@ -435,6 +437,7 @@ def build_control(
         pipelines=pipelines,
         builds=builds,
         build_logs=BuildLogs(builds, outputs, ledger),
+        repositories=Repositories(gate, sandboxes, makers, tokens),
         history=history,
         lineage=Lineage(store, ledger),
         taints=taints,

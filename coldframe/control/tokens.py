@@ -185,6 +185,11 @@ class Tokens:
         self._store.after(lambda _: self.revoked(), lambda: None)
         return info.model_copy(update={"revoked_at": now})
 
+    def name_of(self, token_id: str) -> str | None:
+        """What whoever made it called it; None for one that nobody made."""
+        row = self._row("SELECT name FROM tokens WHERE token_id = ?", token_id)
+        return None if row is None else str(row[0])
+
     def list(self) -> builtins.list[TokenInfo]:
         """All tokens, oldest first, dead ones too."""
         return [_info(row) for row in self._store.read(f"{_SELECT} ORDER BY created_at, token_id")]

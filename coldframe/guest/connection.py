@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import coldframe.guest.outputs
+import coldframe.guest.repository
 import coldframe.guest.unsaved  # noqa: F401  registers its verb
 from coldframe.guest.box_paths import PathWriter, Spool, write_spooled
 from coldframe.guest.command import Command

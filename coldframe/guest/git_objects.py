@@ -107,6 +107,56 @@ class Objects:
                 raise Unreadable("its files are too many")
         return found
 
+    def entry_at(self, tree: bytes, path: bytes) -> tuple[int, bytes] | None:
+        """Mode and id of what stands at a path, a folder too; None if nothing does. Raises Unreadable."""
+        found: tuple[int, bytes] | None = (TREE, tree)
+        for name in path.split(b"/") if path else ():
+            self._check_time()
+            if found is None or found[0] != TREE:
+                return None
+            entries = self.tree(found[1])
+            found = entries.get(name)
+        return found
+
+    def tree(self, tree: bytes) -> dict[bytes, tuple[int, bytes]]:
+        """Mode and id by name, of one tree alone. Raises Unreadable."""
+        kind, content = self.read(tree)
+        if kind != b"tree":
+            raise Unreadable("a tree of it is none")
+        return {name: (mode, object_id) for mode, name, object_id in self._entries(content)}
+
+    def changed(
+        self, before: bytes | None, after: bytes | None
+    ) -> dict[bytes, tuple[tuple[int, bytes] | None, tuple[int, bytes] | None]]:
+        """What two trees have at each path at which they differ. Folders that are the same are not looked into. Raises
+        Unreadable."""
+        found: dict[bytes, tuple[tuple[int, bytes] | None, tuple[int, bytes] | None]] = {}
+        left: list[tuple[bytes, bytes | None, bytes | None, int]] = [(b"", before, after, 0)]
+        seen = size = 0
+        while left:
+            self._check_time()
+            above, old_tree, new_tree, depth = left.pop()
+            seen += 1
+            if depth > MOST_DEPTH or seen > MOST_TREES:
+                raise Unreadable("its trees are too many or too deep")
+            old = {} if old_tree is None else self.tree(old_tree)
+            new = {} if new_tree is None else self.tree(new_tree)
+            for name in sorted(old.keys() | new.keys()):
+                one, other = old.get(name), new.get(name)
+                if one == other:
+                    continue
+                path = above + name
+                folders = [None if it is None or it[0] != TREE else it[1] for it in (one, other)]
+                if folders[0] is not None or folders[1] is not None:
+                    left.append((path + b"/", folders[0], folders[1], depth + 1))
+                plain = [None if it is None or it[0] == TREE else it for it in (one, other)]
+                if plain[0] is not None or plain[1] is not None:
+                    found[path] = (plain[0], plain[1])
+                size += len(path)
+            if size > MOST_LISTED_BYTES or len(found) + len(left) > MOST_LISTED:
+                raise Unreadable("its files are too many")
+        return found
+
     def _entries(self, content: bytes) -> list[tuple[int, bytes, bytes]]:
         found, at = [], 0
         while at < len(content):
@@ -135,6 +185,42 @@ class Objects:
             if (offset := pack.find(object_id)) is not None:
                 return self._packed(pack, offset, through)
         raise Unreadable("an object of it is missing")
+
+    def size_of(self, object_id: bytes) -> int | None:
+        """Bytes of an object, also of one that is too large to be read; None if only reading it would tell."""
+        name = object_id.hex().encode()
+        try:
+            held = open_unlinked(self._root, self._common + b"/objects/" + name[:2] + b"/" + name[2:], READ)
+        except OSError:
+            found = ((pack, pack.find(object_id)) for pack in self._opened())
+            return next((pack.size_at(offset) for pack, offset in found if offset is not None), None)
+        try:
+            begun = zlib.decompressobj().decompress(os.read(held, 4096), 64)
+        except (OSError, zlib.error):
+            return None
+        finally:
+            os.close(held)
+        size = begun.partition(b"\0")[0].partition(b" ")[2]
+        return int(size) if size.isdigit() else None
+
+    def beginning_with(self, digits: bytes) -> set[bytes]:
+        """Ids of the objects whose hexadecimal form begins so, up to two."""
+        found: set[bytes] = set()
+        try:
+            held = open_unlinked(self._root, self._common + b"/objects/" + digits[:2], READ_DIRECTORY)
+        except OSError:
+            held = -1
+        if held >= 0:
+            try:
+                for name in entry_names(held):
+                    self._check_time()
+                    if name.startswith(digits[2:]) and _ID.fullmatch(digits[:2] + name):
+                        found.add(bytes.fromhex((digits[:2] + name).decode()))
+            finally:
+                os.close(held)
+        for pack in self._opened():
+            found |= pack.beginning_with(digits)
+        return set(sorted(found)[:2])
 
     def _packed(self, pack: "_Pack", offset: int, through: int) -> tuple[bytes, bytes]:
         deltas, size = [], 0
@@ -210,6 +296,32 @@ class _Pack:
             else:
                 high = middle
         return None
+
+    def beginning_with(self, digits: bytes) -> set[bytes]:
+        """Up to two ids."""
+        index, width, names = self._index, self._width, 8 + 1024
+        least = bytes.fromhex((digits + b"0" * (2 * width - len(digits))).decode())
+        low, high = 0, self._count
+        while low < high:
+            middle = (low + high) // 2
+            if index[names + middle * width : names + (middle + 1) * width] < least:
+                low = middle + 1
+            else:
+                high = middle
+        near = (index[names + n * width : names + (n + 1) * width] for n in range(low, min(low + 2, self._count)))
+        return {one for one in near if one.hex().encode().startswith(digits)}
+
+    def size_at(self, offset: int) -> int | None:
+        """Of what is there as a whole; None for a delta."""
+        if not 0 < offset < len(self._content) - self._width:
+            return None
+        byte, at = self._content[offset], offset + 1
+        kind, size, shift = byte >> 4 & 7, byte & 15, 4
+        while byte & 0x80 and shift < 64:
+            byte, at = self._byte(at)
+            size |= (byte & 0x7F) << shift
+            shift += 7
+        return size if kind in _KINDS else None
 
     def _offset(self, number: int) -> int:
         at = 8 + 1024 + self._count * (self._width + 4) + number * 4

@@ -11,6 +11,7 @@ import hashlib
 import os
 import stat
 import time
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from coldframe.guest.facts import text_of
@@ -27,11 +28,11 @@ GIT = b".git"
 READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOFOLLOW
 
 
-class _Late(Exception):
+class Late(Exception):
     """The time is over."""
 
 
-class _Repository(NamedTuple):
+class Repository(NamedTuple):
     top: bytes
     """Of its working tree, in the workspace; empty for the workspace itself."""
     folder: bytes
@@ -43,7 +44,7 @@ class _Repository(NamedTuple):
 @verb("find_unsaved", slow=True)
 def find_unsaved(root: int, request: dict[str, Any], content: bytes) -> Answer:
     """Answer a FindUnsaved."""
-    search = _Search(root, int(request["most"]), time.monotonic() + float(request["budget_s"]))
+    search = Search(root, int(request["most"]), time.monotonic() + float(request["budget_s"]))
     complete = search.run()
     answer = {
         "repositories": search.found,
@@ -55,9 +56,11 @@ def find_unsaved(root: int, request: dict[str, Any], content: bytes) -> Answer:
     return answer, b""
 
 
-class _Search:
+class Search:
+    """Of the files below *root*, until the *deadline* of the monotonic clock."""
+
     def __init__(self, root: int, most: int, deadline: float) -> None:
-        self._root = root
+        self.root = root
         self._most = most
         self._deadline = deadline
         self._tops: list[bytes] = []
@@ -73,7 +76,7 @@ class _Search:
             self._find_tops()
             for top in self._tops:
                 self._look_at(top)
-        except _Late:
+        except Late:
             return False
         return len(self._tops) < MOST_REPOSITORIES and not self._is_shut
 
@@ -87,48 +90,51 @@ class _Search:
                 if name == GIT:
                     self._tops.append(path)
                 elif stat.S_ISDIR(status.st_mode):
-                    folders.append(_join(path, name))
+                    folders.append(join(path, name))
             left += reversed(folders)
 
     def _look_at(self, top: bytes) -> None:
         reason = None
         before = self.total
         try:
-            repository = self._opened(top)
+            repository = self.opened(top)
             if repository is None:
                 return
             self._compare(repository)
         except (Unreadable, MemoryError) as error:
             reason = str(error) or "it takes too much memory to read"
-            self._tell(_join(top, GIT), "unreadable")
+            self._tell(join(top, GIT), "unreadable")
         shown = text_of(top) or "."
         self.found.append({"path": shown, "unsaved": self.total - before, "reason": reason})
 
-    def _opened(self, top: bytes) -> _Repository | None:
+    def has_git(self, top: bytes) -> bool:
+        return self.status_of(join(top, GIT)) is not None
+
+    def opened(self, top: bytes) -> Repository | None:
         """None if what is called `.git` there is none, as an empty folder, or the empty file by which package managers keep
         Git from looking above their caches."""
-        folder = _join(top, GIT)
-        status = self._status(folder)
+        folder = join(top, GIT)
+        status = self.status_of(folder)
         if status is None:
             return None
         if stat.S_ISREG(status.st_mode):
             if not status.st_size:
                 return None
-            text = read_regular(self._root, folder, 4096) or b""
+            text = read_regular(self.root, folder, 4096) or b""
             if not text.startswith(b"gitdir:"):
                 raise Unreadable("its `.git` is a file that names no place")
             folder = self._place(text[7:].strip(), top)
         elif not stat.S_ISDIR(status.st_mode):
             raise Unreadable("its `.git` is a link, which is not followed")
-        if read_regular(self._root, folder + b"/HEAD", 4096) is None:
+        if read_regular(self.root, folder + b"/HEAD", 4096) is None:
             if not any(True for _ in self._listed(folder)):
                 return None
             raise Unreadable("it has no HEAD")
         common = folder
-        named = read_regular(self._root, folder + b"/commondir", 4096)
+        named = read_regular(self.root, folder + b"/commondir", 4096)
         if named is not None:
             common = self._place(named.strip(), folder)
-        return _Repository(top, folder, common)
+        return Repository(top, folder, common)
 
     def _place(self, named: bytes, above: bytes) -> bytes:
         """In the workspace. Raises Unreadable for one outside."""
@@ -139,36 +145,36 @@ class _Search:
 
     # -- one repository ------------------------------------------------------------------------
 
-    def _compare(self, repository: _Repository) -> None:
-        content = read_regular(self._root, repository.folder + b"/index", MOST_BYTES)
-        commit = head_of(self._root, repository.folder, repository.common)
+    def _compare(self, repository: Repository) -> None:
+        content = read_regular(self.root, repository.folder + b"/index", MOST_BYTES)
+        commit = head_of(self.root, repository.folder, repository.common)
         entries: list[Entry] = []
         written = 0
         if content is None:
             algorithm = "sha1" if commit is None or len(commit) == 20 else "sha256"
         else:
             entries, algorithm = read_index(content, self._check_time)
-            status = self._status(repository.folder + b"/index")
+            status = self.status_of(repository.folder + b"/index")
             written = 0 if status is None else status.st_mtime_ns
-        objects = Objects(self._root, repository.common, algorithm, self._check_time)
+        objects = Objects(self.root, repository.common, algorithm, self._check_time)
         try:
             told = self._compare_commit(repository, objects, commit, entries, algorithm)
         finally:
             objects.close()
         for entry in entries:
             self._check_time()
-            if entry.path not in told and (change := self._change(repository, entry, algorithm, written)):
-                self._tell(_join(repository.top, entry.path), change)
+            if entry.path not in told and (change := self.change_of(repository, entry, algorithm, written)):
+                self._tell(join(repository.top, entry.path), change)
         self._find_new(repository, {entry.path for entry in entries})
 
     def _compare_commit(
-        self, repository: _Repository, objects: Objects, commit: bytes | None, entries: list[Entry], algorithm: str
+        self, repository: Repository, objects: Objects, commit: bytes | None, entries: list[Entry], algorithm: str
     ) -> set[bytes]:
         """Tell what was added and not committed. Most of the time all of it is the tree of the last commit, by its id."""
         plain = [entry for entry in entries if entry.stage == 0 and not entry.intended]
         told: set[bytes] = {entry.path for entry in entries if entry.stage or entry.intended}
         for path in sorted(told):
-            self._tell(_join(repository.top, path), "staged")
+            self._tell(join(repository.top, path), "staged")
         tree = None if commit is None else objects.tree_of(commit)
         if tree is not None and not told and tree_of_index(plain, algorithm) == tree:
             return told
@@ -182,13 +188,13 @@ class _Search:
             if (path in known and known[path][0] == TREE) or any(path.startswith(one) for one in sparse):
                 continue
             told.add(path)
-            self._tell(_join(repository.top, path), "staged")
+            self._tell(join(repository.top, path), "staged")
         return told
 
-    def _change(self, repository: _Repository, entry: Entry, algorithm: str, written: int) -> str | None:
+    def change_of(self, repository: Repository, entry: Entry, algorithm: str, written: int) -> str | None:
         if entry.mode in (GITLINK, TREE):
             return None  # a repository of its own, or a part that is not checked out
-        status = self._status(_join(repository.top, entry.path))
+        status = self.status_of(join(repository.top, entry.path))
         if status is None:
             return None if entry.skipped else "deleted"
         mode = status.st_mode
@@ -202,17 +208,17 @@ class _Search:
             return None
         return None if self._digest(repository, entry, status, algorithm) == entry.id else "modified"
 
-    def _digest(self, repository: _Repository, entry: Entry, status: os.stat_result, algorithm: str) -> bytes | None:
-        path = _join(repository.top, entry.path)
+    def _digest(self, repository: Repository, entry: Entry, status: os.stat_result, algorithm: str) -> bytes | None:
+        path = join(repository.top, entry.path)
         try:
             if stat.S_ISLNK(status.st_mode):
-                held = open_unlinked(self._root, path, os.O_PATH | os.O_NOFOLLOW)
+                held = open_unlinked(self.root, path, os.O_PATH | os.O_NOFOLLOW)
                 try:
                     target = os.readlink(b"", dir_fd=held)
                 finally:
                     os.close(held)
                 return hashlib.new(algorithm, b"blob %d\0%s" % (len(target), target)).digest()
-            held = open_unlinked(self._root, path, READ)
+            held = open_unlinked(self.root, path, READ)
         except OSError:
             return None
         try:
@@ -226,34 +232,38 @@ class _Search:
         finally:
             os.close(held)
 
-    def _find_new(self, repository: _Repository, tracked: set[bytes]) -> None:
-        """Files that Git does not know, and shall not leave out."""
-        rules = Rules().below(b"", read_ignore(self._root, b".config/git/ignore"))
-        rules = rules.below(b"", read_ignore(self._root, repository.common + b"/info/exclude"))
+    def _find_new(self, repository: Repository, tracked: set[bytes]) -> None:
+        for path, _ in self.untracked(repository, tracked):
+            self._tell(join(repository.top, path), "untracked")
+
+    def untracked(self, repository: Repository, tracked: set[bytes]) -> Iterator[tuple[bytes, int]]:
+        """Files that Git does not know, and shall not leave out, below the top of the repository, with their modes."""
+        rules = Rules().below(b"", read_ignore(self.root, b".config/git/ignore"))
+        rules = rules.below(b"", read_ignore(self.root, repository.common + b"/info/exclude"))
         left = [(b"", rules)]
         while left:
             path, rules = left.pop()
             self._check_time()
-            here = _join(repository.top, path)
+            here = join(repository.top, path)
             place = path + b"/" if path else b""
-            rules = rules.below(place, read_ignore(self._root, _join(here, b".gitignore")))
+            rules = rules.below(place, read_ignore(self.root, join(here, b".gitignore")))
             for name, status in self._listed(here):
                 self._check_time()
                 below = place + name
                 if name == GIT or (not here and name == b".exec_history"):
                     continue
                 if stat.S_ISDIR(status.st_mode):
-                    if not self._is_repository(_join(here, name)) and not rules.leave_out(below, is_folder=True):
+                    if not self._is_repository(join(here, name)) and not rules.leave_out(below, is_folder=True):
                         left.append((below, rules))
-                elif below not in tracked and _is_kept(status.st_mode) and not rules.leave_out(below, is_folder=False):
-                    self._tell(_join(here, name), "untracked")
+                elif below not in tracked and is_kept(status.st_mode) and not rules.leave_out(below, is_folder=False):
+                    yield below, status.st_mode
 
     # -- the files -----------------------------------------------------------------------------
 
     def _listed(self, path: bytes) -> list[tuple[bytes, os.stat_result]]:
         """Nothing of what is gone meanwhile; of what is shut to this user there may be more than is told."""
         try:
-            held = open_unlinked(self._root, path, READ_DIRECTORY)
+            held = open_unlinked(self.root, path, READ_DIRECTORY)
         except OSError as error:
             self._is_shut = self._is_shut or error.errno in (errno.EACCES, errno.EPERM)
             return []
@@ -271,14 +281,14 @@ class _Search:
 
     def _is_repository(self, path: bytes) -> bool:
         """It is looked at by itself then. An empty `.git` hides nothing."""
-        status = self._status(_join(path, GIT))
+        status = self.status_of(join(path, GIT))
         if status is None or not stat.S_ISDIR(status.st_mode):
             return status is not None and bool(status.st_size)
-        return self._status(_join(path, GIT) + b"/HEAD") is not None
+        return self.status_of(join(path, GIT) + b"/HEAD") is not None
 
-    def _status(self, path: bytes) -> os.stat_result | None:
+    def status_of(self, path: bytes) -> os.stat_result | None:
         try:
-            held = open_unlinked(self._root, path, os.O_PATH | os.O_NOFOLLOW)
+            held = open_unlinked(self.root, path, os.O_PATH | os.O_NOFOLLOW)
         except OSError:
             return None
         try:
@@ -293,7 +303,7 @@ class _Search:
 
     def _check_time(self) -> None:
         if time.monotonic() > self._deadline:
-            raise _Late
+            raise Late
 
 
 def read_ignore(root: int, path: bytes) -> bytes | None:
@@ -304,10 +314,10 @@ def read_ignore(root: int, path: bytes) -> bytes | None:
         return None
 
 
-def _is_kept(mode: int) -> bool:
+def is_kept(mode: int) -> bool:
     """By Git, which keeps nothing else."""
     return stat.S_ISREG(mode) or stat.S_ISLNK(mode)
 
 
-def _join(above: bytes, name: bytes) -> bytes:
+def join(above: bytes, name: bytes) -> bytes:
     return above + b"/" + name if above and name else above or name

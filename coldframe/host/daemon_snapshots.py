@@ -9,6 +9,7 @@ from pydantic import TypeAdapter
 
 from coldframe.contract.errors import InvalidArgument
 from coldframe.contract.files import DigestTree, FindUnsaved, ListDirectory, ReadFile, Request, SearchFiles
+from coldframe.contract.git import ReadRepository
 from coldframe.contract.packages import ListPackages
 from coldframe.contract.paths import StatPath
 from coldframe.contract.snapshot import Point, SnapshotContents, SnapshotWish, WorkspacePoint
@@ -25,6 +26,7 @@ REQUESTS: dict[str, type[Request[Any]]] = {
     "find_unsaved": FindUnsaved,
     "list_packages": ListPackages,
     "digest_tree": DigestTree,
+    "read_repository": ReadRepository,
 }
 
 Answer = dict[str, Any]

@@ -17,6 +17,7 @@ from typing import Any
 import coldframe.guest.box_paths
 import coldframe.guest.manifest
 import coldframe.guest.packages
+import coldframe.guest.repository
 import coldframe.guest.search
 import coldframe.guest.unsaved  # noqa: F401  registers its verb
 from coldframe.guest import files
@@ -24,12 +25,21 @@ from coldframe.guest.frames import MALFORMED, encode
 from coldframe.guest.verbs import VERBS, Failure
 
 ANSWERED = frozenset(
-    {"list_directory", "stat_path", "read_file", "search_files", "find_unsaved", "list_packages", "digest_tree"}
+    {
+        "list_directory",
+        "stat_path",
+        "read_file",
+        "search_files",
+        "find_unsaved",
+        "list_packages",
+        "digest_tree",
+        "read_repository",
+    }
 )
 MOST_QUESTION_BYTES = 1024 * 1024
 MOST_MEMORY_BYTES = 2 << 30
-LESS_MEMORY_BYTES = {"find_unsaved": 768 << 20}
-"""By question: of one that many ask at once, as when many sandboxes end, and that hostile files can make large. A repository of
+LESS_MEMORY_BYTES = {"find_unsaved": 768 << 20, "read_repository": 768 << 20}
+"""By question: of those that hostile files can make large, one of which many ask at once, as when many sandboxes end. A repository of
 half a million files can be looked at with it."""
 GRACE_S = 2
 PIECE_BYTES = 1 << 20

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from coldframe.contract.errors import GuestLost, Internal, InvalidArgument, PatternTooSlow, TooLarge, from_wire
 from coldframe.contract.files import FindUnsaved, Request, SearchFiles
+from coldframe.contract.git import ReadRepository
 from coldframe.contract.model import Model
 from coldframe.contract.packages import ListPackages
 from coldframe.guest.frames import MAX_BODY_BYTES, MAX_HEAD_BYTES, PREFIX, decode_head, is_whole, lengths
@@ -53,7 +54,11 @@ class Reader:
 
         Raises what a box raises for the request.
         """
-        budget_s = request.budget_s if isinstance(request, SearchFiles | FindUnsaved | ListPackages) else BUDGET_S
+        budget_s = (
+            request.budget_s
+            if isinstance(request, SearchFiles | FindUnsaved | ListPackages | ReadRepository)
+            else BUDGET_S
+        )
         if content is not None:
             budget_s += os.fstat(content).st_size / SLOWEST_BYTES_PER_S
         fields = request.model_dump(mode="json")

@@ -24,6 +24,7 @@ from coldframe.contract.errors import (
     OutsideWorkspace,
     ReadOnly,
     TooLarge,
+    from_wire,
 )
 from coldframe.contract.files import (
     READ_CAP_BYTES,
@@ -49,11 +50,14 @@ from coldframe.contract.files import (
     WriteAnswer,
     WriteFile,
 )
+from coldframe.contract.git import ReadRepository, RepositoryAnswer
 from coldframe.contract.outputs import FoundOutput, OutputsAnswer
 from coldframe.contract.packages import ListPackages, PackagesFound
 from coldframe.guest.manifest import digest_tree
 from coldframe.guest.packages import list_packages
+from coldframe.guest.repository import read_repository
 from coldframe.guest.unsaved import find_unsaved
+from coldframe.guest.verbs import Failure
 
 
 def sha256(data: bytes) -> str:
@@ -249,6 +253,16 @@ def _find_unsaved(files: FakeFiles, request: FindUnsaved) -> UnsavedAnswer:
         os.close(root)
 
 
+def _read_repository(files: FakeFiles, request: ReadRepository) -> RepositoryAnswer:
+    root = os.open(files.workspace, os.O_PATH | os.O_DIRECTORY)
+    try:
+        return RepositoryAnswer.model_validate(read_repository(root, request.model_dump(), b"")[0])
+    except Failure as failure:
+        raise from_wire({"code": failure.code, "message": failure.message, "facts": failure.facts}) from failure
+    finally:
+        os.close(root)
+
+
 def _digest_tree(files: FakeFiles, request: DigestTree) -> TreeAnswer:
     root = os.open(files.workspace, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -267,6 +281,7 @@ FILE_VERBS: dict[type[Any], Callable[[FakeFiles, Any], Any]] = {
     MakeDirectory: FakeFiles.make_directory,
     FindOutputs: FakeFiles.find_outputs,
     FindUnsaved: _find_unsaved,
+    ReadRepository: _read_repository,
     DigestTree: _digest_tree,
     ListPackages: _list_packages,
 }

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from coldframe.contract.errors import InvalidArgument, LimitReached, NotFound, SnapshotCorrupt, WrongState
 from coldframe.contract.files import DigestTree, FindUnsaved, ListDirectory, ReadFile, Request, SearchFiles
+from coldframe.contract.git import ReadRepository
 from coldframe.contract.model import Model
 from coldframe.contract.packages import ListPackages
 from coldframe.contract.policy import Label
@@ -144,7 +145,9 @@ class FakeSnapshots:
         return ChangesPage(changes=page, next_after=page[-1].path if len(found) > limit else None)
 
     async def ask(self, point: Point, request: Request[A]) -> A:
-        if not isinstance(request, ListDirectory | ReadFile | SearchFiles | FindUnsaved | ListPackages | DigestTree):
+        if not isinstance(
+            request, ListDirectory | ReadFile | SearchFiles | FindUnsaved | ListPackages | DigestTree | ReadRepository
+        ):
             raise InvalidArgument("files at rest are only read")
         answer: A = FILE_VERBS[type(request)](FakeFiles(self.path(point)), request)
         return answer

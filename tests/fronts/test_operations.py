@@ -89,6 +89,8 @@ def _holder(client: SyncColdframe, group: str) -> Any:
     sandbox = SyncSandbox(client._transport, _info())
     if group == "sandbox":
         return sandbox
+    if group == "git":
+        return sandbox.git
     if group == "pipeline":
         return sandbox.pipeline("pip_1")
     if group == "watch":
@@ -99,10 +101,11 @@ def _holder(client: SyncColdframe, group: str) -> Any:
 
 
 def _holder_of_async(group: str) -> Any:
-    from coldframe.client import files, pipelines, templates
+    from coldframe.client import files, git, pipelines, templates
 
     classes = {
         "sandbox": Sandbox,
+        "git": git.Git,
         "pipeline": pipelines.Pipeline,
         "watch": files.Watch,
         "template_build": templates.TemplateBuild,

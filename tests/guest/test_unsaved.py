@@ -296,14 +296,14 @@ def test_a_repository_for_which_there_is_no_memory_is_told_as_unreadable_and_the
         (workspace.path / name).mkdir()
         git(workspace.path / name, "init", "-q")
         (workspace.path / name / "new").write_text("x")
-    read = unsaved._Search._compare
+    read = unsaved.Search._compare
 
-    def compare(search: unsaved._Search, repository: unsaved._Repository) -> None:
+    def compare(search: unsaved.Search, repository: unsaved.Repository) -> None:
         if repository.top == b"large":
             raise MemoryError
         read(search, repository)
 
-    monkeypatch.setattr(unsaved._Search, "_compare", compare)
+    monkeypatch.setattr(unsaved.Search, "_compare", compare)
     found = workspace.ask(FindUnsaved())
     assert {one.path: one.change for one in found.files} == {"large/.git": "unreadable", "small/new": "untracked"}
     assert [one.reason for one in found.repositories if one.path == "large"] == ["it takes too much memory to read"]

@@ -10,10 +10,12 @@ import pytest
 
 import coldframe.guest.outputs
 import coldframe.guest.packages
+import coldframe.guest.repository
 import coldframe.guest.runtimes
 import coldframe.guest.search
 import coldframe.guest.unsaved  # noqa: F401  registers its verb
 from coldframe.contract import files as contract
+from coldframe.contract.git import RepositoryAnswer
 from coldframe.contract.model import Model
 from coldframe.contract.outputs import OutputsAnswer
 from coldframe.contract.packages import PackagesFound
@@ -34,6 +36,7 @@ ANSWERS: dict[str, type[Model]] = {
     "find_outputs": OutputsAnswer,
     "find_unsaved": contract.UnsavedAnswer,
     "list_packages": PackagesFound,
+    "read_repository": RepositoryAnswer,
 }
 
 

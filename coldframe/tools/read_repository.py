@@ -1,0 +1,65 @@
+"""read_repository: how a Git repository of the workspace stands, and what it has on record, with nothing of Git run for it."""
+
+import json
+import posixpath
+from typing import Annotated
+
+from pydantic import Field, StrictBool, StrictInt
+
+from coldframe.contract.git import (
+    MOST_LISTED,
+    MOST_PATHS,
+    GitDiff,
+    GitLog,
+    GitRefs,
+    GitShown,
+    GitStatus,
+    InnerPath,
+    Question,
+    ReadRepository,
+    RepositoryPath,
+    Revision,
+)
+from coldframe.tools.registry import Answer, Arguments, CallFacts, Ran, ToolCall, relative_path, shown_path, tool
+
+
+class ReadRepositoryArguments(Arguments):
+    question: Question
+    path: RepositoryPath = ""
+    revision: Revision | None = None
+    before: Revision | None = None
+    after: Revision | None = None
+    staged: StrictBool = False
+    paths: tuple[InnerPath, ...] = Field(default=(), max_length=MOST_PATHS)
+    skip: Annotated[StrictInt, Field(ge=0, le=1_000_000)] = 0
+    limit: Annotated[StrictInt, Field(ge=1, le=10_000)] = MOST_LISTED
+
+    def facts(self) -> CallFacts:
+        """The repository is what is read; a rule about the one path that is asked for counts as well."""
+        place = relative_path(self.path)
+        one = relative_path(posixpath.join(place, self.paths[0])) if len(self.paths) == 1 else None
+        return CallFacts(path=posixpath.join(place, ".git"), from_path=one)
+
+
+class ReadRepositoryAnswer(Answer):
+    question: Question
+    repository: str
+    branch: str | None
+    head: str | None
+    status: GitStatus | None
+    log: GitLog | None
+    show: GitShown | None
+    diff: GitDiff | None
+    refs: GitRefs | None
+
+
+@tool(arguments=ReadRepositoryArguments, answer=ReadRepositoryAnswer, writes=False, listed=False, judged_as="read_file")
+async def read_repository(call: ToolCall[ReadRepositoryArguments]) -> Ran:
+    """Tell how a Git repository of the workspace stands (`status`), its commits (`log`), one of them (`show`), what differs
+    (`diff`), or its branches, tags and remotes (`refs`). Nothing is run for it."""
+    arguments = call.arguments
+    asked = arguments.model_dump(exclude={"path"})
+    found = await call.box.ask(ReadRepository(path=relative_path(arguments.path), **asked))
+    text = shown_path(json.dumps(found.model_dump(mode="json"), ensure_ascii=False))
+    answer = ReadRepositoryAnswer.model_validate_json(text)
+    return Ran(answer, output=text.encode, output_bytes=len(text.encode()))
