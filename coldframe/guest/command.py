@@ -98,6 +98,7 @@ class Command:
         self._on_change = on_change
         self._began = self._heard = self._loop.time()
         """Heard: the last output, or input that was taken."""
+        self._began_at = now()
         self._child: spawn.Child | None = None
         self._streams = Streams(
             loop,
@@ -107,8 +108,6 @@ class Command:
             on_last_end=self._on_last_end,
             on_taken=self._on_taken,
         )
-        self._reported = False
-        """Whether the child has said all it will say, and its report is closed."""
         self._held = False
         self._kill_since = 0.0
         self._status: int | None = None
@@ -178,7 +177,7 @@ class Command:
                 self._limit = limit_hit("pids", spec.get("pids", 0), unit="processes")
             self._status = 126 << 8
             self._streams.close()
-            self.started = Started(None, now())
+            self.started = Started(None, self._began_at)
             self._complete()
             return
         finally:
@@ -186,15 +185,11 @@ class Command:
                 os.close(file)
         if self._streams.input is not None:
             self._streams.input.begin_with(stdin)
+        self._news = self._loop.after(TOGETHER_S, self._tell)
         try:
-            if not self._child.told:
-                self._loop.watch(self._child.report, 0, lambda _: self._read_report())
             self._loop.watch(self._child.pidfd, IN, self._on_exit)
         except OSError as error:  # no event watch is left, which processes of the box can bring about
             self._end_unwatched(error)
-            return
-        if self._child.told:
-            self._read_report()
 
     def _end_unwatched(self, error: OSError) -> None:
         """What cannot be watched may not run."""
@@ -211,30 +206,29 @@ class Command:
         return [_bytes(word) for word in self.spec["argv"]], -1
 
     def _read_report(self) -> None:
-        """What is known of the start: its pid inside, and why it failed if it did. Called at the end of its report."""
+        """What is known of the start: its pid inside, and why it failed if it did."""
         assert self._child is not None
-        if self._reported:
-            return
-        self._loop.forget(self._child.report)
         report = spawn.read_report(self._child)
         if report.ended:
-            self._child = self._child._replace(row=None)
-        self._reported = True
-        if report.pid is not None:
-            self.started = Started(report.pid, now())
+            self._child = spawn.let_go(self._child)
+        if report.pid is not None and self.started is None:
+            self.started = Started(report.pid, self._began_at)
+            self.state = "running"
         if report.failure is not None:
             step, code, text = report.failure
             self._start_error = _start_message(self.spec, step, code, text)
             self._status_if_failed = 127 if code == errno.ENOENT else 126
-        if self.started is not None:
-            self.state = "running"
-            self._news = self._loop.after(TOGETHER_S, self._tell)
 
     def _tell(self) -> None:
-        """Have followers look."""
+        """Have followers look, once there is a start to be told."""
         if self._news is not None:
             self._news.cancel()
             self._news = None
+        if self.started is None:
+            self._read_report()
+        if self.started is None:  # a neighbour in the box can stop a child before it is a program
+            self._news = self._loop.after(spawn.EXEC_WAIT_S, self._tell)
+            return
         self._on_change(self)
 
     _status_if_failed = 126
@@ -300,12 +294,13 @@ class Command:
             self._usage_s = usage.ru_utime + usage.ru_stime
             self._largest_bytes = usage.ru_maxrss * 1024
             self._ended_with(status)
+        self._child = spawn.let_go(self._child)
 
     def _ended_with(self, status: int) -> None:
         self._status = status
         self._read_report()
         if self.started is None:
-            self.started = Started(None, now())
+            self.started = Started(None, self._began_at)
         if self._deadline is not None and self._reason is None:
             self._deadline.cancel()
         self._streams.let_go()
@@ -471,11 +466,11 @@ class Command:
             return
         self.result = self._finish(self)
         self.state = "ended"
+        self._tell()  # whoever waits does not wait for what is tidied up
         if not self.outlived:
             self._close()
         else:
             self._watch_leftovers()
-        self._tell()
 
     def _watch_leftovers(self) -> None:
         """Keep the group of adopted processes until the last of them is gone."""

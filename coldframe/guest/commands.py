@@ -27,6 +27,7 @@ from coldframe.guest.path_watch import PathWatches
 from coldframe.guest.paths import open_directory
 from coldframe.guest.ports import find_ports
 from coldframe.guest.presence import Presence
+from coldframe.guest.ready_files import ReadyFiles
 from coldframe.guest.records import Record, end_record, is_id, open_record, read_record
 from coldframe.guest.refusals import Refusals
 from coldframe.guest.shells import Entered, Shells
@@ -125,6 +126,7 @@ class Commands:
         self._digests = KeptDigests(setting.digests)
         self._manifest: manifest.Manifest | None = None
         self._before: dict[str, manifest.Manifest | None] = {}
+        self._ready_files = ReadyFiles(setting.records)
         self._records: dict[str, int] = {}
         """Descriptor of the record of each command without an end."""
         self._live: dict[Command, int] = {}
@@ -152,6 +154,7 @@ class Commands:
     def prepare(self) -> None:
         """Do ahead what the first command would wait for, within bounds; what fails now is told to that command."""
         self.setting.prepare()
+        self._ready_files.prepare()
         with contextlib.suppress(OSError):
             if self._presence.is_alone():  # else it is scanned again in any case
                 scanned = self._scan(
@@ -253,7 +256,9 @@ class Commands:
                     entered = self.shells.enter(request, command_id)
                     environment.update([entered.environment])
                 start = {"at": now(), "command_line": command_line(request)}
-                self._records[command_id] = open_record(self.setting.records, command_id, start)
+                self._records[command_id] = open_record(
+                    self.setting.records, command_id, start, make=self._ready_files.make
+                )
             except BaseException as error:
                 tree.close()
                 if entered is not None:
@@ -271,8 +276,8 @@ class Commands:
                 become=() if user is None else user.become,
                 enter=() if outside is None else steps_into(outside),
                 nothing=self._nothing,
-                transcript=Transcript(self.setting.records, f"{command_id}.out"),
-                late=Transcript(self.setting.records, f"{command_id}.late"),
+                transcript=Transcript(self.setting.records, f"{command_id}.out", make=self._ready_files.make),
+                late=Transcript(self.setting.records, f"{command_id}.late", make=self._ready_files.make),
                 finish=self._finish,
                 on_change=self._on_change,
             )
@@ -331,6 +336,7 @@ class Commands:
         except OSError as error:
             result["start_error"] = f"the record of this command could not be kept: {str(error.strerror).lower()}"
         self._forget_old()
+        self.loop.soon(self._ready_files.prepare)
         return result
 
     def _look(self) -> None:

@@ -10,16 +10,17 @@ a record as hostile: its directory belongs to the sandbox user.
 import json
 import os
 import stat
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from coldframe.guest.frames import MAX_HEAD_BYTES, write_json
+from coldframe.guest.ready_files import make_file
 
 MOST_BYTES = MAX_HEAD_BYTES
 """Largest record that is read back: whatever could be told can be read again. File changes alone may be 100 MiB, since
 each byte of a name may take six."""
 MOST_ID_CHARACTERS = 80
 
-_WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -43,15 +44,17 @@ def record_name(command_id: str) -> str:
     return f"{command_id}.record"
 
 
-def open_record(directory: int, command_id: str, start: dict[str, Any]) -> int:
-    """Make the record with its first line; a descriptor for `end_record`.
+def open_record(
+    directory: int, command_id: str, start: dict[str, Any], *, make: Callable[[str], int] | None = None
+) -> int:
+    """Make the record with its first line; a descriptor for `end_record`. *make* gives a new file there by its name.
 
     Raises:
         FileExistsError: there is one.
         OSError: it cannot be kept; then nothing is left of it.
     """
     name = record_name(command_id)
-    file = os.open(name, _WRITE, 0o600, dir_fd=directory)
+    file = make_file(directory, name) if make is None else make(name)
     try:
         _write_line(file, start)
     except OSError:

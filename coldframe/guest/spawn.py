@@ -4,15 +4,15 @@ The keeper has joined the box's namespaces, holds no right and is filtered, so a
 process of the box: there is nothing to enter and no helper inside that the payload could kill, stop or
 imitate. Until exec the child is not dumpable, so no neighbour can trace it or read its memory.
 
-The child holds a pipe that closes on exec. How far it came, its process id inside the box and, if the start fails,
-which step failed and why, stands in its row then (`rows.py`); a forked one says it over the pipe. A start that fails is a
-result (126, 127), not an error.
+How far it came, its process id inside the box and, if the start fails, which step failed and why, stands in its row
+(`rows.py`), so that nobody has to wait for it; a forked one says it over a pipe that closes on exec. A start that fails is
+a result (126, 127), not an error.
 
 A child does nothing but a row of calls, made ready before with all their arguments; what is the same for all
 commands is the keeper's own state (`settle_signals`). Where it has to be forked, each page that is touched until exec is
 copied, in the keeper too: measured, 2 to 4 µs a page. So what would be looked up by the first call of a function is
-looked up before any child is there (`settle_calls`), and the keeper sleeps until the child has become the program
-(`await_exec`): after that a page costs a quarter.
+looked up before any child is there (`settle_calls`), and the keeper sleeps until a forked child has become the program
+(`_await_exec`): after that a page costs a quarter.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ PIPE_PACKET_BYTES = 4096
 PIPE_BULK_BYTES = 1024 * 1024
 F_SETPIPE_SZ = 1031
 EXEC_WAIT_S = 0.01
-"""How long a start may hold up everything else that is asked of the keeper."""
+"""How long a fork may hold up everything else that is asked of the keeper."""
 REPORT_BYTES = 4096
 SHELL = "/bin/bash"
 SHELL_ARGUMENT_BYTES = 100_000
@@ -72,12 +72,12 @@ class Child(NamedTuple):
     pid: int
     """In the keeper's own process namespace, for waiting."""
     pidfd: int
-    report: int
-    """Read end of the start report; never blocks. Its end means that exec succeeded or the child died."""
-    told: bool
-    """Whether that end was reached already."""
     row: Row | None
-    """None for one that was forked."""
+    """What it is at, to be kept until it is the program or gone. None for one that was forked."""
+    report: int = -1
+    """Of a forked one: where it says what it is at. Never blocks."""
+    said: bytearray = bytearray()
+    """What was read there; one of its own where there is a report."""
 
 
 class Report(NamedTuple):
@@ -87,8 +87,8 @@ class Report(NamedTuple):
     """Inside the box."""
     failure: tuple[str, int, str] | None
     """Which step failed, with the number of the error and its words."""
-    ended: bool
-    """Whether nothing more can be told: it is the program, or gone."""
+    ended: bool = False
+    """Whether a forked one can tell no more: it is the program, or gone."""
 
 
 def settle_signals() -> None:
@@ -222,84 +222,95 @@ def start(order: Start) -> Child:
         ValueError: there is a NUL in an argument.
     """
     sources = order.streams if order.script < 0 else (*order.streams, order.script)
-    report, theirs = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     lifted: dict[int, int] = {}
     try:
-        for file in (*sources, theirs):
+        for file in sources:
             if file <= len(sources) and file not in lifted:  # where a program looks for its streams
                 lifted[file] = fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, 16)
-        lifted_end = lifted.get(theirs, theirs)
-        steps = _steps(order, [lifted.get(file, file) for file in sources], lifted_end)
+        files = [lifted.get(file, file) for file in sources]
         attempts = [Attempt(program, order.arguments, order.environment) for program in order.programs]
-        pid, pidfd, row = _give_birth(order, steps, attempts) or _fork(order, steps, attempts, lifted_end)
-    except BaseException:
-        os.close(report)
-        raise
+        return _give_birth(order, files, attempts) or _fork(order, files, attempts)
     finally:
-        for file in (theirs, *lifted.values()):
+        for file in lifted.values():
             os.close(file)
-    return Child(pid, pidfd, report, await_exec(report), row)
 
 
-def _give_birth(
-    order: Start, steps: tuple[tuple[str, Steps], ...], attempts: list[Attempt]
-) -> tuple[int, int, Row] | None:
-    """Its number, its descriptor, and what it is at; None if it has to be forked."""
+def _give_birth(order: Start, files: list[int], attempts: list[Attempt]) -> Child | None:
+    """None if it has to be forked."""
     place = order.birth() if rows.can_start() else None
     if place is None:
         return None
     group, joining = place
-    whole = (("limits", joining), *steps)
+    whole = (("limits", joining), *_steps(order, files))
     if not all(isinstance(act, Call) for _, acts in whole for act in acts):
         return None
     row = Row([(name, [act for act in acts if isinstance(act, Call)]) for name, acts in whole], attempts)
     try:
-        return (*row.start(group), row)
+        pid, pidfd = row.start(group)
     except OSError as error:
         if error.errno not in rows.UNAVAILABLE:
             raise
         return None
+    return Child(pid, pidfd, row)
 
 
-def _fork(
-    order: Start, steps: tuple[tuple[str, Steps], ...], attempts: list[Attempt], report: int
-) -> tuple[int, int, None]:
-    pid, joining = order.fork()
-    if pid == 0:
-        _become(joining, steps, attempts, report)
+def _fork(order: Start, files: list[int], attempts: list[Attempt]) -> Child:
+    report, theirs = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     try:
-        return pid, os.pidfd_open(pid), None
-    except OSError:  # no descriptor left: what cannot be watched may not run
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
+        if theirs <= len(files):
+            low, theirs = theirs, fcntl.fcntl(theirs, fcntl.F_DUPFD_CLOEXEC, 16)
+            os.close(low)
+        steps = _steps(order, files, theirs)
+        pid, joining = order.fork()
+        if pid == 0:
+            _become(joining, steps, attempts, theirs)
+        try:
+            pidfd = os.pidfd_open(pid)
+        except OSError:  # no descriptor left: what cannot be watched may not run
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            raise
+    except BaseException:
+        os.close(report)
         raise
+    finally:
+        os.close(theirs)
+    _await_exec(report)
+    return Child(pid, pidfd, None, report, bytearray())
 
 
-def await_exec(report: int) -> bool:
+def _await_exec(report: int) -> None:
     """Sleep until the child is its program or gone, or for EXEC_WAIT_S: a neighbour in the box can stop it there."""
     end = select.poll()
     end.register(report, 0)  # its end alone, not what is said before
-    return bool(end.poll(EXEC_WAIT_S * 1000))
+    end.poll(EXEC_WAIT_S * 1000)
 
 
 def read_report(child: Child) -> Report:
-    """What it has told; its report is closed."""
-    try:
-        said = os.read(child.report, REPORT_BYTES)
-        ended = True
-    except BlockingIOError:  # who holds it still was stopped before exec
-        said, ended = b"", False
-    os.close(child.report)
+    """How far it has come. Before it is gone the program may not be there yet, and its start fail after all."""
     if child.row is None:
-        return _heard(said, ended=ended)
+        ended = child.report < 0
+        with contextlib.suppress(BlockingIOError):  # it goes on
+            while not ended:
+                part = os.read(child.report, REPORT_BYTES)
+                child.said.extend(part)
+                ended = not part
+        return _heard(child.said, ended=ended)
     pid, failed, number = child.row.progress()
     if failed is None:
-        return Report(pid, None, ended)
+        return Report(pid, None)
     reason = NOT_FOUND if (failed, number) == ("exec", errno.ENOENT) else os.strerror(number)
-    return Report(pid, (failed, number, reason), ended)
+    return Report(pid, (failed, number, reason))
 
 
-def _heard(said: bytes, *, ended: bool) -> Report:
+def let_go(child: Child) -> Child:
+    """Without what it could still be read from: it is gone, or all has been read."""
+    if child.report >= 0:
+        os.close(child.report)
+    return child._replace(report=-1, row=None)
+
+
+def _heard(said: bytearray, *, ended: bool) -> Report:
     """In the words of a child that was forked."""
     pid, failure = None, None
     for line in said.splitlines():
@@ -312,12 +323,12 @@ def _heard(said: bytes, *, ended: bool) -> Report:
     return Report(pid, failure, ended)
 
 
-def _steps(order: Start, sources: list[int], report: int) -> tuple[tuple[str, Steps], ...]:
+def _steps(order: Start, sources: list[int], report: int = -1) -> tuple[tuple[str, Steps], ...]:
     """What a child does once it has joined its tree, by what it is called if it fails. `sources` are its files in order."""
     streams = [Call("dup3", source, number, 0) for number, source in enumerate(sources)]
     if report > len(sources):
         streams.append(Call("close_range", len(sources), report - 1, 0))
-    streams.append(Call("close_range", report + 1, _LAST_FILE, 0))
+    streams.append(Call("close_range", max(report + 1, len(sources)), _LAST_FILE, 0))
     if order.terminal:
         streams.append(Call("ioctl", 0, termios.TIOCSCTTY, 0))
     session = ("session", (Call("setsid"), Call("fchdir", order.directory)))

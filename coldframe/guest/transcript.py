@@ -12,7 +12,10 @@ import hashlib
 import os
 import struct
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
+
+from coldframe.guest.ready_files import make_file
 
 CHUNK = struct.Struct(">B3xIQ")
 OLD_CHUNK = struct.Struct(">B3xI")
@@ -78,11 +81,12 @@ class StreamDigest:
 
 
 class Transcript:
-    """Appends chunks and reads them back. The file is made with the first byte."""
+    """Appends chunks and reads them back. The file is made with the first byte, by *make* if that is given."""
 
-    def __init__(self, directory: int, name: str) -> None:
+    def __init__(self, directory: int, name: str, *, make: Callable[[str], int] | None = None) -> None:
         self._directory = directory
         self._name = name
+        self._make = make
         self.file = -1
         self._offsets = array.array("Q")
         self._end = 0
@@ -99,12 +103,8 @@ class Transcript:
     def append(self, stream: int, data: bytes | bytearray | memoryview) -> None:
         """Keep one chunk. OSError (no space) leaves the transcript as it was."""
         if self.file < 0:
-            self.file = os.open(
-                self._name,
-                os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC,
-                0o600,
-                dir_fd=self._directory,
-            )
+            make = self._make
+            self.file = make_file(self._directory, self._name) if make is None else make(self._name)
         head = CHUNK.pack(stream | TIMED, len(data), time.time_ns() // 1000)
         parts: list[bytes | bytearray | memoryview] = [head, data]
         written = 0

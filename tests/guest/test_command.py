@@ -5,7 +5,6 @@ import ctypes
 import errno
 import os
 import resource
-import select
 import signal
 import tempfile
 from collections.abc import Callable, Iterator
@@ -364,9 +363,8 @@ def test_no_free_descriptor_is_a_result_and_leaves_no_process(records: int) -> N
     assert children == -1
 
 
-@pytest.mark.parametrize("told", [True, False])
 def test_no_free_event_watch_is_a_result_and_leaves_no_process(
-    records: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: bool
+    records: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watch = Loop.watch
     left = 0
@@ -389,16 +387,8 @@ def test_no_free_event_watch_is_a_result_and_leaves_no_process(
             gone = True
         return command.result["ended"], command.result["start_error"], gone
 
-    def await_exec(report: int) -> bool:
-        if told:  # however long it takes
-            end = select.poll()
-            end.register(report, 0)
-            end.poll()
-        return told
-
     monkeypatch.setattr(Loop, "watch", scarce)
-    monkeypatch.setattr(spawn, "await_exec", await_exec)
-    needed = 3 if told else 4
+    needed = 3
     for free in range(needed):
         assert in_child(lambda: whole(free)) == ("not_started", "no process could be made: no space", True)  # noqa: B023
     assert in_child(lambda: whole(needed)) == ("timed_out", None, True)
