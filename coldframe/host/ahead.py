@@ -14,8 +14,11 @@ from coldframe.host.cgroups import BoxGroups, Controllers
 from coldframe.host.confine import ConfineError
 from coldframe.host.conversation import conversation, heard
 from coldframe.host.processes import kill
+from coldframe.host.written_pages import written_pages
 from coldframe.host.zygote_link import ZygoteLink
 
+LEARNED_FROM = 5
+"""Keepers: the first may have run no command when it is looked at."""
 _log = logging.getLogger(__name__)
 
 
@@ -42,6 +45,8 @@ class Ahead:
         """Of what follows."""
         self.keeper: WaitingKeeper | None = None
         self._is_forking = False
+        self._learned: tuple[int, int] = (-1, 0)
+        """Which zygote was told what its keepers write, and after how many of these."""
         self._closed = threading.Event()
         self._names: set[str] = set()
         """Of all groups that were made ahead and may have no mark yet."""
@@ -59,6 +64,19 @@ class Ahead:
         with self._guard:
             kept = self._in_hand | ({self.keeper.groups.name} if self.keeper is not None else set())
             self._names &= kept
+
+    def learn(self, keeper: int) -> None:
+        """Tell the zygote what this keeper has written, if it is one of the first that have worked."""
+        with self._zygote.turn, contextlib.suppress(OSError, ValueError):
+            process = self._zygote.process
+            if process is None:
+                return
+            zygote, keepers = self._learned
+            keepers = keepers if zygote == process.pid else 0
+            if keepers < LEARNED_FROM:
+                written = written_pages(keeper, process.pid)
+                self._zygote.send(json.dumps({"written": written}).encode(), [])
+                self._learned = process.pid, keepers + 1
 
     def fork(self) -> None:
         """Have one wait, unless one does. A failure is left to the next build, which then forks its own."""

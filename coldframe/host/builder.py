@@ -91,6 +91,8 @@ class Builder:
         self._turns = asyncio.Semaphore(AT_ONCE)
         self._building = 0
         self._is_prepared = False
+        self._newest = -1
+        """Keeper of the last box."""
         self._endangered: list[BoxGroups] = []
         self._later: dict[Callable[[], None], asyncio.TimerHandle] = {}
         self.pool = Pool(pool_size, self._discard_ready, users)
@@ -138,6 +140,7 @@ class Builder:
             if "unfurnished" in answer:
                 raise answer["unfurnished"]
             raise _not_built(str(answer.get("failed", "no answer")))
+        self._newest = answer["keeper"]
         if wish is not None:
             self.pool.ask(wish)
         return answer, made
@@ -166,6 +169,7 @@ class Builder:
 
     def _fork_ahead(self) -> None:
         if not self._building:  # else whoever builds sees to it afterwards
+            self.ahead.learn(self._newest)
             self.ahead.fork()
         if not self._filling.acquire(blocking=False):
             return

@@ -3,7 +3,7 @@
 Started once per host process with `python -I -S`: the standard library and our own stdlib-only files,
 nothing else, so that a keeper costs little memory and starts in a few milliseconds. It knows no
 sandbox; each request on its socket is one Order with its descriptors, answered by the fork itself; or descriptors alone,
-for a keeper that is forked ahead of need and gets its order later, on the first of them.
+for a keeper that is forked ahead of need and gets its order later, on the first of them; or what keepers write, without any.
 End of file on the socket ends the zygote and nothing but the zygote.
 """
 
@@ -15,7 +15,7 @@ import signal
 import socket
 
 from coldframe.guest import spawn
-from coldframe.host import birth, confine, keeper
+from coldframe.host import birth, confine, keeper, written_pages
 from coldframe.host.conversation import receive, require_whole
 
 
@@ -30,26 +30,32 @@ def main() -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     gc.collect()
     gc.freeze()
+    written: written_pages.Ranges = []
     while True:
         message, flags, files = receive(channel)
         if not message:
             break
         pid = -1
         try:
+            if not files:
+                written = json.loads(message)["written"]
+                continue
             order, given = _read(message, flags, files)
             # Where it cannot be born in its group, the machine moves it there.
             pid, _ = birth.Births(possible=True).fork(given.get("birthplace", -1), goes_on=True)
         except OSError as error:  # this order fails, and not those that wait behind it
             _refuse(files, f"no keeper could be forked: {error.strerror}")
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, KeyError) as error:
             _refuse(files, f"the order of a keeper could not be read: {error}")
         if pid == 0:
             channel.close()
             _settle()
-            if order is None:
+            if order is not None:
+                written_pages.copy_ahead(written)
+            else:
                 for name in given.keys() - {"answer"}:
                     os.close(given.pop(name))
-                order, more = _await_order(given["answer"])
+                order, more = _await_order(given["answer"], written)
                 keeper.become_keeper(order, given | more, is_known=True)
             keeper.become_keeper(order, given)
         for file in files:
@@ -57,12 +63,13 @@ def main() -> None:
     os._exit(0)
 
 
-def _await_order(answer: int) -> tuple[keeper.Order, dict[str, int]]:
+def _await_order(answer: int, written: written_pages.Ranges) -> tuple[keeper.Order, dict[str, int]]:
     """In a keeper that was forked ahead: its order, once there is one. It ends here if the machine is gone."""
     machine = socket.socket(fileno=answer)
     message = b""
     with contextlib.suppress(OSError):
         keeper.greet(machine)
+        written_pages.copy_ahead(written)
         message, flags, files = receive(machine)
     if not message:
         os._exit(0)
