@@ -138,6 +138,46 @@ export const CODES = /** @type {const} */ ({
     "fix": "list the directory to see what is there",
     "op": "list_directory"
   },
+  "GIT_CONFLICT": {
+    "of": "call",
+    "family": "conflict",
+    "retry": "after_change",
+    "meaning": "Both sides changed the same: files are in conflict, and nothing is committed until they are resolved.",
+    "fix": "edit the `files`, then commit them; or give the merge up with `abort`",
+    "op": "git.status"
+  },
+  "GIT_FAILED": {
+    "of": "call",
+    "family": "conflict",
+    "retry": "after_change",
+    "meaning": "Git ran in the sandbox and ended with an error.",
+    "fix": "`output` is what Git said of it; the receipt has all of it",
+    "op": "git.status"
+  },
+  "GIT_NO_REPOSITORY": {
+    "of": "call",
+    "family": "input",
+    "retry": "after_change",
+    "meaning": "There is no Git repository at that path of the workspace, or above it.",
+    "fix": "name the directory of one, or begin one with `git.init` or `git.clone`",
+    "op": "git.init"
+  },
+  "GIT_UNKNOWN_REVISION": {
+    "of": "call",
+    "family": "input",
+    "retry": "after_change",
+    "meaning": "No branch, tag or commit of the repository is meant by that name.",
+    "fix": "name a branch, a tag, or a commit by the begin of its id; `~N` and `^N` may stand behind it",
+    "op": "git.refs"
+  },
+  "GIT_UNREADABLE": {
+    "of": "call",
+    "family": "conflict",
+    "retry": "after_change",
+    "meaning": "The repository is damaged, kept in a form that is not read, or leads out of the workspace.",
+    "fix": "run `git fsck` in the sandbox; what Git itself can read there can be asked for by a command",
+    "op": "tool.call"
+  },
   "GRANT_MISSING": {
     "of": "call",
     "family": "permission",

@@ -1,4 +1,4 @@
-// Declarations of the SDK. Made of: sha256 390fe2a6a08e2ea78143a470169fe1b18dc83c6166df526b9a1d2f74f35284f9
+// Declarations of the SDK. Made of: sha256 57f995ec7dbec5b1771b770778520daa400d742496ea387d3972858d5d661b32
 /**
  * All bytes of a download.
  *

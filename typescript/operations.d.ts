@@ -1180,6 +1180,123 @@ export class Credentials extends Operations {
      */
     uses(name: string, options?: import("./terms.d.ts").Options<"list_credential_uses_v1_credentials__name__uses_get">): Promise<Answer<"list_credential_uses_v1_credentials__name__uses_get">>;
 }
+export class Git extends Operations {
+    /**
+     * What is not as the last commit has it, and what is under way. Nothing of Git is run.
+     *
+     * @param {import('./terms.d.ts').Options<'git_status_v1_sandboxes__sandbox_id__git_status_get', 'session_id'>} [options]
+     * @returns {Promise<Answer<'git_status_v1_sandboxes__sandbox_id__git_status_get'>>}
+     */
+    status(options?: import("./terms.d.ts").Options<"git_status_v1_sandboxes__sandbox_id__git_status_get", "session_id">): Promise<Answer<"git_status_v1_sandboxes__sandbox_id__git_status_get">>;
+    /**
+     * Commits, newest first. Nothing of Git is run.
+     *
+     * @param {import('./terms.d.ts').Options<'git_log_v1_sandboxes__sandbox_id__git_log_get', 'session_id'>} [options]
+     * @returns {Promise<Answer<'git_log_v1_sandboxes__sandbox_id__git_log_get'>>}
+     */
+    log(options?: import("./terms.d.ts").Options<"git_log_v1_sandboxes__sandbox_id__git_log_get", "session_id">): Promise<Answer<"git_log_v1_sandboxes__sandbox_id__git_log_get">>;
+    /**
+     * One commit, with what it changed against its first parent. Nothing of Git is run.
+     *
+     * @param {import('./terms.d.ts').Options<'git_show_v1_sandboxes__sandbox_id__git_show_get', 'session_id'>} [options]
+     * @returns {Promise<Answer<'git_show_v1_sandboxes__sandbox_id__git_show_get'>>}
+     */
+    show(options?: import("./terms.d.ts").Options<"git_show_v1_sandboxes__sandbox_id__git_show_get", "session_id">): Promise<Answer<"git_show_v1_sandboxes__sandbox_id__git_show_get">>;
+    /**
+     * What differs between two of: a revision, what is staged, the working tree. Nothing of Git is run.
+     *
+     * @param {import('./terms.d.ts').Options<'git_diff_v1_sandboxes__sandbox_id__git_diff_get', 'session_id'>} [options]
+     * @returns {Promise<Answer<'git_diff_v1_sandboxes__sandbox_id__git_diff_get'>>}
+     */
+    diff(options?: import("./terms.d.ts").Options<"git_diff_v1_sandboxes__sandbox_id__git_diff_get", "session_id">): Promise<Answer<"git_diff_v1_sandboxes__sandbox_id__git_diff_get">>;
+    /**
+     * Branches, tags and remotes. Nothing of Git is run.
+     *
+     * @param {import('./terms.d.ts').Options<'git_refs_v1_sandboxes__sandbox_id__git_refs_get', 'session_id'>} [options]
+     * @returns {Promise<Answer<'git_refs_v1_sandboxes__sandbox_id__git_refs_get'>>}
+     */
+    refs(options?: import("./terms.d.ts").Options<"git_refs_v1_sandboxes__sandbox_id__git_refs_get", "session_id">): Promise<Answer<"git_refs_v1_sandboxes__sandbox_id__git_refs_get">>;
+    /**
+     * Begin a repository.
+     *
+     * @param {Body<'git_init_v1_sandboxes__sandbox_id__git_init_post'>} [body]
+     * @param {import('./terms.d.ts').Options<'git_init_v1_sandboxes__sandbox_id__git_init_post', 'session_id'>} [options]
+     * @returns {Promise<Answer<'git_init_v1_sandboxes__sandbox_id__git_init_post'>>}
+     */
+    init(body?: Body<"git_init_v1_sandboxes__sandbox_id__git_init_post">, options?: import("./terms.d.ts").Options<"git_init_v1_sandboxes__sandbox_id__git_init_post", "session_id">): Promise<Answer<"git_init_v1_sandboxes__sandbox_id__git_init_post">>;
+    /**
+     * Fetch a repository from elsewhere, as far as the network of the sandbox leads there.
+     *
+     * @param {Body<'git_clone_v1_sandboxes__sandbox_id__git_clone_post'>} body
+     * @param {import('./terms.d.ts').Options<'git_clone_v1_sandboxes__sandbox_id__git_clone_post', 'session_id'>} [options]
+     * @returns {Promise<Answer<'git_clone_v1_sandboxes__sandbox_id__git_clone_post'>>}
+     */
+    clone(body: Body<"git_clone_v1_sandboxes__sandbox_id__git_clone_post">, options?: import("./terms.d.ts").Options<"git_clone_v1_sandboxes__sandbox_id__git_clone_post", "session_id">): Promise<Answer<"git_clone_v1_sandboxes__sandbox_id__git_clone_post">>;
+    /**
+     * Record what is staged, after adding what is named. Its author is the agent.
+     *
+     * @param {Body<'git_commit_v1_sandboxes__sandbox_id__git_commit_post'>} body
+     * @param {import('./terms.d.ts').Options<'git_commit_v1_sandboxes__sandbox_id__git_commit_post', 'session_id'>} [options]
+     * @returns {Promise<Answer<'git_commit_v1_sandboxes__sandbox_id__git_commit_post'>>}
+     */
+    commit(body: Body<"git_commit_v1_sandboxes__sandbox_id__git_commit_post">, options?: import("./terms.d.ts").Options<"git_commit_v1_sandboxes__sandbox_id__git_commit_post", "session_id">): Promise<Answer<"git_commit_v1_sandboxes__sandbox_id__git_commit_post">>;
+    /**
+     * Make a branch, or delete one.
+     *
+     * @param {Body<'git_branch_v1_sandboxes__sandbox_id__git_branch_post'>} body
+     * @param {import('./terms.d.ts').Options<'git_branch_v1_sandboxes__sandbox_id__git_branch_post', 'session_id'>} [options]
+     * @returns {Promise<Answer<'git_branch_v1_sandboxes__sandbox_id__git_branch_post'>>}
+     */
+    branch(body: Body<"git_branch_v1_sandboxes__sandbox_id__git_branch_post">, options?: import("./terms.d.ts").Options<"git_branch_v1_sandboxes__sandbox_id__git_branch_post", "session_id">): Promise<Answer<"git_branch_v1_sandboxes__sandbox_id__git_branch_post">>;
+    /**
+     * Check out another branch, or a commit.
+     *
+     * @param {Body<'git_switch_v1_sandboxes__sandbox_id__git_switch_post'>} body
+     * @param {import('./terms.d.ts').Options<'git_switch_v1_sandboxes__sandbox_id__git_switch_post', 'session_id'>} [options]
+     * @returns {Promise<Answer<'git_switch_v1_sandboxes__sandbox_id__git_switch_post'>>}
+     */
+    switch(body: Body<"git_switch_v1_sandboxes__sandbox_id__git_switch_post">, options?: import("./terms.d.ts").Options<"git_switch_v1_sandboxes__sandbox_id__git_switch_post", "session_id">): Promise<Answer<"git_switch_v1_sandboxes__sandbox_id__git_switch_post">>;
+    /**
+     * Join another history to the branch that is checked out, or give that up.
+     *
+     * @param {Body<'git_merge_v1_sandboxes__sandbox_id__git_merge_post'>} [body]
+     * @param {import('./terms.d.ts').Options<'git_merge_v1_sandboxes__sandbox_id__git_merge_post', 'session_id'>} [options]
+     * @returns {Promise<Answer<'git_merge_v1_sandboxes__sandbox_id__git_merge_post'>>}
+     */
+    merge(body?: Body<"git_merge_v1_sandboxes__sandbox_id__git_merge_post">, options?: import("./terms.d.ts").Options<"git_merge_v1_sandboxes__sandbox_id__git_merge_post", "session_id">): Promise<Answer<"git_merge_v1_sandboxes__sandbox_id__git_merge_post">>;
+    /**
+     * Have files be again as a commit, or what is staged, has them.
+     *
+     * @param {Body<'git_restore_v1_sandboxes__sandbox_id__git_restore_post'>} body
+     * @param {import('./terms.d.ts').Options<'git_restore_v1_sandboxes__sandbox_id__git_restore_post', 'session_id'>} [options]
+     * @returns {Promise<Answer<'git_restore_v1_sandboxes__sandbox_id__git_restore_post'>>}
+     */
+    restore(body: Body<"git_restore_v1_sandboxes__sandbox_id__git_restore_post">, options?: import("./terms.d.ts").Options<"git_restore_v1_sandboxes__sandbox_id__git_restore_post", "session_id">): Promise<Answer<"git_restore_v1_sandboxes__sandbox_id__git_restore_post">>;
+    /**
+     * Give a commit a name that stays, or take one away.
+     *
+     * @param {Body<'git_tag_v1_sandboxes__sandbox_id__git_tag_post'>} body
+     * @param {import('./terms.d.ts').Options<'git_tag_v1_sandboxes__sandbox_id__git_tag_post', 'session_id'>} [options]
+     * @returns {Promise<Answer<'git_tag_v1_sandboxes__sandbox_id__git_tag_post'>>}
+     */
+    tag(body: Body<"git_tag_v1_sandboxes__sandbox_id__git_tag_post">, options?: import("./terms.d.ts").Options<"git_tag_v1_sandboxes__sandbox_id__git_tag_post", "session_id">): Promise<Answer<"git_tag_v1_sandboxes__sandbox_id__git_tag_post">>;
+    /**
+     * Get what a remote has. Nothing that is checked out changes.
+     *
+     * @param {Body<'git_fetch_v1_sandboxes__sandbox_id__git_fetch_post'>} [body]
+     * @param {import('./terms.d.ts').Options<'git_fetch_v1_sandboxes__sandbox_id__git_fetch_post', 'session_id'>} [options]
+     * @returns {Promise<Answer<'git_fetch_v1_sandboxes__sandbox_id__git_fetch_post'>>}
+     */
+    fetch(body?: Body<"git_fetch_v1_sandboxes__sandbox_id__git_fetch_post">, options?: import("./terms.d.ts").Options<"git_fetch_v1_sandboxes__sandbox_id__git_fetch_post", "session_id">): Promise<Answer<"git_fetch_v1_sandboxes__sandbox_id__git_fetch_post">>;
+    /**
+     * Send a branch to a remote.
+     *
+     * @param {Body<'git_push_v1_sandboxes__sandbox_id__git_push_post'>} [body]
+     * @param {import('./terms.d.ts').Options<'git_push_v1_sandboxes__sandbox_id__git_push_post', 'session_id'>} [options]
+     * @returns {Promise<Answer<'git_push_v1_sandboxes__sandbox_id__git_push_post'>>}
+     */
+    push(body?: Body<"git_push_v1_sandboxes__sandbox_id__git_push_post">, options?: import("./terms.d.ts").Options<"git_push_v1_sandboxes__sandbox_id__git_push_post", "session_id">): Promise<Answer<"git_push_v1_sandboxes__sandbox_id__git_push_post">>;
+}
 export class Builds extends Operations {
     /**
      * Take in the files of a workspace as they are, run the phases on them one after the other, and answer at once.

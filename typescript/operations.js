@@ -1642,6 +1642,168 @@ export class Credentials extends Operations {
   }
 }
 
+export class Git extends Operations {
+  /**
+   * What is not as the last commit has it, and what is under way. Nothing of Git is run.
+   *
+   * @param {import('./terms.d.ts').Options<'git_status_v1_sandboxes__sandbox_id__git_status_get', 'session_id'>} [options]
+   * @returns {Promise<Answer<'git_status_v1_sandboxes__sandbox_id__git_status_get'>>}
+   */
+  status(options = {}) {
+    return this._transport.call({ method: 'GET', path: '/v1/sandboxes/{sandbox_id}/git/status', query: ['path', 'snapshot', 'limit'], headers: ['session_id'] }, { ...this._names }, undefined, options)
+  }
+
+  /**
+   * Commits, newest first. Nothing of Git is run.
+   *
+   * @param {import('./terms.d.ts').Options<'git_log_v1_sandboxes__sandbox_id__git_log_get', 'session_id'>} [options]
+   * @returns {Promise<Answer<'git_log_v1_sandboxes__sandbox_id__git_log_get'>>}
+   */
+  log(options = {}) {
+    return this._transport.call({ method: 'GET', path: '/v1/sandboxes/{sandbox_id}/git/log', query: ['path', 'snapshot', 'limit', 'revision', 'paths', 'skip'], headers: ['session_id'] }, { ...this._names }, undefined, options)
+  }
+
+  /**
+   * One commit, with what it changed against its first parent. Nothing of Git is run.
+   *
+   * @param {import('./terms.d.ts').Options<'git_show_v1_sandboxes__sandbox_id__git_show_get', 'session_id'>} [options]
+   * @returns {Promise<Answer<'git_show_v1_sandboxes__sandbox_id__git_show_get'>>}
+   */
+  show(options = {}) {
+    return this._transport.call({ method: 'GET', path: '/v1/sandboxes/{sandbox_id}/git/show', query: ['path', 'snapshot', 'limit', 'revision', 'paths'], headers: ['session_id'] }, { ...this._names }, undefined, options)
+  }
+
+  /**
+   * What differs between two of: a revision, what is staged, the working tree. Nothing of Git is run.
+   *
+   * @param {import('./terms.d.ts').Options<'git_diff_v1_sandboxes__sandbox_id__git_diff_get', 'session_id'>} [options]
+   * @returns {Promise<Answer<'git_diff_v1_sandboxes__sandbox_id__git_diff_get'>>}
+   */
+  diff(options = {}) {
+    return this._transport.call({ method: 'GET', path: '/v1/sandboxes/{sandbox_id}/git/diff', query: ['path', 'snapshot', 'limit', 'before', 'after', 'staged', 'paths'], headers: ['session_id'] }, { ...this._names }, undefined, options)
+  }
+
+  /**
+   * Branches, tags and remotes. Nothing of Git is run.
+   *
+   * @param {import('./terms.d.ts').Options<'git_refs_v1_sandboxes__sandbox_id__git_refs_get', 'session_id'>} [options]
+   * @returns {Promise<Answer<'git_refs_v1_sandboxes__sandbox_id__git_refs_get'>>}
+   */
+  refs(options = {}) {
+    return this._transport.call({ method: 'GET', path: '/v1/sandboxes/{sandbox_id}/git/refs', query: ['path', 'snapshot', 'limit'], headers: ['session_id'] }, { ...this._names }, undefined, options)
+  }
+
+  /**
+   * Begin a repository.
+   *
+   * @param {Body<'git_init_v1_sandboxes__sandbox_id__git_init_post'>} [body]
+   * @param {import('./terms.d.ts').Options<'git_init_v1_sandboxes__sandbox_id__git_init_post', 'session_id'>} [options]
+   * @returns {Promise<Answer<'git_init_v1_sandboxes__sandbox_id__git_init_post'>>}
+   */
+  init(body = {}, options = {}) {
+    return this._transport.call({ method: 'POST', path: '/v1/sandboxes/{sandbox_id}/git/init', headers: ['session_id'], body: 'application/json' }, { ...this._names }, body, options)
+  }
+
+  /**
+   * Fetch a repository from elsewhere, as far as the network of the sandbox leads there.
+   *
+   * @param {Body<'git_clone_v1_sandboxes__sandbox_id__git_clone_post'>} body
+   * @param {import('./terms.d.ts').Options<'git_clone_v1_sandboxes__sandbox_id__git_clone_post', 'session_id'>} [options]
+   * @returns {Promise<Answer<'git_clone_v1_sandboxes__sandbox_id__git_clone_post'>>}
+   */
+  clone(body, options = {}) {
+    return this._transport.call({ method: 'POST', path: '/v1/sandboxes/{sandbox_id}/git/clone', headers: ['session_id'], body: 'application/json' }, { ...this._names }, body, options)
+  }
+
+  /**
+   * Record what is staged, after adding what is named. Its author is the agent.
+   *
+   * @param {Body<'git_commit_v1_sandboxes__sandbox_id__git_commit_post'>} body
+   * @param {import('./terms.d.ts').Options<'git_commit_v1_sandboxes__sandbox_id__git_commit_post', 'session_id'>} [options]
+   * @returns {Promise<Answer<'git_commit_v1_sandboxes__sandbox_id__git_commit_post'>>}
+   */
+  commit(body, options = {}) {
+    return this._transport.call({ method: 'POST', path: '/v1/sandboxes/{sandbox_id}/git/commit', headers: ['session_id'], body: 'application/json' }, { ...this._names }, body, options)
+  }
+
+  /**
+   * Make a branch, or delete one.
+   *
+   * @param {Body<'git_branch_v1_sandboxes__sandbox_id__git_branch_post'>} body
+   * @param {import('./terms.d.ts').Options<'git_branch_v1_sandboxes__sandbox_id__git_branch_post', 'session_id'>} [options]
+   * @returns {Promise<Answer<'git_branch_v1_sandboxes__sandbox_id__git_branch_post'>>}
+   */
+  branch(body, options = {}) {
+    return this._transport.call({ method: 'POST', path: '/v1/sandboxes/{sandbox_id}/git/branch', headers: ['session_id'], body: 'application/json' }, { ...this._names }, body, options)
+  }
+
+  /**
+   * Check out another branch, or a commit.
+   *
+   * @param {Body<'git_switch_v1_sandboxes__sandbox_id__git_switch_post'>} body
+   * @param {import('./terms.d.ts').Options<'git_switch_v1_sandboxes__sandbox_id__git_switch_post', 'session_id'>} [options]
+   * @returns {Promise<Answer<'git_switch_v1_sandboxes__sandbox_id__git_switch_post'>>}
+   */
+  switch(body, options = {}) {
+    return this._transport.call({ method: 'POST', path: '/v1/sandboxes/{sandbox_id}/git/switch', headers: ['session_id'], body: 'application/json' }, { ...this._names }, body, options)
+  }
+
+  /**
+   * Join another history to the branch that is checked out, or give that up.
+   *
+   * @param {Body<'git_merge_v1_sandboxes__sandbox_id__git_merge_post'>} [body]
+   * @param {import('./terms.d.ts').Options<'git_merge_v1_sandboxes__sandbox_id__git_merge_post', 'session_id'>} [options]
+   * @returns {Promise<Answer<'git_merge_v1_sandboxes__sandbox_id__git_merge_post'>>}
+   */
+  merge(body = {}, options = {}) {
+    return this._transport.call({ method: 'POST', path: '/v1/sandboxes/{sandbox_id}/git/merge', headers: ['session_id'], body: 'application/json' }, { ...this._names }, body, options)
+  }
+
+  /**
+   * Have files be again as a commit, or what is staged, has them.
+   *
+   * @param {Body<'git_restore_v1_sandboxes__sandbox_id__git_restore_post'>} body
+   * @param {import('./terms.d.ts').Options<'git_restore_v1_sandboxes__sandbox_id__git_restore_post', 'session_id'>} [options]
+   * @returns {Promise<Answer<'git_restore_v1_sandboxes__sandbox_id__git_restore_post'>>}
+   */
+  restore(body, options = {}) {
+    return this._transport.call({ method: 'POST', path: '/v1/sandboxes/{sandbox_id}/git/restore', headers: ['session_id'], body: 'application/json' }, { ...this._names }, body, options)
+  }
+
+  /**
+   * Give a commit a name that stays, or take one away.
+   *
+   * @param {Body<'git_tag_v1_sandboxes__sandbox_id__git_tag_post'>} body
+   * @param {import('./terms.d.ts').Options<'git_tag_v1_sandboxes__sandbox_id__git_tag_post', 'session_id'>} [options]
+   * @returns {Promise<Answer<'git_tag_v1_sandboxes__sandbox_id__git_tag_post'>>}
+   */
+  tag(body, options = {}) {
+    return this._transport.call({ method: 'POST', path: '/v1/sandboxes/{sandbox_id}/git/tag', headers: ['session_id'], body: 'application/json' }, { ...this._names }, body, options)
+  }
+
+  /**
+   * Get what a remote has. Nothing that is checked out changes.
+   *
+   * @param {Body<'git_fetch_v1_sandboxes__sandbox_id__git_fetch_post'>} [body]
+   * @param {import('./terms.d.ts').Options<'git_fetch_v1_sandboxes__sandbox_id__git_fetch_post', 'session_id'>} [options]
+   * @returns {Promise<Answer<'git_fetch_v1_sandboxes__sandbox_id__git_fetch_post'>>}
+   */
+  fetch(body = {}, options = {}) {
+    return this._transport.call({ method: 'POST', path: '/v1/sandboxes/{sandbox_id}/git/fetch', headers: ['session_id'], body: 'application/json' }, { ...this._names }, body, options)
+  }
+
+  /**
+   * Send a branch to a remote.
+   *
+   * @param {Body<'git_push_v1_sandboxes__sandbox_id__git_push_post'>} [body]
+   * @param {import('./terms.d.ts').Options<'git_push_v1_sandboxes__sandbox_id__git_push_post', 'session_id'>} [options]
+   * @returns {Promise<Answer<'git_push_v1_sandboxes__sandbox_id__git_push_post'>>}
+   */
+  push(body = {}, options = {}) {
+    return this._transport.call({ method: 'POST', path: '/v1/sandboxes/{sandbox_id}/git/push', headers: ['session_id'], body: 'application/json' }, { ...this._names }, body, options)
+  }
+}
+
 export class Builds extends Operations {
   /**
    * Take in the files of a workspace as they are, run the phases on them one after the other, and answer at once.

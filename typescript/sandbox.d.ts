@@ -27,6 +27,8 @@ export class Sandbox extends SandboxOperations {
     id: string;
     /** Files anywhere in it. */
     files: Files;
+    /** Git repositories of its workspace. */
+    git: Git;
     _path: string;
     /**
      * Call any tool by name.
@@ -335,6 +337,7 @@ export type CommandOptions = Omit<Arguments<"run_command">, "command" | "stdin_b
 } & CallOptions;
 import { SandboxOperations } from './operations.js';
 import { Files } from './files.js';
+import { Git } from './operations.js';
 import { Job } from './commands.js';
 import { Pipeline } from './operations.js';
 import { OutputWindow } from './commands.js';
