@@ -83,7 +83,7 @@ class HostSettings:
             return None
         try:
             found = [entry for path in self._paths for entry in self._look(path)]
-            seen = hashlib.sha256(repr((_boot(), found, SETTINGS, LINKS)).encode("utf-8", "surrogateescape"))
+            seen = hashlib.sha256(repr((_boot(), "times", found, SETTINGS, LINKS)).encode("utf-8", "surrogateescape"))
             newest = max((entry[3][-1] for entry in found), default=0)
             own = f"-{secrets.token_hex(4)}" if newest > time.time_ns() - UNSURE_NS else ""
             whole = os.path.join(self._directory, seen.hexdigest()[:32] + own)
@@ -208,7 +208,11 @@ def _is_copied(mode: int) -> bool:
 
 
 def _copy(found: list[tuple[str, str, str, tuple[int, ...]]], root: str, target: str) -> None:
-    """What others may read alone: a copy gives a file to whoever can enter here. Raises OSError."""
+    """What others may read alone: a copy gives a file to whoever can enter here. Raises OSError.
+
+    Files keep the times of their changes, by which programs tell whether what they made of them is still true: Python
+    would else compile `sitecustomize` of /etc at each start, for a millisecond.
+    """
     os.mkdir(target, 0o755)
     for place, source, link, status in found:
         copy = target + place.removeprefix(root)
@@ -221,6 +225,7 @@ def _copy(found: list[tuple[str, str, str, tuple[int, ...]]], root: str, target:
         elif _is_copied(status[2]):
             with contextlib.suppress(FileNotFoundError):  # its end is told
                 _write(copy, _content(source))
+                os.utime(copy, ns=(status[4], status[4]))
     for path, text in SETTINGS.items():
         os.makedirs(os.path.dirname(target + path.removeprefix("/etc")), 0o755, exist_ok=True)
         _write(target + path.removeprefix("/etc"), text.encode())

@@ -73,6 +73,14 @@ def test_the_copy_holds_what_was_asked_for_and_what_is_made_up(etc: Path) -> Non
     assert {path: os.readlink(copy / path.removeprefix("/etc/")) for path in LINKS} == LINKS
 
 
+def test_files_keep_the_time_of_their_change_so_that_what_was_made_of_them_still_counts(etc: Path) -> None:
+    """Python compiles `sitecustomize` of /etc at each start if it seems to be newer than what it was compiled to."""
+    os.utime(etc / "services", ns=(1_700_000_000_123_456_789, 1_700_000_000_123_456_789))
+    copy = _current(_settings(etc))
+    assert (copy / "services").stat().st_mtime_ns == 1_700_000_000_123_456_789
+    assert (copy / "magic").stat().st_mtime_ns == (etc.parent / "elsewhere").stat().st_mtime_ns
+
+
 def test_boxes_can_read_it_whatever_the_umask(etc: Path) -> None:
     former = os.umask(0o077)
     try:
