@@ -15,7 +15,10 @@ import tarfile
 import zipfile
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cached_property
 from urllib.parse import parse_qs, unquote
+
+from tests import application
 
 PORT, CONTROL_PORT = 8450, 8451
 SECRET = "Bearer of-the-host"
@@ -194,6 +197,9 @@ class PackageSite:
                 for manifest, data in self.npm.values():
                     if file == _npm_file(manifest):
                         return 200, "application/octet-stream", self._bytes(data)
+            case ["git", *name]:
+                body = self._repository.get("/".join(name).partition("?")[0])
+                return (404, "text/plain", b"") if body is None else (200, "application/octet-stream", body)
             case ["npm", *name] if "/".join(name) in self.npm:
                 return 200, "application/json", self._packument("/".join(name))
         return 404, "text/plain", b"no such thing"
@@ -232,6 +238,19 @@ class PackageSite:
         if "scripts" in manifest:
             one["hasInstallScript"] = True
         return json.dumps({"name": name, "dist-tags": {"latest": version}, "versions": {version: one}}).encode()
+
+    @cached_property
+    def _repository(self) -> dict[str, bytes]:
+        """Of `tests/application.py`, with a lock of what this registry has."""
+        lock: dict[str, object] = {"": {"name": "totals", "version": "1.0.0", "dependencies": {"leftbox": "1.0.0"}}}
+        for name in ("leftbox", "rightbox"):
+            ((version, one),) = json.loads(self._packument(name))["versions"].items()
+            kept = {key: one[key] for key in ("dependencies", "hasInstallScript") if key in one}
+            url = f"https://api.example.com:{PORT}/npm/{name}/-/{name}-{version}.tgz"  # as boxes are told
+            place = {"resolved": url, "integrity": one["dist"]["integrity"]}
+            lock[f"node_modules/{name}"] = {"version": version, **place, **kept}
+        told = {"name": "totals", "version": "1.0.0", "lockfileVersion": 3, "requires": True, "packages": lock}
+        return application.repository(json.dumps(told, indent=2) + "\n")
 
     # -- what the test wants -------------------------------------------------------------------
 
