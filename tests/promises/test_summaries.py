@@ -1,10 +1,12 @@
 """A second agent that has only the summary and the tools goes on where the first one stopped."""
 
 import json
+import threading
 
 import pytest
 
 from coldframe.client.sync import SyncColdframe, SyncSandbox
+from coldframe.contract.errors import Conflict
 from coldframe.contract.policy import Role
 from coldframe.contract.summary import MOST_BYTES, WorkspaceSummary
 from tests.installation import Installation
@@ -20,6 +22,7 @@ APPLICATION = {
     "    def test_tax_is_added(self):\n        self.assertEqual(total([100, 10], 10), 120)\n",
 }
 TEST = "python3 -m unittest"
+PATIENCE_S = 60
 SERVER = (
     "import http.server; http.server.ThreadingHTTPServer(('127.0.0.1', 8124), http.server.SimpleHTTPRequestHandler)"
     ".serve_forever()"
@@ -114,3 +117,41 @@ def test_a_summary_is_what_is_there(sandbox: SyncSandbox) -> None:
     stopped = sandbox.summary()
     assert (stopped.state, stopped.running, stopped.ports) == ("stopped", (), ())
     assert stopped.tree == told.tree
+
+
+@pytest.mark.req("T4.57")
+def test_two_agents_at_once_on_several_files_lose_no_edit(
+    installation: Installation, client: SyncColdframe, sandbox: SyncSandbox, agent_id: str
+) -> None:
+    paths, rounds = [f"src/{name}.txt" for name in ("one", "two", "three")], 5
+    for path in paths:
+        sandbox.write_file(path, "begun\n")
+    refused = []
+
+    def add_lines(who: str) -> None:
+        with SyncColdframe(installation.url, token_of(client, Role.AGENT, agent_id)) as one:
+            mine = one.sandboxes.get(sandbox.id)
+            for number in range(rounds):
+                found = {path: mine.read_file(path) for path in paths}
+                together.wait(PATIENCE_S)  # both have read all of them before either writes
+                for path in paths:
+                    while True:
+                        text = f"{found[path].content}{who} {number}\n"
+                        try:
+                            mine.write_file(path, text, if_version=found[path].version)
+                            break
+                        except Conflict:
+                            refused.append(path)
+                            found[path] = mine.read_file(path)
+                together.wait(PATIENCE_S)
+
+    together = threading.Barrier(2)
+    agents = [threading.Thread(target=add_lines, args=(who,)) for who in ("first", "second")]
+    for agent in agents:
+        agent.start()
+    for agent in agents:
+        agent.join(PATIENCE_S)
+    for path in paths:
+        lines = str(sandbox.read_file(path).content).splitlines()
+        assert sorted(lines) == sorted(["begun", *(f"{who} {n}" for who in ("first", "second") for n in range(rounds))])
+    assert set(refused) == set(paths)
