@@ -126,7 +126,7 @@ def test_two_agents_at_once_on_several_files_lose_no_edit(
     paths, rounds = [f"src/{name}.txt" for name in ("one", "two", "three")], 5
     for path in paths:
         sandbox.write_file(path, "begun\n")
-    refused = []
+    refused: list[str] = []
 
     def add_lines(who: str) -> None:
         with SyncColdframe(installation.url, token_of(client, Role.AGENT, agent_id)) as one:
