@@ -249,7 +249,8 @@ def _planned_isolation(info: SandboxInfo) -> Lines:
 
 
 def _isolation(report: IsolationReport) -> Lines:
-    verified = f"measured:{report.measured_at.isoformat()}"
+    measured_at = report.measured_at.isoformat()
+    verified = f"measured:{measured_at}"
     lines = [
         line("isolation.level", "How the box is separated.", report.level, verified),
         line("isolation.kernel", "The kernel is shared with the host.", report.kernel, verified),
@@ -266,7 +267,7 @@ def _isolation(report: IsolationReport) -> Lines:
                     "state": one.state,
                     "enforced_by": one.mechanism,
                     "evidence": one.evidence,
-                    "verified_at": report.measured_at.isoformat(),
+                    "verified_at": measured_at,
                     "bound": one.bound,
                     "caveat": one.caveat,
                 },
@@ -287,7 +288,7 @@ def _isolation(report: IsolationReport) -> Lines:
                     "bound": limit.bound,
                     "supported": limit.supported,
                     "reason": limit.reason,
-                    "verified_at": report.measured_at.isoformat(),
+                    "verified_at": measured_at,
                 },
                 f"probe:limit:{limit.kind}",
             )

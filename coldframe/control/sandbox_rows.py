@@ -129,6 +129,18 @@ def finishing(state: StateObject) -> str:
     return str(state.next_actions[0]["op"]) if state.next_actions else "sandbox.terminate"
 
 
+def _create() -> NextAction:
+    return next_action("sandbox.create", "makes a new sandbox on the same workspace")
+
+
+def _terminate(sandbox_id: str) -> NextAction:
+    return next_action("sandbox.terminate", "ends it; the files of an agent are kept", sandbox_id=sandbox_id)
+
+
+def _resume(sandbox_id: str) -> NextAction:
+    return next_action("sandbox.resume", "lets it go on", sandbox_id=sandbox_id)
+
+
 def state_object(
     sandbox_id: str,
     state: SandboxState,
@@ -139,28 +151,36 @@ def state_object(
     before: StateObject | None = None,
 ) -> StateObject:
     """Return the state with what can be done in it. *finish* is what finishes a stopping one, if nothing else does."""
-    create = next_action("sandbox.create", "makes a new sandbox on the same workspace")
-    terminate = next_action("sandbox.terminate", "ends it; the files of an agent are kept", sandbox_id=sandbox_id)
-    resume = next_action("sandbox.resume", "lets it go on", sandbox_id=sandbox_id)
-    actions: dict[str, list[NextAction]] = {
-        "queued": [
-            next_action("sandbox.get", "tells when it runs", sandbox_id=sandbox_id),
-            next_action("sandbox.terminate", "takes it out of the queue", sandbox_id=sandbox_id),
-        ],
-        "starting": [next_action("sandbox.get", "tells when it runs", sandbox_id=sandbox_id)],
-        "running": [next_action("tool.call", "runs a tool in it", sandbox_id=sandbox_id), terminate],
-        "pausing": [next_action("sandbox.pause", "finishes what was begun", sandbox_id=sandbox_id), resume],
-        "paused": [resume, next_action("read_file", "reads its files as they are"), terminate],
-        "resuming": [resume],
-        "stopping": [next_action(finish, "finishes what was begun", sandbox_id=sandbox_id)],
-        "stopped": [
-            next_action("sandbox.start", "starts it again on the same workspace", sandbox_id=sandbox_id),
-            terminate,
-        ],
-        "terminated": [create],
-        "lost": [create, next_action("command.output", "gives the output that was kept", sandbox_id=sandbox_id)],
-        "failed": [create, next_action("host.doctor", "tells what is missing on this machine")],
-    }
+    match state:
+        case "queued":
+            actions = [
+                next_action("sandbox.get", "tells when it runs", sandbox_id=sandbox_id),
+                next_action("sandbox.terminate", "takes it out of the queue", sandbox_id=sandbox_id),
+            ]
+        case "starting":
+            actions = [next_action("sandbox.get", "tells when it runs", sandbox_id=sandbox_id)]
+        case "running":
+            actions = [next_action("tool.call", "runs a tool in it", sandbox_id=sandbox_id), _terminate(sandbox_id)]
+        case "pausing":
+            finishes = next_action("sandbox.pause", "finishes what was begun", sandbox_id=sandbox_id)
+            actions = [finishes, _resume(sandbox_id)]
+        case "paused":
+            reads = next_action("read_file", "reads its files as they are")
+            actions = [_resume(sandbox_id), reads, _terminate(sandbox_id)]
+        case "resuming":
+            actions = [_resume(sandbox_id)]
+        case "stopping":
+            actions = [next_action(finish, "finishes what was begun", sandbox_id=sandbox_id)]
+        case "stopped":
+            starts = next_action("sandbox.start", "starts it again on the same workspace", sandbox_id=sandbox_id)
+            actions = [starts, _terminate(sandbox_id)]
+        case "terminated":
+            actions = [_create()]
+        case "lost":
+            gives = next_action("command.output", "gives the output that was kept", sandbox_id=sandbox_id)
+            actions = [_create(), gives]
+        case "failed":
+            actions = [_create(), next_action("host.doctor", "tells what is missing on this machine")]
     return StateObject(
         state=state,
         since=since,
@@ -168,6 +188,6 @@ def state_object(
         family={"lost": "infrastructure", "failed": "infrastructure"}.get(state),
         message=message,
         retryable=state in ("queued", "starting", "pausing", "resuming", "stopping"),
-        next_actions=tuple(actions[state]),
+        next_actions=tuple(actions),
         reached={**({} if before is None else before.reached), state: since},
     )

@@ -98,12 +98,14 @@ def _around(proc: int) -> Surroundings:
 def look(init: int, keeper: int, evidence: Mapping[str, Any], around: Surroundings | None = None) -> View:
     """*around*, if that was looked at already."""
     processes: tuple[Seen, ...] = ()
-    first: tuple[Seen, ...] = ()
+    first: Seen | None = None
     source = "read from the host"
     with contextlib.suppress(OSError), _directory_of(init) as proc:
-        first = (Seen("the first process", fields_of(_read(proc, "status")), None, True),)
+        with contextlib.suppress(OSError):
+            processes = tuple(_processes_of(proc))
+        first = next((one for one in processes if one.name == _name_of("1")), None)
+        first = first or Seen("the first process", fields_of(_read(proc, "status")), None, True)
         around = around or _around(proc)
-        processes = tuple(_processes_of(proc))
     around = around or Surroundings()
     namespaces = around.namespaces
     whole = bool(processes)
@@ -111,19 +113,21 @@ def look(init: int, keeper: int, evidence: Mapping[str, Any], around: Surroundin
         source = "told by the keeper"
         statuses = evidence.get("processes")
         told = statuses if isinstance(statuses, Mapping) else {}
-        processes = (*first, *(Seen(str(pid), fields_of(str(text)), None, False) for pid, text in told.items()))
+        processes = tuple(Seen(str(pid), fields_of(str(text)), None, False) for pid, text in told.items())
+        processes = processes if first is None else (first, *processes)
         whole = bool(told)
         inodes = evidence.get("namespaces")
         if not namespaces and isinstance(inodes, Mapping):
             namespaces = {str(name): int(inode) for name, inode in inodes.items() if isinstance(inode, int)}
+    seen_keeper, keeper_dumpable = _keeper(keeper)
     return View(
         processes=processes,
         whole=whole,
-        keeper=_keeper(keeper),
-        keeper_dumpable=_is_dumpable(keeper),
+        keeper=seen_keeper,
+        keeper_dumpable=keeper_dumpable,
         namespaces=namespaces,
         own=around.own,
-        first=_first_process(first[0].status if first else {}, around.maps, evidence.get("filter_sha256")),
+        first=_first_process({} if first is None else first.status, around.maps, evidence.get("filter_sha256")),
         tables={**around.tables, "dev": around.tables.get("dev") or str(evidence.get("net_dev") or "")},
         mounts=around.mounts or tuple(openings.mounts(str(evidence.get("mountinfo") or ""))),
         source=source,
@@ -161,26 +165,23 @@ def _processes_of(init_proc: int) -> Iterator[Seen]:
                 with contextlib.suppress(OSError):
                     status = fields_of(_read(inside, f"{name}/status"))
                     if not status.get("State", "").startswith(("Z", "X")):
-                        yield Seen(f"{name} of the box", status, _namespaces_of(inside, f"{name}/"), True)
+                        yield Seen(_name_of(name), status, _namespaces_of(inside, f"{name}/"), True)
     finally:
         os.close(inside)
 
 
-def _keeper(pid: int) -> Seen | None:
-    try:
-        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
-            return Seen("the keeper", fields_of(file.read()), None, True)
-    except OSError:
-        return None
+def _name_of(pid: str) -> str:
+    return f"{pid} of the box"
 
 
-def _is_dumpable(pid: int) -> bool | None:
-    """The kernel gives the files below /proc/PID to root if it is not dumpable (the directory itself never)."""
-    with contextlib.suppress(OSError):
-        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
-            uid = fields_of(file.read()).get("Uid", "").split()[1:2]
-        return bool(uid) and os.stat(f"/proc/{pid}/status").st_uid == int(uid[0])
-    return None
+def _keeper(pid: int) -> tuple[Seen | None, bool | None]:
+    """Beside it whether it is dumpable: if not, the kernel gives the files below /proc/PID to root (the directory itself never)."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
+        owner = os.fstat(file.fileno()).st_uid
+        keeper = Seen("the keeper", fields_of(file.read()), None, True)
+        uid = keeper.status.get("Uid", "").split()[1:2]
+        return keeper, bool(uid) and owner == int(uid[0])
+    return None, None
 
 
 def _namespaces_of(directory: int | None, prefix: str) -> dict[str, int] | None:

@@ -168,11 +168,11 @@ class BoxGroups:
         return "" if self.controllers.delegated else "/keeper"
 
     def create_ahead(self) -> None:
-        """Make the groups that a keeper is born below, for whoever will be their owner. Raises OSError."""
-        if "unified" in self.paths:
-            self._make("unified")
-            if not self.controllers.delegated:  # once somebody is in them, this would wait for the machine
-                self._hand_on(self.paths["unified"])
+        """Make the groups, those that a keeper is born below among them, for whoever will be their owner. Raises OSError."""
+        for name in self.paths.keys() - {"cpu"}:  # which only a box with a cap has
+            self._make(name)
+        if "unified" in self.paths and not self.controllers.delegated:
+            self._hand_on(self.paths["unified"])  # once somebody is in them, this would wait for the machine
 
     def _make(self, name: str) -> None:
         path = self.paths[name]

@@ -71,6 +71,9 @@ _CAPABILITY_VERSION_3 = 0x20080522
 CLOSE_RANGE_CLOEXEC = 4
 
 _libc = ctypes.CDLL(None, use_errno=True)
+# Said once, and not with each argument: a new box takes more than a hundred of these calls.
+_libc.prctl.argtypes = (ctypes.c_int, *(ctypes.c_ulong,) * 4)
+_libc.mount.argtypes = (*(ctypes.c_char_p,) * 3, ctypes.c_ulong, ctypes.c_char_p)
 
 
 class ConfineError(Exception):
@@ -95,12 +98,7 @@ def _step(step: str) -> Iterator[None]:
 
 
 def prctl(step: str, option: int, second: int = 0, third: int = 0) -> int:
-    given = (
-        *(ctypes.c_int(option), ctypes.c_ulong(second), ctypes.c_ulong(third)),
-        ctypes.c_ulong(0),
-        ctypes.c_ulong(0),
-    )
-    result = int(_libc.prctl(*given))
+    result = int(_libc.prctl(option, second, third, 0, 0))
     if result < 0:
         _fail(step)
     return result
@@ -129,7 +127,7 @@ def owning_user_namespace(descriptor: int) -> int:
 
 def mount(source: str | None, target: str, filesystem: str | None, flags: int = 0, options: str | None = None) -> None:
     encoded = [None if text is None else os.fsencode(text) for text in (source, target, filesystem, options)]
-    if _libc.mount(encoded[0], encoded[1], encoded[2], ctypes.c_ulong(flags), encoded[3]) != 0:
+    if _libc.mount(*encoded[:3], flags, encoded[3]) != 0:
         _fail(f"mount `{target}`")
 
 
