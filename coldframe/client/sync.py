@@ -168,27 +168,50 @@ class Stream:
         Raises:
             HostUnreachable: the connection broke, or ended within a frame.
         """
+        with closing(self.frames_in_pieces()) as frames:
+            for head, pieces in frames:
+                yield head, pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def frames_in_pieces(self) -> Generator[tuple[bytes, list[bytes]], None, None]:
+        """The same with each body in the pieces in which it came, so that nothing long is copied."""
         waiting: list[bytes] = []
         there, wanted = 0, LENGTHS.size
+        """Of the lengths and the head: bytes that wait, and that have to."""
+        head, pieces = b"", list[bytes]()
+        missing: int | None = None
+        """Bytes of the body that are still to come; None before it."""
         with closing(self.parts()) as parts:
-            for part in parts:
-                waiting.append(part)
-                there += len(part)
-                if there < wanted:
-                    continue
-                data = waiting[0] if len(waiting) == 1 else b"".join(waiting)
-                at, wanted = 0, LENGTHS.size
-                while there - at >= LENGTHS.size:
-                    head_bytes, body_bytes = LENGTHS.unpack_from(data, at)
-                    middle = at + LENGTHS.size + head_bytes
-                    if there < middle + body_bytes:
-                        wanted = middle + body_bytes - at
+            for data in parts:
+                if missing is None:
+                    waiting.append(data)
+                    there += len(data)
+                    if there < wanted:
+                        continue
+                    data = waiting[0] if len(waiting) == 1 else b"".join(waiting)
+                at = 0
+                while True:
+                    if missing is None:
+                        wanted = LENGTHS.size
+                        if len(data) - at < wanted:
+                            break
+                        head_bytes, body_bytes = LENGTHS.unpack_from(data, at)
+                        wanted += head_bytes
+                        if len(data) - at < wanted:
+                            break
+                        head, missing = data[at + LENGTHS.size : at + wanted], body_bytes
+                        at += wanted
+                    piece = data[at : at + missing] if at or len(data) > missing else data
+                    at += len(piece)
+                    missing -= len(piece)
+                    if piece:
+                        pieces.append(piece)
+                    if missing:
                         break
-                    yield data[at + LENGTHS.size : middle], data[middle : middle + body_bytes]
-                    at = middle + body_bytes
-                waiting = [data[at:]] if at < there else []
-                there -= at
-        if there:
+                    yield head, pieces
+                    pieces, missing = [], None
+                waiting = [data[at:]] if at < len(data) else []
+                there = len(data) - at
+        if there or missing is not None:
             raise HostUnreachable("the answer of the server ended within an event")
 
     def read(self) -> bytes:
@@ -1206,14 +1229,14 @@ class Transfers:
         attempts = 0
         while True:
             query = {"offset": offset or None, "length": length, "snapshot": snapshot}
-            headers = {"Accept": f"{FRAMES}, */*"}
+            headers = {"Accept": f"{FRAMES};digests=parts, */*"}
             if if_version is not None:
                 headers["If-Match"] = f'"{if_version}"'
             try:
                 stream = ask_stream(self._transport, "GET", self._file(path), query=query, headers=headers)
                 version, total = stream.headers.get("coldframe-version", ""), _total_of(stream)
                 if_version = version or if_version
-                with closing(_checked(stream)) as parts:
+                with closing(_checked(stream, offset)) as parts:
                     for part in parts:
                         offset += len(part)
                         length = None if length is None else length - len(part)
@@ -1407,25 +1430,32 @@ def _pieces_of(file: Any, length: int) -> Generator[bytes, None, None]:
         yield piece
 
 
-def _checked(stream: Stream) -> Generator[bytes, None, None]:
-    """The content of a download, each part only if the digest of all so far is as the server says."""
+def _checked(stream: Stream, offset: int) -> Generator[bytes, None, None]:
+    """The content of a download from *offset* on, each part only if it belongs there and its digest is as the server says."""
     if stream.headers.get("content-type") != FRAMES:  # a server that knows no frames
         with closing(stream.parts()) as parts:
             for part in parts:
                 yield part
         return
-    digest, is_whole = hashlib.sha256(), False
-    with closing(stream.frames()) as frames:
-        for head, body in frames:
+    digest, begun, is_whole = hashlib.sha256(), offset, False
+    with closing(stream.frames_in_pieces()) as frames:
+        for head, pieces in frames:
             event = read_object(head)
             if event.get("event") == "error":
                 raise from_wire(event["error"])
-            digest.update(body)
-            if event.get("sha256") != digest.hexdigest():
-                raise HostUnreachable("what arrived is not what was sent")
             is_whole = event.get("event") == "end"
-            if body:
-                yield body
+            if "part_sha256" in event:
+                digest = hashlib.sha256()
+            for piece in pieces:
+                digest.update(piece)
+            told = event.get("part_sha256", event.get("sha256"))
+            is_there = event.get("bytes") == offset - begun if is_whole else event.get("offset") == offset
+            # Where a server tells digests of parts, the end has none: it tells how many bytes there were.
+            if not is_there or (told != digest.hexdigest() and not (is_whole and told is None)):
+                raise HostUnreachable("what arrived is not what was sent")
+            for piece in pieces:
+                yield piece
+                offset += len(piece)
     if not is_whole:
         raise HostUnreachable("the download stopped before its end")
 

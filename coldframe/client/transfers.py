@@ -169,14 +169,14 @@ class Transfers:
         attempts = 0
         while True:
             query = {"offset": offset or None, "length": length, "snapshot": snapshot}
-            headers = {"Accept": f"{FRAMES}, */*"}
+            headers = {"Accept": f"{FRAMES};digests=parts, */*"}
             if if_version is not None:
                 headers["If-Match"] = f'"{if_version}"'
             try:
                 stream = await ask_stream(self._transport, "GET", self._file(path), query=query, headers=headers)
                 version, total = stream.headers.get("coldframe-version", ""), _total_of(stream)
                 if_version = version or if_version
-                async with aclosing(_checked(stream)) as parts:
+                async with aclosing(_checked(stream, offset)) as parts:
                     async for part in parts:
                         offset += len(part)
                         length = None if length is None else length - len(part)
@@ -370,25 +370,32 @@ async def _pieces_of(file: Any, length: int) -> AsyncGenerator[bytes, None]:
         yield piece
 
 
-async def _checked(stream: Stream) -> AsyncGenerator[bytes, None]:
-    """The content of a download, each part only if the digest of all so far is as the server says."""
+async def _checked(stream: Stream, offset: int) -> AsyncGenerator[bytes, None]:
+    """The content of a download from *offset* on, each part only if it belongs there and its digest is as the server says."""
     if stream.headers.get("content-type") != FRAMES:  # a server that knows no frames
         async with aclosing(stream.parts()) as parts:
             async for part in parts:
                 yield part
         return
-    digest, is_whole = hashlib.sha256(), False
-    async with aclosing(stream.frames()) as frames:
-        async for head, body in frames:
+    digest, begun, is_whole = hashlib.sha256(), offset, False
+    async with aclosing(stream.frames_in_pieces()) as frames:
+        async for head, pieces in frames:
             event = read_object(head)
             if event.get("event") == "error":
                 raise from_wire(event["error"])
-            digest.update(body)
-            if event.get("sha256") != digest.hexdigest():
-                raise HostUnreachable("what arrived is not what was sent")
             is_whole = event.get("event") == "end"
-            if body:
-                yield body
+            if "part_sha256" in event:
+                digest = hashlib.sha256()
+            for piece in pieces:
+                digest.update(piece)
+            told = event.get("part_sha256", event.get("sha256"))
+            is_there = event.get("bytes") == offset - begun if is_whole else event.get("offset") == offset
+            # Where a server tells digests of parts, the end has none: it tells how many bytes there were.
+            if not is_there or (told != digest.hexdigest() and not (is_whole and told is None)):
+                raise HostUnreachable("what arrived is not what was sent")
+            for piece in pieces:
+                yield piece
+                offset += len(piece)
     if not is_whole:
         raise HostUnreachable("the download stopped before its end")
 

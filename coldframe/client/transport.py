@@ -144,27 +144,50 @@ class Stream:
         Raises:
             HostUnreachable: the connection broke, or ended within a frame.
         """
+        async with aclosing(self.frames_in_pieces()) as frames:
+            async for head, pieces in frames:
+                yield head, pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    async def frames_in_pieces(self) -> AsyncGenerator[tuple[bytes, list[bytes]], None]:
+        """The same with each body in the pieces in which it came, so that nothing long is copied."""
         waiting: list[bytes] = []
         there, wanted = 0, LENGTHS.size
+        """Of the lengths and the head: bytes that wait, and that have to."""
+        head, pieces = b"", list[bytes]()
+        missing: int | None = None
+        """Bytes of the body that are still to come; None before it."""
         async with aclosing(self.parts()) as parts:
-            async for part in parts:
-                waiting.append(part)
-                there += len(part)
-                if there < wanted:
-                    continue
-                data = waiting[0] if len(waiting) == 1 else b"".join(waiting)
-                at, wanted = 0, LENGTHS.size
-                while there - at >= LENGTHS.size:
-                    head_bytes, body_bytes = LENGTHS.unpack_from(data, at)
-                    middle = at + LENGTHS.size + head_bytes
-                    if there < middle + body_bytes:
-                        wanted = middle + body_bytes - at
+            async for data in parts:
+                if missing is None:
+                    waiting.append(data)
+                    there += len(data)
+                    if there < wanted:
+                        continue
+                    data = waiting[0] if len(waiting) == 1 else b"".join(waiting)
+                at = 0
+                while True:
+                    if missing is None:
+                        wanted = LENGTHS.size
+                        if len(data) - at < wanted:
+                            break
+                        head_bytes, body_bytes = LENGTHS.unpack_from(data, at)
+                        wanted += head_bytes
+                        if len(data) - at < wanted:
+                            break
+                        head, missing = data[at + LENGTHS.size : at + wanted], body_bytes
+                        at += wanted
+                    piece = data[at : at + missing] if at or len(data) > missing else data
+                    at += len(piece)
+                    missing -= len(piece)
+                    if piece:
+                        pieces.append(piece)
+                    if missing:
                         break
-                    yield data[at + LENGTHS.size : middle], data[middle : middle + body_bytes]
-                    at = middle + body_bytes
-                waiting = [data[at:]] if at < there else []
-                there -= at
-        if there:
+                    yield head, pieces
+                    pieces, missing = [], None
+                waiting = [data[at:]] if at < len(data) else []
+                there = len(data) - at
+        if there or missing is not None:
             raise HostUnreachable("the answer of the server ended within an event")
 
     async def read(self) -> bytes:

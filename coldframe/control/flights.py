@@ -13,7 +13,7 @@ from datetime import datetime
 
 from coldframe.contract.cell import CellEvent, Kernel
 from coldframe.contract.command import CommandEvent, Ended, OutputChunk, Started
-from coldframe.contract.ledger import CallStarted
+from coldframe.contract.ledger import CallStarted, Shown
 from coldframe.contract.policy import Decision, Label
 from coldframe.contract.ports import Box
 from coldframe.contract.sandbox import SandboxInfo
@@ -108,6 +108,8 @@ class Flight:
     aborted: bool = False
     deliver: Callable[[bytes], None] | None = None
     """Takes the content of a file that is read, for a caller that gets it once the result has been judged."""
+    tell_shown: Callable[[Shown], None] | None = None
+    """Takes what is put on record of that content."""
     kernel: Kernel | None = None
     """Of a code cell."""
     show: Callable[[CellEvent], None] = lambda _: None

@@ -36,7 +36,7 @@ from coldframe.contract.errors import (
     WrongState,
 )
 from coldframe.contract.files import MOST_SENT_BYTES, SendInput
-from coldframe.contract.ledger import CallStarted, LedgerEntry
+from coldframe.contract.ledger import CallStarted, LedgerEntry, Shown
 from coldframe.contract.policy import CallContext, Decision, InputContext, ResultContext, SecretContext
 from coldframe.contract.sandbox import SandboxInfo
 from coldframe.contract.tool import AllowedOperation, ToolResult
@@ -125,6 +125,7 @@ class Gate:
         idempotency_key: str | None = None,
         snapshot_id: str | None = None,
         deliver: Callable[[bytes], None] | None = None,
+        tell_shown: Callable[[Shown], None] | None = None,
         within_s: float | None = None,
         admitted: Callable[[str], None] | None = None,
     ) -> ToolResult:
@@ -132,7 +133,7 @@ class Gate:
         files of that in place of those of the sandbox.
 
         *deliver* is handed the content that a file read gives, beside a result without it. It is the caller's
-        only with that result: after an error it is not to be used. A command that has not ended *within_s* goes on as if it
+        only with that result: after an error it is not to be used. *tell_shown* is told its digest. A command that has not ended *within_s* goes on as if it
         had been started in the background, and the answer says that it runs. *admitted* is told its id before it starts.
 
         Raises:
@@ -147,7 +148,7 @@ class Gate:
         )
         if isinstance(flight, ToolResult):
             return flight
-        flight.deliver = deliver  # its task has not begun
+        flight.deliver, flight.tell_shown = deliver, tell_shown  # its task has not begun
         if admitted is not None and flight.started.command_id is not None:
             admitted(flight.ids.command_id)
         return await flight.landed() if within_s is None else await self._landed_within(flight, within_s)

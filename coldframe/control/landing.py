@@ -97,6 +97,8 @@ class Landing:
         except PolicyUnavailable as failure:
             refusal = failure
         shown = await _shown(ran)
+        if shown is not None and flight.tell_shown is not None:
+            flight.tell_shown(shown)
         ended_at = self._clock()
         key = flight.started.idempotency_key
         found_again = ran is not None and ran.command is not None and error is None and refusal is None

@@ -151,6 +151,11 @@ def encode_line(event: Event | ColdframeError) -> bytes:
     return encode_json(event) + b"\n"
 
 
+def pack_start(head: bytes, body_bytes: int) -> bytes:
+    """A frame without its body."""
+    return _LENGTHS.pack(len(head), body_bytes) + head
+
+
 def pack_frame(head: bytes, body: bytes = b"") -> bytes:
     """One frame."""
     return b"".join((_LENGTHS.pack(len(head), len(body)), head, body))

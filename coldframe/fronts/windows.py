@@ -10,7 +10,9 @@ from coldframe.contract.errors import Conflict, from_wire
 from coldframe.contract.tool import ToolResult
 
 WINDOW_BYTES = 2 * 1024 * 1024
-"""Bytes of one read of a download, which holds two of them in memory."""
+"""Bytes of the first read of a download."""
+LATER_WINDOW_BYTES = 8 * 1024 * 1024
+"""Of those after it. Two of them are in memory; each is judged and recorded, which takes as long as to move a MiB."""
 Read = Callable[[int, int, str | None], Awaitable[tuple[ToolResult, bytes]]]
 """From an offset, so many bytes, of that version: the result of the read, and what it let out."""
 
@@ -25,7 +27,7 @@ async def windows(
             wanted -= len(data)
             offset += len(data)
             if wanted > 0:
-                ahead = asyncio.ensure_future(read(offset, min(wanted, WINDOW_BYTES), version))
+                ahead = asyncio.ensure_future(read(offset, min(wanted, LATER_WINDOW_BYTES), version))
             yield data
             if ahead is None:
                 return

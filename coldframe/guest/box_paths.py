@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from coldframe.guest.facts import Named, failure_of, kind_of, text_of, time_of, version_of
-from coldframe.guest.files import FileWriter, read_file
+from coldframe.guest.files import FileWriter, open_range, read_file
 from coldframe.guest.paths import (
     DIRECTORY,
     BoxRoot,
@@ -231,6 +231,13 @@ def read_path(root: int, request: dict[str, Any], content: bytes) -> Answer:
     with absolute():
         answer, found = read_file(root, request, content)
     return {**answer, "path": from_root(answer["path"])}, found
+
+
+def open_path_range(root: int, request: dict[str, Any]) -> tuple[dict[str, Any], int, int, int]:
+    """As `open_range`, for a ReadPath."""
+    with absolute():
+        answer, held, place, wanted = open_range(root, request)
+    return {**answer, "path": from_root(answer["path"])}, held, place, wanted
 
 
 class PathWriter:

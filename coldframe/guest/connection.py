@@ -14,11 +14,11 @@ from typing import Any
 import coldframe.guest.outputs
 import coldframe.guest.repository
 import coldframe.guest.unsaved  # noqa: F401  registers its verb
-from coldframe.guest.box_paths import PathWriter, Spool, write_spooled
+from coldframe.guest.box_paths import PathWriter, Spool, open_path_range, write_spooled
 from coldframe.guest.command import Command
 from coldframe.guest.commands import Commands, Setting, checked_id
 from coldframe.guest.dial import Dial
-from coldframe.guest.files import FileWriter
+from coldframe.guest.files import FileWriter, open_range
 from coldframe.guest.frames import LONG_BYTES, MALFORMED, BadFrame, Reader, encode, encode_start, is_whole
 from coldframe.guest.input import Input, Sending, Taken
 from coldframe.guest.loop import HANGUP, IN, OUT, Timer
@@ -143,6 +143,8 @@ class Connection:
                 self._send(encode({"answer": answer}))
         elif operation == "connect":
             self._connect(head["port"])
+        elif operation == "open":
+            self._open_range(head)
         elif operation == "report":
             self._send(encode({"answer": commands.setting.evidence()}))
         elif operation == "contacts":
@@ -244,12 +246,29 @@ class Connection:
             self._fail(how)
             return
         with how:
-            answer = encode({"answer": {"ok": True}})
-            try:  # a request that was answered has room for this
-                sent = 0 if self._out else socket.send_fds(self._peer, [answer], [how.fileno()])
-            except OSError:
-                sent = 0
-        if sent != len(answer):
+            self._hand_over({"ok": True}, how.fileno())
+
+    def _open_range(self, request: dict[str, Any]) -> None:
+        """A long range of a file is read by whoever asks, from the file: its bytes need not come through here."""
+        commands = self._commands
+        if request["verb"] == "read_path" and request.get("user", "user") == "user":
+            answer, held, place, wanted = open_path_range(commands.box_root, request)
+        elif request["verb"] == "read_file":
+            answer, held, place, wanted = open_range(commands.setting.root, request)
+        else:
+            raise Failure("INVALID_ARGUMENT", "this is not opened for others")
+        try:
+            self._hand_over({**answer, "place": place, "length": wanted}, held)
+        finally:
+            os.close(held)
+
+    def _hand_over(self, answer: dict[str, Any], file: int) -> None:
+        frame = encode({"answer": answer})
+        try:  # a request that was answered has room for this
+            sent = 0 if self._out else socket.send_fds(self._peer, [frame], [file])
+        except OSError:
+            sent = 0
+        if sent != len(frame):
             self._commands.loop.soon(self._close)
 
     # -- any path of the box -------------------------------------------------------------------

@@ -50,6 +50,18 @@ def temporary_names() -> frozenset[bytes]:
 @verb("read_file")
 def read_file(root: int, request: dict[str, Any], content: bytes) -> Answer:
     """Answer a ReadFile. Special files are recognised before they are opened, so nothing blocks or is drained."""
+    answer, held, place, wanted = open_range(root, request)
+    try:
+        with Named(answer["path"].encode("utf-8", "surrogateescape")):
+            found = read_range(held, place, wanted)
+    finally:
+        os.close(held)
+    answer["complete"] = answer["offset"] == 0 and len(found) == answer["total_bytes"]
+    return answer, found
+
+
+def open_range(root: int, request: dict[str, Any]) -> tuple[dict[str, Any], int, int, int]:
+    """The answer to a ReadFile but for what is there, with a descriptor, the place in it and how many bytes are wanted."""
     name = read_name(root, request["path"])
     with Named(name):
         held = open_regular(root, name)
@@ -70,18 +82,17 @@ def read_file(root: int, request: dict[str, Any], content: bytes) -> Answer:
                     size=status.st_size,
                     limit=READ_CAP_BYTES,
                 )
-            found = _read_range(held, min(offset, status.st_size), wanted)  # nothing is behind the end, however far
-        finally:
+        except BaseException:
             os.close(held)
+            raise
     answer = {
         "path": text_of(name),
         "offset": offset,
         "total_bytes": status.st_size,
-        "complete": offset == 0 and len(found) == status.st_size,
         "version": version,
         "mode": stat.S_IMODE(status.st_mode),
     }
-    return answer, found
+    return answer, held, min(offset, status.st_size), wanted  # nothing is behind the end, however far
 
 
 def open_regular(root: int, name: bytes) -> int:
@@ -100,17 +111,12 @@ def open_regular(root: int, name: bytes) -> int:
     return held
 
 
-def _read_range(held: int, offset: int, length: int) -> bytes:
+def read_range(held: int, offset: int, length: int) -> bytes:
     """At most *length* bytes, however long the file grows meanwhile."""
-    if length <= CHUNK_BYTES:
-        return os.pread(held, length, offset)
-    found = bytearray()
-    while len(found) < length:
-        piece = os.pread(held, min(CHUNK_BYTES, length - len(found)), offset + len(found))
-        if not piece:
-            break
+    found = os.pread(held, length, offset)
+    while len(found) < length and (piece := os.pread(held, length - len(found), offset + len(found))):
         found += piece
-    return bytes(found)
+    return found
 
 
 def _changed(name: bytes, version: str | None) -> Failure:
@@ -277,7 +283,7 @@ class FileWriter:
         except OSError:
             return None  # writable but not readable, or just gone
         try:
-            return hashlib.sha256(_read_range(held, 0, present.st_size)).hexdigest()
+            return hashlib.sha256(read_range(held, 0, present.st_size)).hexdigest()
         finally:
             os.close(held)
 
@@ -342,7 +348,7 @@ def _edit(root: int, request: dict[str, Any]) -> Answer:
             version = version_of(status)
             if request.get("if_version") not in (None, version):
                 raise _changed(name, version)
-            before = _read_range(held, 0, status.st_size)
+            before = read_range(held, 0, status.st_size)
         finally:
             os.close(held)
     after, replacements = apply_edits(before, request["edits"], text_of(name))

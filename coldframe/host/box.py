@@ -1,22 +1,29 @@
 """The live handle on one sandbox; implements Box and BoxLife over the link to its keeper."""
 
+import asyncio
+import os
 import socket
+import stat
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
 from contextlib import aclosing
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar, cast, get_args
 
 from pydantic import ValidationError
 
 from coldframe.contract.command import CommandEvent, CommandResult, CommandSpec, Contact, Ended, OutputChunk, Started
-from coldframe.contract.errors import GuestLost, InvalidArgument, WrongState
-from coldframe.contract.files import ListShells, Request, WriteAnswer, WriteFile
+from coldframe.contract.errors import Conflict, GuestLost, Internal, InvalidArgument, WrongState
+from coldframe.contract.files import ListShells, ReadAnswer, ReadFile, Request, WriteAnswer, WriteFile
 from coldframe.contract.model import Model
-from coldframe.contract.paths import StatPath, WritePath
+from coldframe.contract.paths import ReadPath, StatPath, WritePath
+from coldframe.guest.files import READ_CAP_BYTES, read_range
+from coldframe.host.descriptors import ask_for_descriptor
 from coldframe.host.dials import connect_inside
 from coldframe.host.link import Connection, Link
 
 A = TypeVar("A", bound=Model)
 UPLOAD_CHUNK_BYTES = 1024 * 1024
+LINK_RANGE_BYTES = 2 * 1024 * 1024
+"""A range of a file up to so long comes over the link; of a longer one its file does, which a connection for itself pays for."""
 
 
 class KeeperBox:
@@ -26,6 +33,8 @@ class KeeperBox:
         self.sandbox_id = sandbox_id
         self._directory = directory
         self._link = Link(directory)
+        self._opens_files = True
+        """Not so a keeper of before that was."""
 
     def run(self, spec: CommandSpec) -> AsyncIterator[CommandEvent]:
         head = {"op": "run", **spec.model_dump(mode="json", exclude={"stdin"})}
@@ -55,6 +64,10 @@ class KeeperBox:
 
     async def ask(self, request: Request[A]) -> A:
         fields = request.model_dump(mode="json")
+        if isinstance(request, ReadFile | ReadPath) and (request.length or 0) > LINK_RANGE_BYTES:
+            found = await self._read_long(fields)
+            if found is not None:
+                return cast("A", found)
         content = getattr(request, "content", b"")
         fields.pop("content", None)
         try:
@@ -68,6 +81,24 @@ class KeeperBox:
                 sandbox_id=self.sandbox_id,
             ) from error
         return parse_answer(answer_model(type(request)), value, body)
+
+    async def _read_long(self, fields: dict[str, Any]) -> ReadAnswer | None:
+        """The answer to a ReadFile or ReadPath; None where the keeper does not open the file for others."""
+        if not self._opens_files or fields.get("user", "user") != "user":
+            return None
+        try:
+            answer, file = await ask_for_descriptor(self._directory, {"op": "open", **fields})
+        except InvalidArgument as error:
+            if not error.message.startswith("unknown operation"):
+                raise
+            self._opens_files = False
+            return None
+        reading = asyncio.ensure_future(
+            asyncio.to_thread(_read_and_close, file, answer.pop("place", None), answer.pop("length", None))
+        )
+        content = await asyncio.shield(reading)  # also for one who goes away it is closed
+        answer["complete"] = answer.get("offset") == 0 and len(content) == answer.get("total_bytes")
+        return parse_answer(ReadAnswer, answer, content)
 
     async def write(self, request: WriteFile | WritePath, content: AsyncIterable[bytes]) -> WriteAnswer:
         fields = request.model_dump(mode="json", exclude={"content"})
@@ -110,6 +141,23 @@ async def _send_chunks(connection: Connection, content: AsyncIterable[bytes]) ->
         whole = memoryview(part)
         for start in range(0, len(part), UPLOAD_CHUNK_BYTES):
             await connection.send({"op": "chunk"}, whole[start : start + UPLOAD_CHUNK_BYTES])
+
+
+def _read_and_close(file: int, place: object, length: object) -> bytes:
+    """What the keeper has opened, as far as it said. It may be cut or written to meanwhile, and be none of those that are read."""
+    try:
+        if type(place) is not int or type(length) is not int or place < 0 or not 0 <= length <= READ_CAP_BYTES:
+            raise GuestLost("the keeper of this sandbox gave a malformed answer")
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            raise GuestLost("the keeper of this sandbox opened what is no file")
+        found = read_range(file, place, length)
+    except (OSError, OverflowError) as error:
+        raise Internal(f"the file could not be read: {error}") from error
+    finally:
+        os.close(file)
+    if len(found) != length:
+        raise Conflict("the file became shorter while it was read", hint="read it again when nothing writes to it")
+    return found
 
 
 def answer_model(request: type[Request[A]]) -> type[A]:

@@ -23,6 +23,9 @@ from coldframe.contract.errors import (
 )
 from coldframe.control.partial_uploads import MOST_OF_ONE_CALLER
 from coldframe.fronts.rest.files import WINDOW_BYTES
+from coldframe.fronts.streams import FRAMES
+from coldframe.fronts.windows import LATER_WINDOW_BYTES
+from coldframe.guest.frames import Reader
 from tests.fronts.served import Served
 
 
@@ -68,12 +71,29 @@ def test_download_tells_size_version_and_label_and_is_no_page(served: Served, sa
 
 
 def test_every_part_of_a_download_is_in_the_ledger(served: Served, sandbox: SyncSandbox) -> None:
-    size = 2 * WINDOW_BYTES + 1
+    size = WINDOW_BYTES + LATER_WINDOW_BYTES + 1
     sandbox.upload("big", b"x" * size)
     assert sum(map(len, sandbox.download("big"))) == size
     with served.sync_client() as client:
         kinds = [entry.body["tool"] for entry in client.ledger.entries(kinds=["call.started"], sandbox_id=sandbox.id)]
     assert kinds == ["write_file", "read_file", "read_file", "read_file"]
+
+
+@pytest.mark.req("T4.17")
+def test_a_download_tells_the_digest_of_each_part_or_of_all_before_it(served: Served, sandbox: SyncSandbox) -> None:
+    content = os.urandom(WINDOW_BYTES) + b"end"
+    sandbox.upload("big", content)
+    parts = {0: content[:WINDOW_BYTES], WINDOW_BYTES: content[WINDOW_BYTES:]}
+    for accept, name in ((FRAMES, "sha256"), (f"{FRAMES};digests=parts", "part_sha256")):
+        _, headers, body = served.request("GET", f"/v1/sandboxes/{sandbox.id}/files/big", headers={"Accept": accept})
+        assert headers["content-type"] == FRAMES
+        *found, (end, _) = Reader().feed(body)
+        assert [(head["offset"], data) for head, data in found] == [*parts.items()]
+        for head, data in found:
+            of = data if name == "part_sha256" else content[: head["offset"] + len(data)]
+            assert head[name] == hashlib.sha256(of).hexdigest() and len([key for key in head if "sha256" in key]) == 1
+        assert (end["event"], end["bytes"]) == ("end", len(content))
+        assert end.get("sha256") == (hashlib.sha256(content).hexdigest() if name == "sha256" else None)
 
 
 def test_a_broken_upload_changes_nothing(served: Served, sandbox: SyncSandbox) -> None:
@@ -193,6 +213,8 @@ class Breaking:
         for end in (source, sink):
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
+                while end.recv(65536):  # whoever sends would wait for room for ever, where all of it was taken up
+                    pass
 
     def __enter__(self) -> "Breaking":
         return self

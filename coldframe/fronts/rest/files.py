@@ -6,6 +6,7 @@ A download is a sequence of `read_file` calls bound to one version of the file (
 import asyncio
 import hashlib
 import re
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from urllib.parse import unquote
@@ -29,7 +30,7 @@ from coldframe.fronts.answers import NO_SNIFF, encode_json, json_response, resul
 from coldframe.fronts.rest.calls import SNAPSHOT
 from coldframe.fronts.rest.request import caller_of, control_of, number_of, path_after, session_of
 from coldframe.fronts.rest.schema import BYTES, JSON_RESULT, PLAIN_JSON, RawRoute
-from coldframe.fronts.streams import FRAMES, pack_frame
+from coldframe.fronts.streams import FRAMES, pack_frame, pack_start
 from coldframe.fronts.windows import WINDOW_BYTES, windows
 from coldframe.tools.registry import relative_path
 
@@ -47,6 +48,10 @@ class AnyPath(Convertor[str]):
 
 
 register_url_convertor("anything", AnyPath())
+PART_DIGESTS = "digests=parts"
+"""With FRAMES in what a client accepts: it is content with a digest of each part of a download."""
+SENT_BYTES = 512 * 1024
+"""How much of a window is handed to the HTTP server at once, which copies it."""
 CONTENT = NO_SNIFF | {"Content-Security-Policy": "sandbox; default-src 'none'"}
 
 
@@ -56,7 +61,8 @@ async def download_file(request: Request) -> Response:
     offset = number_of(request, "offset", 0) or 0
     length = number_of(request, "length", None)
     first_length = WINDOW_BYTES if length is None else min(length, WINDOW_BYTES)
-    first, data = await _read(request, path, offset, first_length, request.headers.get("if-match"))
+    digests: deque[str] = deque()
+    first, data = await _read(request, path, offset, first_length, request.headers.get("if-match"), digests)
     if first.error is not None:
         return result_response(first)
     value = first.value
@@ -72,42 +78,52 @@ async def download_file(request: Request) -> Response:
         "Coldframe-Label": first.label.value,
         "Coldframe-Call": first.call_id,
     }
-    if framed:
-        source = _windows(request, path, data, version, offset, wanted)
-        return StreamingResponse(_frames(source, offset), headers=headers, media_type=FRAMES)
-    headers["Content-Length"] = str(wanted)
-    return StreamingResponse(
-        _windows(request, path, data, version, offset, wanted), headers=headers, media_type="application/octet-stream"
-    )
 
-
-def _windows(
-    request: Request, path: str, data: bytes, version: str, offset: int, wanted: int
-) -> AsyncGenerator[bytes, None]:
     async def read(at: int, length: int, of_version: str | None) -> tuple[ToolResult, bytes]:
-        return await _read(request, path, at, length, of_version)
+        return await _read(request, path, at, length, of_version, digests)
 
-    return windows(read, path, data, version, offset, wanted)
+    source = windows(read, path, data, version, offset, wanted)
+    if framed:
+        digests_of_parts = digests if PART_DIGESTS in request.headers.get("accept", "") else None
+        return StreamingResponse(_frames(source, offset, digests_of_parts), headers=headers, media_type=FRAMES)
+    headers["Content-Length"] = str(wanted)
+    return StreamingResponse(source, headers=headers, media_type="application/octet-stream")
 
 
-async def _frames(windows: AsyncGenerator[bytes, None], offset: int) -> AsyncIterator[bytes]:
-    """The same with the digest of all bytes so far beside each window, and at the end an event that says so, or why not."""
+async def _frames(
+    windows: AsyncGenerator[bytes, None], offset: int, digests_of_parts: "deque[str] | None"
+) -> AsyncIterator[bytes | memoryview]:
+    """The same with a digest beside each window, and at the end an event that says so, or why not. It is that of all bytes
+    so far; where those of the parts are enough, that of the part, which was made for the record: the rest is a matter of order.
+    """
     digest, sent = hashlib.sha256(), 0
     try:
         async with aclosing(windows):
             async for data in windows:
-                await asyncio.to_thread(digest.update, data)
-                head = {"event": "bytes", "offset": offset + sent, "sha256": digest.hexdigest()}
+                head: dict[str, object] = {"event": "bytes", "offset": offset + sent}
+                if digests_of_parts is not None:
+                    head["part_sha256"] = digests_of_parts.popleft()
+                else:
+                    await asyncio.to_thread(digest.update, data)
+                    head["sha256"] = digest.hexdigest()
                 sent += len(data)
-                yield pack_frame(encode_json(head), data)
+                yield pack_start(encode_json(head), len(data))
+                whole = memoryview(data)
+                for start in range(0, len(data), SENT_BYTES):
+                    yield whole[start : start + SENT_BYTES]
     except ColdframeError as error:
         yield pack_frame(encode_json({"event": "error", "error": error.to_wire()}))
         return
-    yield pack_frame(encode_json({"event": "end", "bytes": sent, "sha256": digest.hexdigest()}))
+    end: dict[str, object] = {"event": "end", "bytes": sent}
+    if digests_of_parts is None:
+        end["sha256"] = digest.hexdigest()
+    yield pack_frame(encode_json(end))
 
 
-async def _read(request: Request, path: str, offset: int, length: int, version: str | None) -> tuple[ToolResult, bytes]:
-    """The result of one recorded read, and the bytes that it let out."""
+async def _read(
+    request: Request, path: str, offset: int, length: int, version: str | None, digests: "deque[str]"
+) -> tuple[ToolResult, bytes]:
+    """The result of one recorded read, and the bytes that it let out. Their digest goes to the end of *digests*."""
     arguments: dict[str, object] = {"path": path, "offset": offset, "length": length, "encoding": "base64"}
     if version is not None:
         arguments["if_version"] = version.strip('"')
@@ -120,6 +136,7 @@ async def _read(request: Request, path: str, offset: int, length: int, version: 
         session_id=session_of(request),
         snapshot_id=request.query_params.get("snapshot"),
         deliver=delivered.append,
+        tell_shown=lambda shown: digests.append(shown.sha256),
     )
     return result, b"".join(delivered) if result.error is None else b""
 
