@@ -192,6 +192,7 @@ class CommandAnswer(Answer):
     started_at: datetime
     ended_at: datetime | None = None
     duration_ms: float | None = None
+    paused_s: float = 0.0
     cpu_s: float | None = None
     peak_memory_bytes: int | None = None
     encoding: Literal["utf-8", "base64"] = "utf-8"

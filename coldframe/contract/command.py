@@ -169,6 +169,9 @@ class CommandResult(Model):
     started_at: datetime
     ended_at: datetime
     duration_ms: float
+    """Without the time in which its sandbox was paused."""
+    paused_s: float = Field(default=0.0, ge=0, exclude_if=lambda paused_s: not paused_s)
+    """For how long it stood still with its sandbox, which was paused, or held for a snapshot."""
     cpu_s: float = 0.0
     peak_memory_bytes: int | None = None
     """Of the whole tree as its memory controller counted it; of the largest waited-for process where there is none."""

@@ -1,5 +1,6 @@
 """How a command stands, as a state object with its code of the failure catalogue and what can be done."""
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -83,6 +84,12 @@ def command_status(
         return _state(result.ended, result, outputs.code, message, [output, again], command_id)
     crashed = [again] if result.ended == "signalled" else []
     return _state(result.ended, result, None, "", [output, *crashed], command_id)
+
+
+def paused_message(paused_s: float, timers: Iterable[str | None]) -> str:
+    """Of a command that stood still with its sandbox, and went on."""
+    told = {"as was asked" if one is None else _TIMERS[one]: None for one in timers}
+    return f"its sandbox was paused for {paused_s:.0f} s, {' and '.join(told)}" if told else ""
 
 
 _TIMERS = {

@@ -43,6 +43,7 @@ from coldframe.contract.tool import OutputWindow
 from coldframe.control.call_records import ids_of
 from coldframe.control.command_states import (
     may_be_for_want_of_packages,
+    paused_message,
     with_diagnosis,
     with_expiry,
     with_status,
@@ -65,6 +66,8 @@ WINDOW_CAP_BYTES = 16 * 1024 * 1024
 MAX_SIGNAL = 64
 MARKS_KEPT = 256
 CALLS_A_COMMAND = 4
+MOST_PAUSES = 100
+"""Of one command that are looked at for why it stood still."""
 """Calls that are looked at for one command, where only the newest are asked for: most others read or write a file."""
 
 
@@ -178,7 +181,7 @@ class Outputs:
         shown = self._with_receipt(shown, call)
         if may_be_for_want_of_packages(shown):
             shown = without_registries(shown, self._contacts.unreached_registries(command_id))
-        shown = with_diagnosis(shown, _diagnosis_of(call))
+        shown = self._with_pauses(with_diagnosis(shown, _diagnosis_of(call)), call)
         if shown.status is None or shown.status.code != "CANCELLED":
             return shown
         if known.result is not None and known.result.ended_with is not None:
@@ -200,6 +203,17 @@ class Outputs:
         look = next_action("receipt.get", "shows what is on record", receipt_id=last)
         more = {"evidence": (*status.evidence, last), "next_actions": (*status.next_actions, look)}
         return shown.model_copy(update={"status": status.model_copy(update=more)})
+
+    def _with_pauses(self, shown: CommandInfo, call: _Call) -> CommandInfo:
+        """Why it stood still for a while, of one that went on to its own end."""
+        if shown.result is None or not shown.result.paused_s or shown.status is None or shown.status.message:
+            return shown
+        sandbox_id, kinds = call.started.sandbox_id, ("sandbox.paused",)
+        pauses = self._ledger.entries(
+            after=call.seq, before=call.end_seq, kinds=kinds, sandbox_id=sandbox_id, limit=MOST_PAUSES
+        )
+        message = paused_message(shown.result.paused_s, (one.body.get("reason") for one in pauses))
+        return shown.model_copy(update={"status": shown.status.model_copy(update={"message": message})})
 
     def _canceller(self, command_id: str) -> str:
         """Who asked first."""

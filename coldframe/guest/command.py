@@ -70,6 +70,7 @@ class Command:
         become: spawn.Steps,
         enter: spawn.Steps = (),
         nothing: int,
+        open_output: Callable[[], spawn.Output] = spawn.open_output,
         transcript: Transcript,
         late: Transcript,
         finish: Callable[["Command"], dict[str, Any]],
@@ -98,6 +99,7 @@ class Command:
         self._on_change = on_change
         self._began = self._heard = self._loop.time()
         """Heard: the last output, or input that was taken."""
+        self._held_before_s = loop.held_s()
         self._began_at = now()
         self._child: spawn.Child | None = None
         self._streams = Streams(
@@ -107,6 +109,7 @@ class Command:
             on_arrival=self._on_arrival,
             on_last_end=self._on_last_end,
             on_taken=self._on_taken,
+            open_output=open_output,
         )
         self._held = False
         self._kill_since = 0.0
@@ -519,6 +522,7 @@ class Command:
             "started_at": self.started.at,
             "ended_at": now(),
             "duration_ms": (self._loop.time() - self._began) * 1000,
+            "paused_s": self._loop.held_s() - self._held_before_s,
             "cpu_s": max(usage.cpu_s, self._usage_s),
             "peak_memory_bytes": usage.peak_memory_bytes or self._largest_bytes,
             "stdout": self.transcript.digests[STDOUT].summary(),

@@ -112,6 +112,10 @@ class Loop:
         """Seconds that count for commands: those in which time was held do not."""
         return (time.monotonic() if self._held_since_s is None else self._held_since_s) - self._held_s
 
+    def held_s(self) -> float:
+        """For how long time has been held, in all."""
+        return self._held_s + (0.0 if self._held_since_s is None else time.monotonic() - self._held_since_s)
+
     def with_others(self, interval_s: float, action: Callable[[], None]) -> Timer:
         """Run *action* at the next whole multiple of the interval, as everybody who asks for it: one wake for all."""
         return self.after(interval_s - time.monotonic() % interval_s, action)

@@ -233,9 +233,12 @@ class RunCommandAnswer(Answer):
     started_at: datetime
     ended_at: datetime | None
     duration_ms: float | None
+    """Without the time in which its sandbox was paused."""
     cpu_s: float | None
     peak_memory_bytes: int | None
     encoding: Literal["utf-8", "base64"]
+    paused_s: float = Field(default=0.0, exclude_if=lambda paused_s: not paused_s)
+    """For how long it stood still with its sandbox, which was paused, or held for a snapshot."""
     stdout: str | None
     """None if base64 was asked for, while it runs, or if the chunks were handed over as a stream."""
     stderr: str | None
@@ -315,6 +318,7 @@ def answer_of(
         started_at=result.started_at,
         ended_at=result.ended_at,
         duration_ms=result.duration_ms,
+        paused_s=result.paused_s,
         cpu_s=result.cpu_s,
         peak_memory_bytes=result.peak_memory_bytes,
         encoding=arguments.encoding,

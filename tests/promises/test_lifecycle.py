@@ -254,3 +254,31 @@ def test_a_sandbox_whose_client_is_gone_ends_by_its_own_limit(client: SyncColdfr
     sandbox.extend_life(60)
     assert sandbox.start_again().state.state == "running"
     sandbox.terminate()
+
+
+@pytest.mark.req("T4.30", "T4.60")
+def test_a_command_that_its_sandboxs_timer_held_and_that_went_on_says_so(client: SyncColdframe, agent_id: str) -> None:
+    spec = SandboxSpec(agent_id=agent_id, max_age_s=4, on_timeout="pause")
+    try:
+        sandbox = client.sandboxes.create(spec=spec)
+    except PauseKindUnsupported:
+        pytest.skip("this user has no control group that can be frozen")
+    job = sandbox.start("until [ -e go ]; do sleep 0.05; done; exit 3")
+    wait_until(lambda: sandbox.refresh().state.state == "paused", "its time is over")
+    sandbox.extend_life(600)
+    sandbox.resume()
+    after = sandbox.run_command("touch go")
+    assert after.paused_s == 0
+    done = job.wait().result
+    assert done is not None
+    assert (done.exit_code, done.timed_out, done.cancelled) == (3, False, False)
+    assert done.paused_s > 0
+    status = sandbox.command(job.id).status
+    assert status is not None
+    assert (status.state, status.code) == ("exited", None)
+    assert status.message.startswith("its sandbox was paused for ")
+    assert "max_age_s" in status.message
+    other = sandbox.command(after.command_id).status
+    assert other is not None
+    assert other.message == ""
+    sandbox.terminate()
