@@ -31,7 +31,7 @@ from coldframe.guest.ready_files import ReadyFiles
 from coldframe.guest.records import Record, end_record, is_id, open_record, read_record
 from coldframe.guest.refusals import Refusals
 from coldframe.guest.shells import Entered, Shells
-from coldframe.guest.spawn import BoxUser, Steps, steps_into
+from coldframe.guest.spawn import BoxUser, ReadyPipes, Steps, steps_into
 from coldframe.guest.temporary import weigh_temporary
 from coldframe.guest.transcript import Transcript
 from coldframe.guest.usage import Tree
@@ -93,7 +93,7 @@ class Setting(NamedTuple):
     """Fields of Limits; lowered in place by `tighten_limits`."""
     tree: Callable[[int], Tree]
     prepare: Callable[[], None]
-    """To be called once it is known that the box is ready: what its first command needs, which nobody waits for yet."""
+    """To be called when nobody waits: what the next command needs."""
     seal: Callable[[], None]
     """In whatever is forked beside commands: take on the filter of the box."""
     quota: Quota
@@ -127,6 +127,7 @@ class Commands:
         self._manifest: manifest.Manifest | None = None
         self._before: dict[str, manifest.Manifest | None] = {}
         self._ready_files = ReadyFiles(setting.records)
+        self._ready_pipes = ReadyPipes()
         self._records: dict[str, int] = {}
         """Descriptor of the record of each command without an end."""
         self._live: dict[Command, int] = {}
@@ -153,8 +154,7 @@ class Commands:
 
     def prepare(self) -> None:
         """Do ahead what the first command would wait for, within bounds; what fails now is told to that command."""
-        self.setting.prepare()
-        self._ready_files.prepare()
+        self._prepare_next()
         with contextlib.suppress(OSError):
             if self._presence.is_alone():  # else it is scanned again in any case
                 scanned = self._scan(
@@ -162,6 +162,12 @@ class Commands:
                 )
                 if scanned.recorded and scanned.reason is None:
                     self._manifest = scanned
+
+    def _prepare_next(self) -> None:
+        """What a command takes is made between two of them."""
+        self.setting.prepare()
+        self._ready_files.prepare()
+        self._ready_pipes.prepare()
 
     def end_box(self) -> None:
         """Kill the box: its first process takes all others with it. Nothing to do if it has ended."""
@@ -276,6 +282,7 @@ class Commands:
                 become=() if user is None else user.become,
                 enter=() if outside is None else steps_into(outside),
                 nothing=self._nothing,
+                open_output=self._ready_pipes.take,
                 transcript=Transcript(self.setting.records, f"{command_id}.out", make=self._ready_files.make),
                 late=Transcript(self.setting.records, f"{command_id}.late", make=self._ready_files.make),
                 finish=self._finish,
@@ -336,7 +343,7 @@ class Commands:
         except OSError as error:
             result["start_error"] = f"the record of this command could not be kept: {str(error.strerror).lower()}"
         self._forget_old()
-        self.loop.soon(self._ready_files.prepare)
+        self.loop.soon(self._prepare_next)
         return result
 
     def _look(self) -> None:

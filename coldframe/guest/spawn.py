@@ -124,6 +124,23 @@ def open_output() -> Output:
     return Output(read, write)
 
 
+class ReadyPipes:
+    """Those of the next command, made before it comes."""
+
+    def __init__(self) -> None:
+        self._ready: list[Output] = []
+
+    def prepare(self) -> None:
+        """What cannot be made now fails when it is asked for."""
+        with contextlib.suppress(OSError):
+            while len(self._ready) < 2:
+                self._ready.append(open_output())
+
+    def take(self) -> Output:
+        """As `open_output`."""
+        return self._ready.pop() if self._ready else open_output()
+
+
 def make_bulk(output: Output) -> None:
     """Trade the exact order for throughput: a large pipe, and writes that merge."""
     try:

@@ -36,6 +36,7 @@ class Streams:
         on_arrival: Callable[[], None],
         on_last_end: Callable[[], None],
         on_taken: Callable[[], None],
+        open_output: Callable[[], spawn.Output] = spawn.open_output,
     ) -> None:
         self._loop = loop
         self._transcript = transcript
@@ -43,6 +44,7 @@ class Streams:
         self._on_arrival = on_arrival
         self._on_last_end = on_last_end
         self._on_taken = on_taken
+        self._open_output = open_output
         self.input: Input | None = None
         """None for a command whose input was given whole."""
         self.input_name = ""
@@ -85,9 +87,9 @@ class Streams:
 
     def open_pipes(self) -> tuple[int, int]:
         """The command's ends for output and errors. They are closed here. Raises OSError."""
-        out = spawn.open_output()
+        out = self._open_output()
         self._outputs[out.read] = (STDOUT, out.write)
-        err = spawn.open_output()
+        err = self._open_output()
         self._outputs[err.read] = (STDERR, err.write)
         return out.write, err.write
 

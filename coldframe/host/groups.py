@@ -81,18 +81,21 @@ class Groups:
 
     def take(self) -> "CommandGroup":
         """One with nobody in it and nothing counted. Raises OSError."""
+        unused, self._unused = self._unused, None
+        return unused or self._find()
+
+    def prepare(self) -> None:
+        """Have the next one at hand, while nobody waits: now and then the kernel takes milliseconds to make one. Raises OSError."""
+        if self._unused is None:
+            self._unused = self._find()
+
+    def _find(self) -> "CommandGroup":
         while self._ready:
             group = self._ready.pop()
             if group.begin_again():
                 return group
             self._remove(group)
-        unused, self._unused = self._unused, None
-        return unused or self._make()
-
-    def prepare(self) -> None:
-        """Make the first one ahead, while nobody waits: now and then the kernel takes milliseconds for it. Raises OSError."""
-        if self._count == 0:
-            self._unused = self._make()
+        return self._make()
 
     def _make(self) -> "CommandGroup":
         self._count += 1

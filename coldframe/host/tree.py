@@ -100,7 +100,7 @@ class Trees:
             self.quota = VolumeQuotas(self.quota, volumes.quotas)
 
     def prepare(self) -> None:
-        """Make ready what the first command needs, and would otherwise wait for."""
+        """Make ready what the next command needs, and would otherwise wait for."""
         if self.groups is not None:
             with contextlib.suppress(OSError):  # if it is so again then, the command tells it
                 self.groups.prepare()

@@ -276,26 +276,33 @@ def test_a_group_is_used_again_and_counts_nothing_of_the_command_before(
 
 
 @as_root
-def test_the_first_group_is_made_ahead_and_is_like_any_other(groups: cgroups.BoxGroups, tmp_path: Path) -> None:
-    def keeper() -> tuple[list[bool], list[str], GroupUsage]:
+def test_the_next_group_is_at_hand_and_is_like_any_other(groups: cgroups.BoxGroups, tmp_path: Path) -> None:
+    def keeper() -> tuple[list[bool], list[str], list[GroupUsage]]:
         descriptors = as_keeper(groups, tmp_path)
         pool = Groups(descriptors)
         pool.prepare()
         pool.prepare()
         there = ["c1" in os.listdir(group) and "c2" not in os.listdir(group) for _, group in descriptors.per_command]
-        first = pool.take()
-        pool.prepare()  # too late to be of use
-        second = pool.take()
+        first, second = pool.take(), pool.take()
+        names = [first.name, second.name]
         in_group(first, lambda: bytearray(24 << 20))
-        used = first.usage()
-        for group in (first, second):
+        used = [first.usage()]
+        pool.give(first)
+        pool.prepare()
+        again = pool.take()
+        names.append(again.name)
+        in_group(again, lambda: None)
+        used.append(again.usage())
+        for group in (again, second):
             assert group.remove()
-        return there, [first.name, second.name], used
+        return there, names, used
 
     there, names, used = in_child(keeper)
     assert there and all(there)
-    assert names == ["c1", "c2"]
-    assert (used.peak_memory_bytes or 0) > 24 << 20
+    assert names == ["c1", "c2", "c1"]
+    assert (used[0].peak_memory_bytes or 0) > 24 << 20
+    assert (used[1].peak_memory_bytes or 0) < 8 << 20
+    assert (used[1].cpu_s or 0.0) < (used[0].cpu_s or 1.0)
 
 
 @as_root
