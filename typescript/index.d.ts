@@ -1,4 +1,4 @@
-// Declarations of the SDK. Made of: sha256 57f995ec7dbec5b1771b770778520daa400d742496ea387d3972858d5d661b32
+// Declarations of the SDK. Made of: sha256 b7cb5553cb2829db9734df5e7d42c06e63a0fb177dc2a97eccb3444ecbbebf43
 /**
  * All bytes of a download.
  *

@@ -289,6 +289,22 @@ export class SandboxOperations extends Operations {
      */
     inputs(options?: import("./terms.d.ts").Options<"list_inputs_v1_sandboxes__sandbox_id__inputs_get">): Promise<Answer<"list_inputs_v1_sandboxes__sandbox_id__inputs_get">>;
     /**
+     * What the work in a sandbox has left, also when it has ended: files of its workspace, and what commands have
+     * printed.
+     *
+     * @param {import('./terms.d.ts').Options<'list_artifacts_v1_sandboxes__sandbox_id__artifacts_get'>} [options]
+     * @returns {Promise<Answer<'list_artifacts_v1_sandboxes__sandbox_id__artifacts_get'>>}
+     */
+    artifacts(options?: import("./terms.d.ts").Options<"list_artifacts_v1_sandboxes__sandbox_id__artifacts_get">): Promise<Answer<"list_artifacts_v1_sandboxes__sandbox_id__artifacts_get">>;
+    /**
+     * Say of what kind something is, where the rules are wrong. It is recorded, and holds for the name in that workspace.
+     *
+     * @param {Body<'correct_artifact_v1_sandboxes__sandbox_id__artifacts_kind_post'>} body
+     * @param {import('./terms.d.ts').Options<'correct_artifact_v1_sandboxes__sandbox_id__artifacts_kind_post'>} [options]
+     * @returns {Promise<Answer<'correct_artifact_v1_sandboxes__sandbox_id__artifacts_kind_post'>>}
+     */
+    correctArtifact(body: Body<"correct_artifact_v1_sandboxes__sandbox_id__artifacts_kind_post">, options?: import("./terms.d.ts").Options<"correct_artifact_v1_sandboxes__sandbox_id__artifacts_kind_post">): Promise<Answer<"correct_artifact_v1_sandboxes__sandbox_id__artifacts_kind_post">>;
+    /**
      * What there is of the outputs that the sandbox was made for, and what was made beside them.
      *
      * @param {import('./terms.d.ts').Options<'find_outputs_v1_sandboxes__sandbox_id__outputs_get'>} [options]

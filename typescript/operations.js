@@ -426,6 +426,28 @@ export class SandboxOperations extends Operations {
   }
 
   /**
+   * What the work in a sandbox has left, also when it has ended: files of its workspace, and what commands have
+   * printed.
+   *
+   * @param {import('./terms.d.ts').Options<'list_artifacts_v1_sandboxes__sandbox_id__artifacts_get'>} [options]
+   * @returns {Promise<Answer<'list_artifacts_v1_sandboxes__sandbox_id__artifacts_get'>>}
+   */
+  artifacts(options = {}) {
+    return this._transport.call({ method: 'GET', path: '/v1/sandboxes/{sandbox_id}/artifacts', query: ['kind', 'after', 'limit'] }, { ...this._names }, undefined, options)
+  }
+
+  /**
+   * Say of what kind something is, where the rules are wrong. It is recorded, and holds for the name in that workspace.
+   *
+   * @param {Body<'correct_artifact_v1_sandboxes__sandbox_id__artifacts_kind_post'>} body
+   * @param {import('./terms.d.ts').Options<'correct_artifact_v1_sandboxes__sandbox_id__artifacts_kind_post'>} [options]
+   * @returns {Promise<Answer<'correct_artifact_v1_sandboxes__sandbox_id__artifacts_kind_post'>>}
+   */
+  correctArtifact(body, options = {}) {
+    return this._transport.call({ method: 'POST', path: '/v1/sandboxes/{sandbox_id}/artifacts/kind', body: 'application/json' }, { ...this._names }, body, options)
+  }
+
+  /**
    * What there is of the outputs that the sandbox was made for, and what was made beside them.
    *
    * @param {import('./terms.d.ts').Options<'find_outputs_v1_sandboxes__sandbox_id__outputs_get'>} [options]

@@ -9,6 +9,7 @@ import typer
 
 from coldframe.cli import (
     agents,
+    artifacts,
     bench,
     builds,
     code,
@@ -54,10 +55,12 @@ app.command("bench", context_settings=bench.PASS_ON)(bench.bench)
 app.command("run", context_settings=running.PASS_ALL)(running.run)
 app.command("exec")(running.exec_)
 app.command("run-code")(code.run_code)
+app.command("artifacts")(artifacts.artifacts)
 app.command("replay")(replays.replay)
 app.command("recommend")(profiles.recommend)
 app.command("profiles")(profiles.profiles)
 app.command("describe")(profiles.describe)
+sandboxes.app.command("correct")(artifacts.correct)
 sandboxes.app.command("promote")(profiles.promote)
 sandboxes.app.command("summary")(profiles.summary)
 app.add_typer(sandboxes.app, name="sandbox")

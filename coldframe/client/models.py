@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         PathListing,
         Written,
     )
+    from coldframe.contract.artifact import Artifact, ArtifactKind, ArtifactPage
     from coldframe.contract.build import Build, BuildComparison, BuildLog, BuildSpec, BuildSummary
     from coldframe.contract.caller import TokenInfo
     from coldframe.contract.cell import (
@@ -99,6 +100,7 @@ _HOMES = {
         "PathListing",
         "Written",
     ),
+    "contract.artifact": ("Artifact", "ArtifactKind", "ArtifactPage"),
     "contract.build": ("Build", "BuildComparison", "BuildLog", "BuildSpec", "BuildSummary"),
     "contract.caller": ("TokenInfo",),
     "contract.cell": (
@@ -168,6 +170,9 @@ _HOMES = {
 __all__ = [
     "AgentInfo",
     "AllowedOperation",
+    "Artifact",
+    "ArtifactKind",
+    "ArtifactPage",
     "Attachment",
     "Build",
     "BuildComparison",

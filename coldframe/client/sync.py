@@ -917,6 +917,21 @@ class Facts:
         """What there is of the `outputs` of the spec, each with digest, size and type, and what was made beside them."""
         return read_answer(models.DeclaredOutputs, (ask(self._transport, "GET", f"{self._path}/outputs")).body)
 
+    def artifacts(
+        self, *kinds: models.ArtifactKind, after: str | None = None, limit: int = 1000
+    ) -> models.ArtifactPage:
+        """What the work has left, also when it has ended: files of the workspace, and what commands have printed, each with kind,
+        origin and digest. *kinds* are of `source`, `output`, `test`, `log`, `screenshot`, `input`; all without."""
+        query = {"kind": list(kinds), "after": after, "limit": limit}
+        reply = ask(self._transport, "GET", f"{self._path}/artifacts", query=query)
+        return read_answer(models.ArtifactPage, reply.body)
+
+    def correct_artifact(self, name: str, kind: models.ArtifactKind | None) -> models.Artifact:
+        """Say of what kind something is, where the rules are wrong; None takes that back. It is recorded."""
+        payload = {"name": name, "kind": kind}
+        reply = ask(self._transport, "POST", f"{self._path}/artifacts/kind", payload=payload, repeatable=True)
+        return read_answer(models.Artifact, reply.body)
+
     def inputs(self) -> models.InputsPage:
         """What went in: each version with its source, digest, label, and the time it held."""
         return read_answer(models.InputsPage, (ask(self._transport, "GET", f"{self._path}/inputs")).body)

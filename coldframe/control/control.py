@@ -12,6 +12,7 @@ from coldframe.contract.ports import Host
 from coldframe.control.access_tokens import AccessTokens
 from coldframe.control.agents import Agents
 from coldframe.control.announced_builds import AnnouncedBuilds
+from coldframe.control.artifacts import Artifacts
 from coldframe.control.attachments import Attachments
 from coldframe.control.attribution import Attribution
 from coldframe.control.build_contacts import BuildContacts
@@ -135,6 +136,7 @@ class Control:
     preview_rebuilds: PreviewRebuilds
     pipelines: Pipelines
     repositories: Repositories
+    artifacts: Artifacts
     builds: Builds
     build_logs: BuildLogs
     snapshots: Snapshots
@@ -435,6 +437,7 @@ def build_control(
         partial_uploads=PartialUploads(os.path.join(directory, "uploads"), sandboxes, rulebook, gate),
         roster=Roster(sandboxes, timers, lifecycle, endings, makers, usage, clock),
         pipelines=pipelines,
+        artifacts=Artifacts(store, ledger, agents, sandboxes),
         builds=builds,
         build_logs=BuildLogs(builds, outputs, ledger),
         repositories=Repositories(gate, sandboxes, makers, tokens),

@@ -25,6 +25,8 @@ PERMISSIONS: Mapping[str, frozenset[Role]] = MappingProxyType(
         "agent.create": _WORKERS,
         "agent.delete": _ADMINS,
         "agent.read": _ALL,
+        "artifact.correct": _WORKERS,
+        "artifact.read": _ALL,
         "build.cancel": _WORKERS_AND_AGENT,
         "build.read": _ALL,
         "build.rebuild": _WORKERS,

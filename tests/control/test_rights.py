@@ -13,6 +13,8 @@ MATRIX = {
     "agent.create": "oam",
     "agent.delete": "oa",
     "agent.read": "oamvg",
+    "artifact.correct": "oam",
+    "artifact.read": "oamvg",
     "build.cancel": "oamg",
     "build.read": "oamvg",
     "build.rebuild": "oam",

@@ -76,6 +76,8 @@ MATRIX: dict[tuple[str, str], tuple[object, set[Role]]] = {
         {"phases": [{"name": "one", "command": "true"}]},
         WORKERS | AGENT,
     ),
+    ("GET", "/v1/sandboxes/{sandbox_id}/artifacts"): (None, ALL),
+    ("POST", "/v1/sandboxes/{sandbox_id}/artifacts/kind"): ({"name": "none", "kind": "log"}, WORKERS),
     ("GET", "/v1/builds"): (None, ALL),
     ("GET", "/v1/builds/{build_id}"): (None, ALL),
     ("POST", "/v1/builds/{build_id}/cancel"): (None, WORKERS | AGENT),

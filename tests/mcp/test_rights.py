@@ -92,6 +92,7 @@ def arguments_on(what: Things) -> dict[str, dict[str, Any]]:
         "interrupt_cell": cell,
         "isolation_report": here,
         "link_preview": preview,
+        "list_artifacts": here,
         "list_commands": here,
         "list_contexts": here,
         "list_directory": here,

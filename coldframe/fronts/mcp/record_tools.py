@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from coldframe.contract.artifact import ArtifactKind, ArtifactPage
 from coldframe.contract.document import ContractDocument
 from coldframe.contract.model import Model
 from coldframe.contract.network import NetworkLog
@@ -28,6 +29,23 @@ async def get_contract(asked: Asked, which: WhichContract) -> ContractDocument:
     if which.version is None:
         return await asked.control.sandboxes.contract(asked.caller, sandbox_id)
     return asked.control.contracts.version(asked.control.sandboxes.get(asked.caller, sandbox_id), which.version)
+
+
+class WhichArtifacts(WhichSandbox):
+    kinds: tuple[ArtifactKind, ...] = ()
+    """All without."""
+    after: str | None = None
+    limit: Annotated[int, Field(ge=1, le=1000)] = 100
+
+
+@offer(arguments=WhichArtifacts, answer=ArtifactPage, right="artifact.read", reads=True)
+async def list_artifacts(asked: Asked, which: WhichArtifacts) -> ArtifactPage:
+    """What the work in a sandbox has left, also when it has ended: sources, generated outputs, what tests left, logs, screenshots and
+    downloaded inputs, each with origin, digest and receipt."""
+    sandbox_id = choose_sandbox(asked.control, asked.caller, which.sandbox_id, which.workspace)
+    return await asked.control.artifacts.list(
+        asked.caller, sandbox_id, kinds=which.kinds, after=which.after, limit=which.limit
+    )
 
 
 class WhichReceipt(Model):

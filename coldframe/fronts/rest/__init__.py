@@ -23,6 +23,7 @@ from coldframe.fronts.auth import OPEN_PATHS, Door
 from coldframe.fronts.mount import Mounted
 from coldframe.fronts.rest import (
     agents,
+    artifacts,
     builds,
     calls,
     cells,
@@ -64,6 +65,7 @@ ROUTES: tuple[RawRoute | JsonRoute, ...] = (
     *network.ROUTES,
     *pipelines.ROUTES,
     *builds.ROUTES,
+    *artifacts.ROUTES,
     *previews.ROUTES,
     *lineage.ROUTES,
     *agents.ROUTES,
