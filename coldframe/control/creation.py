@@ -42,6 +42,7 @@ from coldframe.control.sandbox_specs import (
     Longest,
     check_spec,
     digests_of,
+    faults_beside,
     restricted,
     tightened,
     timed,
@@ -297,6 +298,10 @@ class Creation:
                 await self.take_home(caller, info)
             await self.begin_start(caller, info)
         return info
+
+    def faults_beside(self, caller: Caller, spec: SandboxSpec, left_out: frozenset[str]) -> list[tuple[str, str]]:
+        """What else stands in the way of a wish, the fields *left_out* of which are no such thing. Raises GrantMissing."""
+        return faults_beside(caller, spec, left_out, self._longest)
 
     async def _make_in_turn(self, draft: "_Draft", within_s: float) -> None:
         sandbox_id = draft.sandbox_id

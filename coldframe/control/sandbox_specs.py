@@ -57,12 +57,35 @@ def check_spec(caller: Caller, spec: SandboxSpec, longest: Longest = ANY_LENGTH)
         require_capability(spec.profile, "templates")
     if spec.volumes:
         require_capability(spec.profile, "volume")
-    if found := [*_limit_faults(caller, spec.limits), *_other_faults(spec, longest)]:
+    if found := _faults(caller, spec, longest):
         first = min(found, key=lambda one: isinstance(one, GrantMissing))
         first.facts["faults"] = [{"argument": one.facts["argument"], "reason": one.message} for one in found]
         raise first
     if caller.role is Role.AGENT and (spec.background or spec.agent_id != caller.agent_id):
         raise NotFound(f"no agent `{spec.agent_id or 'background'}`", hint="use the agent of your token")
+
+
+def faults_beside(
+    caller: Caller, spec: SandboxSpec, left_out: frozenset[str], longest: Longest = ANY_LENGTH
+) -> list[tuple[str, str]]:
+    """Argument and reason of what is in the way of *spec*, of which the fields *left_out* are no such thing at all.
+
+    Raises GrantMissing.
+    """
+    require(caller, "sandbox.create")
+    found = ((str(one.facts["argument"]), one.message) for one in _faults(caller, spec, longest))
+    return [(name, reason) for name, reason in found if not left_out & _TOGETHER.get(name, {name})]
+
+
+_TOGETHER = {
+    "agent_id": {"agent_id", "background"},
+    "on_result": {"on_result", "background", "outputs", "max_age_s", "on_timeout"},
+}
+"""Which fields are looked at for a fault that is told of one of them."""
+
+
+def _faults(caller: Caller, spec: SandboxSpec, longest: Longest) -> list[ColdframeError]:
+    return [*_limit_faults(caller, spec.limits), *_other_faults(spec, longest)]
 
 
 def _limit_faults(caller: Caller, limits: Limits) -> Iterator[ColdframeError]:

@@ -19,6 +19,24 @@ def test_all_faults_of_a_body_are_told_and_the_first_one_named(served: Served) -
     assert [fault["argument"] for fault in facts["faults"]] == ["limits.wall_s", "limits.pids", "colour"]
 
 
+@pytest.mark.req("T4.59")
+def test_faults_of_form_are_told_together_with_those_of_sense_and_nothing_is_made(served: Served) -> None:
+    before = served.json("GET", "/v1/sandboxes")
+    body = {"limits": {"pids": -1, "memory_mib": 10**9}, "colour": 1, "denied_programs": [f"p{n}" for n in range(300)]}
+    for wrong, more in (
+        ({"agent_id": "a", "background": True}, {"agent_id"}),
+        ({"agent_id": 5}, {"agent_id"}),  # no such thing, and so nothing that could fit with the others or not
+        ({"agent_id": "a", "on_result": "delete", "outputs": "none"}, {"outputs"}),
+    ):
+        status, answer = served.json("POST", "/v1/sandboxes", {**body, **wrong})
+        faults = answer["error"]["facts"]["faults"]
+        assert status == 400
+        told = [fault["argument"] for fault in faults]
+        assert sorted(told) == sorted(["limits.pids", "colour", "limits.memory_mib", "denied_programs", *more])
+        assert "is over" in next(fault["reason"] for fault in faults if fault["argument"] == "limits.memory_mib")
+    assert served.json("GET", "/v1/sandboxes") == before
+
+
 def test_a_parameter_that_may_come_more_than_once_is_taken_whole_and_an_unknown_one_passed_over(served: Served) -> None:
     path = "/v1/ledger/entries?kind=token.created&kind=policy.loaded&colour=red&limit=500"
     status, entries = served.json("GET", path)

@@ -40,6 +40,9 @@ class JsonRoute(NamedTuple):
     body: type[Model] | None = None
     headers: tuple[tuple[str, str], ...] = ()
     """(name, description) of those that the handler looks at."""
+    beside: Callable[[Request, dict[str, Any], frozenset[str]], list[tuple[str, str]]] | None = None
+    """Argument and reason of what else is wrong with a body some of whose fields are of no such form: it gets the others, and
+    the names of those that were left out. So all that there is to correct is told at once."""
 
     async def serve(self, request: Request) -> Response:
         """Check what is declared, run the handler, and answer.
@@ -54,8 +57,33 @@ class JsonRoute(NamedTuple):
         if self.query is not None:
             given.append(_checked(self.query, _query_of(request, self.query)))
         if self.body is not None:
-            given.append(_checked(self.body, await _json_of(request)))
+            given.append(self._checked_body(request, await _json_of(request)))
         return json_response(await self.handler(request, *given))
+
+    def _checked_body(self, request: Request, content: object) -> Model:
+        assert self.body is not None
+        try:
+            return _checked(self.body, content)
+        except InvalidArgument as error:
+            told = error.facts["faults"]
+            if self.beside is not None and isinstance(content, dict) and isinstance(told, list):
+                names = frozenset(str(one["argument"]) for one in told)
+                more = self.beside(request, _without(content, names), names)
+                told += [{"argument": name, "reason": text} for name, text in more[: MAX_FAULTS - len(told)]]
+            raise
+
+
+def _without(content: dict[str, Any], names: frozenset[str]) -> dict[str, Any]:
+    """The fields that are none of these, nor have one of them inside unless it can be taken out alone."""
+    kept = dict(content)
+    for name in names:
+        first, dot, rest = name.partition(".")
+        inner = kept.get(first)
+        if dot and isinstance(inner, dict):
+            kept[first] = _without(inner, frozenset({rest}))
+        else:
+            kept.pop(first, None)
+    return kept
 
 
 def checked_query(kind: type[M], request: Request) -> M:
@@ -93,7 +121,8 @@ def _checked(kind: type[Model], content: Mapping[str, Any] | object) -> Model:
     try:
         return kind.model_validate(content)
     except ValidationError as error:
-        faults = error.errors(include_url=False, include_context=False, include_input=False)
+        found = error.errors(include_url=False, include_context=False, include_input=False)
+        faults = [one for one in found if one["type"] != "default_factory_not_called"]  # for want of another field
         raise _invalid(
             [
                 (".".join(map(str, one["loc"]))[:MAX_NAME_CHARACTERS] or "body", str(one["msg"]))

@@ -1,12 +1,12 @@
 """Sandboxes: made, looked at, paused, stopped, ended."""
 
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 from starlette.requests import Request
 
 from coldframe.contract.command import Contact
-from coldframe.contract.errors import InvalidArgument
+from coldframe.contract.errors import ColdframeError, InvalidArgument
 from coldframe.contract.files import ProcessInfo, Runtime
 from coldframe.contract.isolation import IsolationReport
 from coldframe.contract.model import Model
@@ -49,6 +49,14 @@ async def create_sandbox(request: Request, making: Making, spec: SandboxSpec) ->
     creation = control_of(request).creation
     made = await creation.create(caller_of(request), spec, idempotency_key=key, queue_s=making.queue_s)
     return _shown(request, made)
+
+
+def _faults_beside(request: Request, content: dict[str, Any], left_out: frozenset[str]) -> list[tuple[str, str]]:
+    try:
+        spec = SandboxSpec.model_validate(content)
+        return control_of(request).creation.faults_beside(caller_of(request), spec, left_out)
+    except (ValidationError, ColdframeError):
+        return []  # what is told already stands in the way of looking any further
 
 
 def as_the_operator_says(request: Request, spec: SandboxSpec) -> SandboxSpec:
@@ -231,7 +239,16 @@ _ALL = "/v1/sandboxes"
 _ONE = _ALL + "/{sandbox_id}"
 _KEY = ("Idempotency-Key", "With the same key the same sandbox is answered, and only one is made.")
 ROUTES = (
-    JsonRoute("POST", _ALL, create_sandbox, SandboxInfo, query=Making, body=SandboxSpec, headers=(_KEY,)),
+    JsonRoute(
+        "POST",
+        _ALL,
+        create_sandbox,
+        SandboxInfo,
+        query=Making,
+        body=SandboxSpec,
+        headers=(_KEY,),
+        beside=_faults_beside,
+    ),
     JsonRoute("GET", _ALL, list_sandboxes, list[SandboxInfo], query=Listed),
     JsonRoute("POST", _ALL + "/terminate", terminate_sandboxes, ManyEnds, body=EndMany),
     JsonRoute("GET", _ONE, get_sandbox, SandboxInfo, query=Waiting),
