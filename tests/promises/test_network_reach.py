@@ -95,6 +95,49 @@ def test_allowed_hosts_are_reached_denied_and_unlisted_ones_not_and_a_change_hol
     room.use(steps)
 
 
+RESUMED = """
+import json, os, socket, time, urllib.request
+def look():
+    with urllib.request.urlopen("https://api.example.com/", timeout=20) as answer:
+        status = answer.status
+    return [status, socket.getaddrinfo("api.example.com", 443)[0][4][0], time.time()]
+first = look()
+open("looked", "w").close()
+while not os.path.exists("go"):
+    time.sleep(0.02)
+print(json.dumps([first, look()]))
+"""
+
+
+@pytest.mark.req("T4.61")
+def test_names_tls_and_the_clock_are_right_at_once_when_a_pause_is_over(room: Reachable) -> None:
+    """At the first try, of a program that has stood still and of one that begins then."""
+
+    def steps(client: SyncColdframe) -> None:
+        client.policy.load(rules(agent_resumed="list"))
+        with client.sandboxes.create("resumed") as box:
+            if "memory" not in box.report().pause_kinds:
+                return
+            box.write_file("look.py", RESUMED)
+            job = box.start(["python3", "look.py"])
+            wait_until(lambda: any(one.name == "looked" for one in box.list_directory().entries), "it has looked")
+            box.pause()
+            box.resume()
+            box.write_file("go", "")
+            assert status(box, "https://api.example.com/") == "200"
+            assert status(box, "https://ssh.example.com/") == "000"
+            done = job.wait().result
+            assert done is not None
+            assert done.exit_code == 0, job.output("stderr")
+            before, after = json.loads(job.output())
+            assert before[:2] == after[:2]
+            assert done.started_at.timestamp() - 1 <= before[2] <= after[2] <= done.ended_at.timestamp() + 1
+            allowed = [one for one in contacts(box) if one.outcome is Outcome.ALLOW]
+            assert len(allowed) == 3
+
+    room.use(steps)
+
+
 DESTINATIONS = (
     "https://api.example.com/",
     "http://api.example.com/",
