@@ -84,6 +84,8 @@ class Command:
         self._enter = enter
         self.started: Started | None = None
         self.result: dict[str, Any] | None = None
+        self.end: bytes | None = None
+        """As followers are told it, if that is written already."""
         self.leftovers: list[dict[str, Any]] = []
         self.leftovers_ended = 0
         self.outlived = False

@@ -22,6 +22,7 @@ from coldframe.guest.command import Command, now
 from coldframe.guest.contacts import ContactLog
 from coldframe.guest.digests import KeptDigests
 from coldframe.guest.facts import Named
+from coldframe.guest.frames import write_json
 from coldframe.guest.loop import IN, Loop
 from coldframe.guest.path_watch import PathWatches
 from coldframe.guest.paths import open_directory
@@ -48,6 +49,8 @@ PREPARED_ENTRIES, PREPARED_BYTES = 200, 4 << 20
 END_WITHIN_S = 10.0
 """Whoever says that the box ends has it ended by then, or it goes on."""
 MOST_PATH_BYTES = 4000
+MOST_END_BYTES = 64 * 1024
+"""Of the end of a command that is kept as it is told."""
 KEPT_COMMANDS = 64
 """Ended commands held in memory; older ones are read back from their records."""
 
@@ -339,7 +342,9 @@ class Commands:
         if (entered := self._entered.pop(command.command_id, None)) is not None:
             result["shell_session"] = self.shells.leave(entered)
         try:
-            end_record(self._records.pop(command.command_id), {"result": result})
+            end = write_json({"event": "ended", "result": result})
+            end_record(self._records.pop(command.command_id), end)
+            command.end = end if len(end) <= MOST_END_BYTES else None
         except OSError as error:
             result["start_error"] = f"the record of this command could not be kept: {str(error.strerror).lower()}"
         self._forget_old()

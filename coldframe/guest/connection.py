@@ -456,7 +456,7 @@ class Connection:
             self._send_chunk(command.transcript.file, command.transcript.place(self._cursor))
         if command.result is not None and self._cursor >= len(command.transcript):
             self._stop_following()
-            self._send(encode({"event": "ended", "result": command.result}))
+            self._send(encode(command.end or {"event": "ended", "result": command.result}))
 
     def _pump_stored(self, stored: StoredTranscript) -> None:
         while len(self._out) < SEND_BUFFER_BYTES:

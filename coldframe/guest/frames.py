@@ -40,8 +40,9 @@ def write_json(value: dict[str, Any]) -> bytes:
     return _encoder.encode(value).encode("ascii")
 
 
-def encode(head: dict[str, Any], body: bytes = b"") -> bytes:
-    text = write_json(head)
+def encode(head: dict[str, Any] | bytes, body: bytes = b"") -> bytes:
+    """*head* may be JSON already."""
+    text = head if isinstance(head, bytes) else write_json(head)
     return PREFIX.pack(len(text), len(body)) + text + body
 
 

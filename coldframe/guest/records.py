@@ -1,7 +1,7 @@
 """The record of each command: one file `ID.record` of JSON lines, written by the keeper alone.
 
     {"at":"…","command_line":"…"}    before the command is forked
-    {"result":{…}}                   its end, before anybody hears of it
+    {"event":"ended","result":{…}}   its end, before anybody hears of it, in the words in which they will
 
 A line counts only with its newline, so what was cut off by a full disk or a crash is not there. Readers take
 a record as hostile: its directory belongs to the sandbox user.
@@ -64,8 +64,8 @@ def open_record(
     return file
 
 
-def end_record(file: int, end: dict[str, Any]) -> None:
-    """Write the last line and close. Raises OSError if it could not be kept; closed it is in any case."""
+def end_record(file: int, end: dict[str, Any] | bytes) -> None:
+    """Write the last line, which may be JSON already, and close. Raises OSError if it could not be kept; closed it is in any case."""
     try:
         _write_line(file, end)
     finally:
@@ -90,8 +90,8 @@ def read_record(directory: int | str, command_id: str) -> Record | None:
     return None if start is None else Record(start, end)
 
 
-def _write_line(file: int, body: dict[str, Any]) -> None:
-    rest = memoryview(write_json(body) + b"\n")
+def _write_line(file: int, body: dict[str, Any] | bytes) -> None:
+    rest = memoryview((body if isinstance(body, bytes) else write_json(body)) + b"\n")
     while rest:
         rest = rest[os.write(file, rest) :]
 
