@@ -4,16 +4,20 @@ from anywhere, and what it came to is there for as long as its sandbox is on rec
 import contextlib
 import fcntl
 import hashlib
+import itertools
 import json
 import os
 import pty
+import statistics
 import struct
 import subprocess
 import sys
 import termios
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
+from typing import Literal
 
 import pytest
 
@@ -137,6 +141,83 @@ def test_each_chunk_has_its_time_and_is_had_once_however_often_a_follower_comes_
     times = [one.at for one in seen if one.at is not None]
     assert len(times) == len(seen)
     assert [begin.at, *times, end.result.ended_at] == sorted([begin.at, *times, end.result.ended_at])
+
+
+WRITER = """
+import hashlib, sys, time
+digests, written, number = [hashlib.sha256(), hashlib.sha256()], 0, 0
+streams = [sys.stdout.buffer, sys.stderr.buffer]
+while written < int(sys.argv[1]):
+    for digest, stream in zip(digests, streams):
+        lines = b"".join(b"%d " % (number + n) + b"x" * 90 + b"\\n" for n in range(500))
+        digest.update(lines)
+        stream.write(lines)
+        written += len(lines)
+    number += 500
+open("digests", "w").write(" ".join(one.hexdigest() for one in digests))
+"""
+WRITTEN_BYTES = (200 if os.environ.get("COLDFRAME_SLOW") else 16) << 20
+MOST_GROWN_BYTES = 64 << 20
+SPEAKER = """
+import sys, time
+for _ in range(100):
+    print(time.monotonic_ns(), flush=True)
+    time.sleep(0.005)
+"""
+MOST_LATE_S = 0.5
+
+
+def held_bytes(installation: Installation) -> int:
+    """Of memory that is its own, by all of its processes together."""
+    found = 0
+    for pid in installation.processes():
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/smaps_rollup", encoding="ascii") as file:
+            found += sum(int(line.split()[1]) << 10 for line in file if line.startswith(("Private_Dirty:", "Swap:")))
+    return found
+
+
+@pytest.mark.req("T4.27")
+def test_a_follower_that_does_not_read_neither_slows_much_output_nor_fills_the_memory(
+    installation: Installation, sandbox: SyncSandbox
+) -> None:
+    sandbox.write_file("write.py", WRITER)
+    before = held_bytes(installation)
+    job = sandbox.start(["python3", "write.py", str(WRITTEN_BYTES)])
+    with closing(job.follow()) as slow:
+        begun, *seen = itertools.islice(slow, 3)  # and nothing more while it runs
+        assert isinstance(begun, Started)
+        assert ended(job) == 0
+        assert held_bytes(installation) - before <= MOST_GROWN_BYTES
+        seen += [event for event in slow if isinstance(event, OutputChunk)]
+    assert [one.seq for one in seen if isinstance(one, OutputChunk)] == list(range(len(seen)))
+    digests = str(sandbox.read_file("digests").content).split()
+    result = job.info().result
+    assert result is not None
+    assert [result.stdout.sha256, result.stderr.sha256] == digests
+    streams: list[Literal["stdout", "stderr"]] = ["stdout", "stderr"]
+    for stream, digest in zip(streams, digests, strict=True):
+        got = hashlib.sha256()
+        for part in job.output_parts(stream):  # by a reader that comes late, from the first byte on
+            got.update(part)
+        assert got.hexdigest() == digest
+        followed = hashlib.sha256(
+            b"".join(one.data for one in seen if isinstance(one, OutputChunk) and one.stream == stream)
+        )
+        assert followed.hexdigest() == digest
+    assert held_bytes(installation) - before <= MOST_GROWN_BYTES
+
+
+@pytest.mark.req("T4.27")
+def test_a_follower_sees_a_line_soon_after_it_was_written(sandbox: SyncSandbox) -> None:
+    """By the median, which holds on a busy machine too."""
+    sandbox.write_file("speak.py", SPEAKER)
+    late_s = []
+    with closing(sandbox.start(["python3", "speak.py"]).follow()) as events:
+        for event in events:
+            if isinstance(event, OutputChunk):
+                late_s += [(time.monotonic_ns() - int(line)) / 1e9 for line in event.data.split()]
+    assert len(late_s) == 100
+    assert statistics.median(late_s) <= MOST_LATE_S
 
 
 def test_input_of_any_size_arrives_whole_and_waits_with_its_sender_while_the_command_does_not_read(
