@@ -52,7 +52,7 @@ def up(
 def setup(
     *,
     template: Annotated[
-        str, typer.Option(metavar="NAME", help="debian, or one that is made of it: python, node or code.")
+        str, typer.Option(metavar="NAME", help="debian, or one made of it: base, code, code-interpreter, node, python.")
     ] = "debian",
     anew: Annotated[bool, typer.Option(help="Build it again, as with the packages of today.")] = False,
     data_dir: Annotated[str | None, typer.Option(help="Data directory. [COLDFRAME_DATA_DIR]")] = None,

@@ -48,7 +48,7 @@ _REMEDIES: dict[Language, str] = {
     "python": _INSTALL,
     "javascript": _INSTALL,
     "typescript": _INSTALL,
-    "r": 'take a template that has the package `r-cran-irkernel`, such as one built with `apt = ["r-cran-irkernel"]`',
+    "r": "take a template that has `r-cran-irkernel`: `coldframe setup --template code-interpreter` builds one",
 }
 """Where a kernel is not installed."""
 _events: TypeAdapter[CellEvent] = TypeAdapter(CellEvent)

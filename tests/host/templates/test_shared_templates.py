@@ -244,7 +244,7 @@ INSTALLED = {
 @pytest.mark.usefixtures("builds")
 @pytest.mark.req("T4.22")
 @pytest.mark.skipif("COLDFRAME_SLOW" not in os.environ, reason="takes minutes; COLDFRAME_SLOW=1 runs it")
-@pytest.mark.parametrize("name", ["code", "node", "python"])
+@pytest.mark.parametrize("name", ["code", "code-interpreter", "node", "python"])
 def test_those_that_come_with_the_product_do_what_they_are_for(
     client: SyncColdframe, installed: Installation, name: str
 ) -> None:
@@ -254,6 +254,10 @@ def test_those_that_come_with_the_product_do_what_they_are_for(
     if name == "python":
         libraries = "numpy, pandas, matplotlib.pyplot, ipykernel"
         assert output(sandbox, f"python3 -c 'import {libraries}; print(numpy.arange(3).sum())'") == "3\n"
+        return
+    if name == "code-interpreter":
+        assert sandbox.run_code("sum(1:3)", language="r").text == "[1] 6"
+        assert sandbox.run_code("import pandas, matplotlib.pyplot, sklearn; 6").text == "6"
         return
     if name == "node":
         assert output(sandbox, HELLOS["node"]) == "42\n"
