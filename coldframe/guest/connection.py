@@ -19,7 +19,16 @@ from coldframe.guest.command import Command
 from coldframe.guest.commands import Commands, Setting, checked_id
 from coldframe.guest.dial import Dial
 from coldframe.guest.files import FileWriter, open_range
-from coldframe.guest.frames import LONG_BYTES, MALFORMED, BadFrame, Reader, encode, encode_start, is_whole
+from coldframe.guest.frames import (
+    LONG_BYTES,
+    MALFORMED,
+    SENT_AHEAD_BYTES,
+    BadFrame,
+    Reader,
+    encode,
+    encode_start,
+    is_whole,
+)
 from coldframe.guest.input import Input, Sending, Taken
 from coldframe.guest.loop import HANGUP, IN, OUT, Timer
 from coldframe.guest.outgoing import Outgoing
@@ -58,6 +67,7 @@ class Connection:
         self._dial: Dial | None = None
         self._awaited: tuple[PathWatch, Timer] | None = None
         peer.setblocking(False)
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SENT_AHEAD_BYTES)
         commands.loop.watch(peer.fileno(), IN, self._on_event)
 
     def _on_event(self, events: int) -> None:
@@ -89,6 +99,8 @@ class Connection:
             return False
         for head, body in self._reader.feed(data) if room is None else self._reader.filled(count):
             self._receive(head, body)
+            if isinstance(body, bytearray):  # what is kept of it was copied
+                self._reader.spare = body
         return count > 0
 
     # -- requests ------------------------------------------------------------------------------

@@ -34,7 +34,8 @@ READ_CAP_BYTES = 64 * 1024 * 1024
 
 TEMPORARY_PREFIX = b".coldframe-write-"
 READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
-CHUNK_BYTES = 1 << 20
+DIGESTED_BYTES = 1 << 18
+"""At once: what was just read is still in the cache of the processor."""
 
 _open_writers: set[bytes] = set()
 
@@ -117,6 +118,16 @@ def read_range(held: int, offset: int, length: int) -> bytes:
     while len(found) < length and (piece := os.pread(held, length - len(found), offset + len(found))):
         found += piece
     return found
+
+
+def digest_file(held: int, length: int) -> tuple[str, int]:
+    """SHA-256 of at most *length* bytes from the beginning, and of how many. They are read to the same memory each time."""
+    digest, buffer, at = hashlib.sha256(), bytearray(min(length, DIGESTED_BYTES)), 0
+    with memoryview(buffer) as room:
+        while at < length and (count := os.preadv(held, (room[: length - at],), at)):
+            digest.update(room[:count])
+            at += count
+    return digest.hexdigest(), at
 
 
 def _changed(name: bytes, version: str | None) -> Failure:
@@ -283,7 +294,7 @@ class FileWriter:
         except OSError:
             return None  # writable but not readable, or just gone
         try:
-            return hashlib.sha256(read_range(held, 0, present.st_size)).hexdigest()
+            return digest_file(held, present.st_size)[0]
         finally:
             os.close(held)
 

@@ -24,6 +24,9 @@ MAX_BODY_BYTES = 65 * 1024 * 1024
 LONG_BYTES = 64 * 1024
 """A body from this length on is read straight to where it stays."""
 
+SENT_AHEAD_BYTES = 1 << 20
+"""What either end may have sent before the other takes it, where the kernel allows so much: with less both wake for each part."""
+
 MALFORMED = (AttributeError, LookupError, OverflowError, TypeError, ValueError)
 """What code that trusts a request's fields raises where one is missing, of another kind or out of range."""
 
@@ -101,6 +104,8 @@ class Reader:
         self._body: bytearray | None = None
         """A long one whose beginning is here, as long as it will be."""
         self._there = 0
+        self.spare: bytearray | None = None
+        """A body that nobody holds any more: the next one of this length goes there."""
 
     @property
     def room(self) -> memoryview | None:
@@ -137,7 +142,9 @@ class Reader:
                 break
             head = decode_head(bytes(self._buffer[PREFIX.size : middle]))
             if len(self._buffer) < end:
-                self._head, self._body, self._there = head, bytearray(body_bytes), len(self._buffer) - middle
+                spare, self.spare = self.spare, None
+                self._body = spare if spare is not None and len(spare) == body_bytes else bytearray(body_bytes)
+                self._head, self._there = head, len(self._buffer) - middle
                 self._body[: self._there] = memoryview(self._buffer)[middle:]
                 self._buffer = bytearray()
                 break

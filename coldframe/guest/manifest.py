@@ -16,7 +16,7 @@ import time
 from typing import Any, NamedTuple
 
 from coldframe.guest.facts import text_of
-from coldframe.guest.files import temporary_names
+from coldframe.guest.files import digest_file, temporary_names
 from coldframe.guest.paths import open_unlinked
 from coldframe.guest.trees import HISTORY, READ_DIRECTORY
 from coldframe.guest.verbs import Answer, verb
@@ -27,7 +27,6 @@ HASH_BUDGET_BYTES = 256 * 1024 * 1024
 PATH_BYTES = 8 * 1024 * 1024
 """Most bytes of paths in a manifest, against trees that are deep rather than full."""
 TICK_NS = 20_000_000
-CHUNK_BYTES = 1 << 20
 
 READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOFOLLOW
 
@@ -222,14 +221,7 @@ class _Scan:
             if (now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns) != identity or not stat.S_ISREG(now.st_mode):
                 return None, False  # another file by now; the next scan sees it
             self._budget_bytes -= size
-            digest = hashlib.sha256()
-            while size > 0:
-                piece = os.read(held, min(size, CHUNK_BYTES))
-                if not piece:
-                    break
-                digest.update(piece)
-                size -= len(piece)
-            return digest.hexdigest(), is_trusted
+            return digest_file(held, size)[0], is_trusted
         except OSError:
             return None, False
         finally:

@@ -20,7 +20,7 @@ from contextlib import asynccontextmanager
 from typing import Any, cast
 
 from coldframe.contract.errors import ColdframeError, GuestLost, from_wire
-from coldframe.guest.frames import LONG_BYTES, PREFIX, BadFrame, decode_head, lengths
+from coldframe.guest.frames import LONG_BYTES, PREFIX, SENT_AHEAD_BYTES, BadFrame, decode_head, lengths
 from coldframe.host.successor import PATIENCE_S
 
 CONNECT_TIMEOUT_S = 10.0
@@ -56,6 +56,7 @@ def connect(directory: str, socket_name: str = SOCKET_NAME, *, timeout_s: float 
     """
     peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     peer.settimeout(timeout_s)
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SENT_AHEAD_BYTES)
     try:
         folder = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
