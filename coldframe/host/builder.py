@@ -226,7 +226,7 @@ class Builder:
         }
         with contextlib.ExitStack() as opened:
             try:
-                files = [*occupant.furnish(), *more]
+                files = [*more]
                 identity = attachment.identity_of(order["workspace"])
                 place = attachment.Place(order["workspace"], identity, order["history"])
                 if not order["holds_outside"]:
@@ -239,6 +239,7 @@ class Builder:
                     "files": [name for name, _ in files],
                 }
                 socket.send_fds(ready.answer, [fitting(json.dumps(arrival).encode())], [file for _, file in files])
+                _give(ready.answer, _furniture(occupant))
                 occupant.note(known)
                 heard(ready.answer)
                 occupant.look_around(known)
@@ -424,8 +425,13 @@ def _settle(
             heard(keeper)
         raise
     with contextlib.suppress(ConnectionError):
-        word = json.dumps({"files": [name for name, _ in furniture]}).encode()
-        socket.send_fds(keeper, [word], [file for _, file in furniture])
+        _give(keeper, furniture)
+
+
+def _give(keeper: socket.socket, furniture: Sequence[tuple[str, int]]) -> None:
+    """The word that a keeper goes on with."""
+    word = json.dumps({"files": [name for name, _ in furniture]}).encode()
+    socket.send_fds(keeper, [word], [file for _, file in furniture])
 
 
 async def _unbroken(

@@ -195,13 +195,13 @@ class BoxGroups:
                     self._make(name)
                 if name == "unified":
                     for part in ("", "/keeper", "/box", "/box/init"):
-                        _give(f"{path}{part}", owner_uid)
+                        _give(f"{path}{part}", owner_uid, threads="cgroup.threads")
                     if not self.controllers.delegated:
                         self._limit_unified(path)
                 else:
                     if name != "cpu":
                         _write_limits(path, _v1_limits(name, limits))
-                    _give(path, owner_uid)
+                    _give(path, owner_uid, threads="tasks")
         except OSError as error:
             self.remove()
             raise ConfineError("make the control groups", f"{error.strerror} at `{error.filename}`") from error
@@ -557,9 +557,9 @@ def _write_limits(path: str, limits: Iterable[tuple[str, int | str]]) -> None:
             write_text(target, str(value))
 
 
-def _give(path: str, uid: int) -> None:
+def _give(path: str, uid: int, *, threads: str) -> None:
     os.chown(path, uid, -1)
-    for name in ("cgroup.procs", "tasks", "cgroup.threads"):
+    for name in ("cgroup.procs", threads):
         with contextlib.suppress(FileNotFoundError):
             os.chown(f"{path}/{name}", uid, -1)
 

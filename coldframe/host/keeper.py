@@ -95,8 +95,8 @@ class Arrival(NamedTuple):
     history: str
     captured_ports: list[int] | None
     files: list[str]
-    """`listener`, `records`, its directory, `digests`; of a box with a way out `outfit` and `handover`; as root `workspace` and
-    `history`, their mounts (see attachment.py)."""
+    """Of a box with a way out `outfit` and `handover`; as root `workspace` and `history`, their mounts (see attachment.py). What it
+    serves with comes in a word of its own, while this is made use of."""
 
 
 def prepare() -> None:
@@ -120,7 +120,7 @@ def become_keeper(order: Order, files: dict[str, int], *, is_known: bool = False
     there is a first process and waits for a word before that goes on, with which comes what it serves with: `listener`,
     `records`, its directory, `digests`. Then `{"placed": true}`, when what lies around the box is there, and
     `{"ready": evidence}`; or `{"failed": text}` at any point. Where the order says that it waits, it says `{"waits": true}`
-    before the last two, and who comes is told then.
+    before the last two, and who comes is told then, with another word.
     """
     answer = socket.socket(fileno=files["answer"])
     try:
@@ -271,6 +271,7 @@ def _build(
         if "outfit" in files:
             outfit = unpack(files["outfit"])
             namespaces.dress(outfit.files, outfit.covers)
+        files.update(_await_word(answer))
 
     def while_privileged() -> None:
         if system is not None:
