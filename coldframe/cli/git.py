@@ -134,6 +134,15 @@ def refs(sandbox: SandboxId, *, path: At = "", limit: Limit = 1000, snapshot: Sn
 
 
 @app.command()
+def repositories(sandbox: SandboxId, *, limit: Limit = 200, snapshot: Snapshot = None) -> None:
+    """List the repositories of the workspace."""
+    with _git(sandbox) as git:
+        found = git.repositories(limit=limit, snapshot=snapshot)
+    rows = [(one.path, one.branch or "", (one.head or "")[:10], one.reason or "") for one in found.repositories]
+    show_table(found.repositories, ("repository", "branch", "commit", "problem"), rows, empty="no repositories")
+
+
+@app.command()
 def init(
     sandbox: SandboxId,
     path: Annotated[str, typer.Argument(metavar="[DIR]")] = "",

@@ -120,3 +120,19 @@ def summary(sandbox: SandboxId) -> None:
         lines += [found.notes.path, *(f"  {line}" for line in found.notes.text.splitlines())]
     lines += [f"left out: {one}" for one in found.left_out]
     show(found, "\n".join(lines))
+
+
+def overview(sandbox: SandboxId) -> None:
+    """Show the workspace that a sandbox is or was on: files, Git, activity, builds, logs, previews, and how to go on."""
+    from coldframe.cli.connection import connect
+
+    with connect() as client:
+        found = client.sandboxes.get(sandbox).overview()
+    lines = [f"{found.agent_id or found.sandbox_id}: {len(found.sandboxes)} sandboxes, label {found.label}"]
+    for section in found.sections:
+        lines += ["", section.name if section.reason is None else f"{section.name}: {section.reason}"]
+        for one in section.entries:
+            when = "" if one.at is None else f"{one.at:%Y-%m-%d %H:%M:%S} "
+            lines.append(f"  {when}{one.title} ({one.receipt_id or 'no receipt yet'})")
+    lines += ["", *(f"next: {one.name}: {one.effect}" for one in found.actions)]
+    show(found, "\n".join(lines))

@@ -91,6 +91,10 @@ class Git:
         """Branches, tags and remotes."""
         return await self._look(models.GitRefsView, "refs", {"path": path, "limit": limit, "snapshot": snapshot})
 
+    async def repositories(self, *, limit: int = 200, snapshot: str | None = None) -> models.GitRepositoriesView:
+        """Those of the workspace, with branch and commit of each."""
+        return await self._look(models.GitRepositoriesView, "repositories", {"limit": limit, "snapshot": snapshot})
+
     # What is done, by Git in the sandbox.
 
     async def init(self, path: str = "", *, branch: str = "main") -> models.GitDone:

@@ -43,13 +43,22 @@ if TYPE_CHECKING:
     from coldframe.contract.description import Description, Statement
     from coldframe.contract.diagnosis import Diagnosis
     from coldframe.contract.files import ProcessInfo, Runtime, ShellInfo
-    from coldframe.contract.git import GitDiffView, GitDone, GitLogView, GitRefsView, GitShowView, GitStatusView
+    from coldframe.contract.git import (
+        GitDiffView,
+        GitDone,
+        GitLogView,
+        GitRefsView,
+        GitRepositoriesView,
+        GitShowView,
+        GitStatusView,
+    )
     from coldframe.contract.inputs import InputsPage
     from coldframe.contract.isolation import IsolationReport
     from coldframe.contract.ledger import LedgerEntry, LedgerVerdict
     from coldframe.contract.lineage import LineageItem, LineagePage, LineageTrace
     from coldframe.contract.network import LoggedContact, NetworkContact, NetworkLog, ReachedBy
     from coldframe.contract.outputs import DeclaredOutputs
+    from coldframe.contract.overview import WorkspaceOverview
     from coldframe.contract.packages import PackageView
     from coldframe.contract.paths import WatchEvent, WatchEvents
     from coldframe.contract.persistence import ItemNow, Whereabouts
@@ -119,7 +128,15 @@ _HOMES = {
     "contract.command": ("CommandEvent", "CommandInfo", "Contact", "Ended", "InputState", "OutputChunk", "Started"),
     "contract.credential": ("CredentialInfo", "CredentialUse", "HandleInfo"),
     "contract.files": ("ProcessInfo", "Runtime", "ShellInfo"),
-    "contract.git": ("GitDiffView", "GitDone", "GitLogView", "GitRefsView", "GitShowView", "GitStatusView"),
+    "contract.git": (
+        "GitDiffView",
+        "GitDone",
+        "GitLogView",
+        "GitRefsView",
+        "GitRepositoriesView",
+        "GitShowView",
+        "GitStatusView",
+    ),
     "contract.inputs": ("InputsPage",),
     "contract.isolation": ("IsolationReport",),
     "contract.ledger": ("LedgerEntry", "LedgerVerdict"),
@@ -128,6 +145,7 @@ _HOMES = {
     "contract.pipeline": ("PipelineInfo", "PipelineSpec", "PipelineStep"),
     "contract.outputs": ("DeclaredOutputs",),
     "contract.packages": ("PackageView",),
+    "contract.overview": ("WorkspaceOverview",),
     "contract.paths": ("WatchEvent", "WatchEvents"),
     "contract.persistence": ("ItemNow", "Whereabouts"),
     "contract.policy": ("Label", "PolicyChange"),
@@ -213,6 +231,7 @@ __all__ = [
     "GitShowView",
     "GitStatusView",
     "HandleInfo",
+    "GitRepositoriesView",
     "InputState",
     "InputsPage",
     "IsolationReport",
@@ -281,6 +300,7 @@ __all__ = [
     "Written",
     "recommend_profile",
 ]
+    "WorkspaceOverview",
 
 
 def __getattr__(name: str) -> Any:

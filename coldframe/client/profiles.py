@@ -44,3 +44,8 @@ class Profiled:
         """In at most 8 KiB what whoever goes on needs first: files, recent changes, commands that run or have failed, open
         ports, notes, essentials of the contract. Its files are read as by the tools, and the session takes their label."""
         return read_answer(models.WorkspaceSummary, (await ask(self._transport, "GET", f"{self._path}/summary")).body)
+
+    async def overview(self) -> models.WorkspaceOverview:
+        """Files, Git, activity, builds, logs, previews and deployment of its workspace, also when it has ended: each entry with its
+        receipt, links, and what can be done from there. Nothing is started for it."""
+        return read_answer(models.WorkspaceOverview, (await ask(self._transport, "GET", f"{self._path}/overview")).body)

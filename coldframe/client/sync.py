@@ -1099,6 +1099,11 @@ class Profiled:
         ports, notes, essentials of the contract. Its files are read as by the tools, and the session takes their label."""
         return read_answer(models.WorkspaceSummary, (ask(self._transport, "GET", f"{self._path}/summary")).body)
 
+    def overview(self) -> models.WorkspaceOverview:
+        """Files, Git, activity, builds, logs, previews and deployment of its workspace, also when it has ended: each entry with its
+        receipt, links, and what can be done from there. Nothing is started for it."""
+        return read_answer(models.WorkspaceOverview, (ask(self._transport, "GET", f"{self._path}/overview")).body)
+
 
 Content = str | bytes | Iterable[bytes]
 Progress = Callable[[int, int], object]
@@ -1725,6 +1730,10 @@ class Git:
     def refs(self, path: str = "", *, limit: int = 1000, snapshot: str | None = None) -> models.GitRefsView:
         """Branches, tags and remotes."""
         return self._look(models.GitRefsView, "refs", {"path": path, "limit": limit, "snapshot": snapshot})
+
+    def repositories(self, *, limit: int = 200, snapshot: str | None = None) -> models.GitRepositoriesView:
+        """Those of the workspace, with branch and commit of each."""
+        return self._look(models.GitRepositoriesView, "repositories", {"limit": limit, "snapshot": snapshot})
 
     # What is done, by Git in the sandbox.
 

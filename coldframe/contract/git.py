@@ -17,7 +17,7 @@ from coldframe.contract.policy import Label
 MOST_LISTED = 1000
 MOST_PATHS = 1000
 BUDGET_S = 15.0
-Question = Literal["status", "log", "show", "diff", "refs"]
+Question = Literal["status", "log", "show", "diff", "refs", "repositories"]
 GitKind = Literal["file", "symlink", "submodule", "folder"]
 _OUTSIDE = re.compile(r"(?:^|/)\.\.(?:/|$)|^/|\0")
 _ADDRESS = re.compile(
@@ -214,8 +214,22 @@ class GitRefs(Model):
     complete: bool
 
 
+class GitRepository(Model):
+    path: str
+    """Top of its working tree, in the workspace; `.` for the workspace itself."""
+    branch: str | None
+    head: str | None
+    reason: str | None = None
+    """Why it cannot be read."""
+
+
+class GitRepositories(Model):
+    repositories: tuple[GitRepository, ...]
+    complete: bool
+
+
 class RepositoryAnswer(Model):
-    """One of its last five, by what was asked."""
+    """One of its last six, by what was asked. Of `repositories` no single one is told of before."""
 
     question: Question
     repository: str
@@ -229,6 +243,7 @@ class RepositoryAnswer(Model):
     show: GitShown | None = None
     diff: GitDiff | None = None
     refs: GitRefs | None = None
+    repositories: GitRepositories | None = None
 
 
 class ReadRepository(Request[RepositoryAnswer]):
@@ -281,6 +296,10 @@ class GitDiffView(GitPlace, GitDiff): ...
 
 
 class GitRefsView(GitPlace, GitRefs): ...
+
+
+class GitRepositoriesView(GitPlace, GitRepositories):
+    """Those of the workspace; `repository`, `branch` and `head` are of none."""
 
 
 # -- what is done ---------------------------------------------------------------------------------------------------------

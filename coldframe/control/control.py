@@ -46,6 +46,7 @@ from coldframe.control.makers import NO_MAXIMA, Makers, Maxima
 from coldframe.control.network import Network
 from coldframe.control.once import Once
 from coldframe.control.outputs import Outputs
+from coldframe.control.overviews import Overviews
 from coldframe.control.packages import Packages
 from coldframe.control.partial_uploads import PartialUploads
 from coldframe.control.persistence import Persistence
@@ -138,6 +139,7 @@ class Control:
     repositories: Repositories
     artifacts: Artifacts
     builds: Builds
+    overviews: Overviews
     build_logs: BuildLogs
     snapshots: Snapshots
     snapshot_upkeep: SnapshotUpkeep
@@ -383,6 +385,7 @@ def build_control(
     promotions.kernels = contexts.alive
     return Control(
         store=store,
+    repositories = Repositories(gate, sandboxes, makers, tokens)
         ledger=ledger,
         agents=agents,
         sessions=sessions,
@@ -440,7 +443,10 @@ def build_control(
         artifacts=Artifacts(store, ledger, agents, sandboxes),
         builds=builds,
         build_logs=BuildLogs(builds, outputs, ledger),
-        repositories=Repositories(gate, sandboxes, makers, tokens),
+        repositories=repositories,
+        overviews=Overviews(
+            *(ledger, sandboxes, gate, outputs, repositories, builds, previews, snapshots, clock),
+        ),
         history=history,
         lineage=Lineage(store, ledger),
         taints=taints,

@@ -33,6 +33,7 @@ from coldframe.contract.git import (
     GitPlace,
     GitPush,
     GitRefsView,
+    GitRepositoriesView,
     GitRequest,
     GitRestore,
     GitShowView,
@@ -58,6 +59,7 @@ _QUESTIONS: Mapping[type[GitPlace], Question] = {
     GitShowView: "show",
     GitDiffView: "diff",
     GitRefsView: "refs",
+    GitRepositoriesView: "repositories",
 }
 MOST_OUTPUT_CHARACTERS = 8192
 MOST_FILES = 1000

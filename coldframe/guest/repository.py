@@ -71,15 +71,16 @@ class _Reader:
             self._objects.close()
 
     def open_and_answer(self, question: str) -> dict[str, Any]:
+        if question == "repositories":
+            nowhere = {"repository": ".", "branch": None, "head": None}
+            return {**nowhere, "repositories": self._repositories(int(self._request["limit"]))}
         repository = self._find(os.fsencode(str(self._request.get("path") or "")))
         self.top = repository.top
         self._refs = Refs(self._root, repository.folder, repository.common, self._check_time)
         branch, commit = self._refs.head()
         self._head = commit
         width = len(commit) if commit is not None else 20
-        self._work = Work(
-            self._search, repository, width, self._check_time, with_index=question in ("status", "diff")
-        )
+        self._work = Work(self._search, repository, width, self._check_time, with_index=question in ("status", "diff"))
         self._objects = self._work.objects
         found: dict[str, Any] = {
             "repository": text_of(repository.top) or ".",
@@ -96,6 +97,32 @@ class _Reader:
         if question not in answers:
             raise Failure("INVALID_ARGUMENT", "a repository is not asked that")
         return {**found, question: answers[question]()}
+
+    def _repositories(self, most: int) -> dict[str, Any]:
+        found: list[dict[str, Any]] = []
+        complete = True
+        try:
+            for top in self._search.tops(most + 1):
+                told = self._told_of(top)
+                if told is not None:
+                    found.append(told)
+        except Late:
+            complete = False
+        return {"repositories": found[:most], "complete": complete and len(found) <= most}
+
+    def _told_of(self, top: bytes) -> dict[str, Any] | None:
+        """None for what is called `.git` there and is none."""
+        told: dict[str, Any] = {"path": text_of(top) or ".", "branch": None, "head": None, "reason": None}
+        try:
+            repository = self._search.opened(top)
+            if repository is None:
+                return None
+            branch, head = Refs(self._root, repository.folder, repository.common, self._check_time).head()
+        except Unreadable as error:
+            return {**told, "reason": str(error)}
+        told["branch"] = None if branch is None else text_of(branch.removeprefix(b"refs/heads/"))
+        told["head"] = None if head is None else head.hex()
+        return told
 
     def _find(self, path: bytes) -> Repository:
         """The nearest one at or above."""

@@ -81,14 +81,21 @@ class Search:
         return len(self._tops) < MOST_REPOSITORIES and not self._is_shut
 
     def _find_tops(self) -> None:
+        for top in self.tops():
+            self._tops.append(top)
+
+    def tops(self, most: int = MOST_REPOSITORIES) -> Iterator[bytes]:
+        """Places of whatever is called `.git`, as far as the time lasts."""
         left = [b""]
-        while left and len(self._tops) < MOST_REPOSITORIES:
+        found = 0
+        while left and found < most:
             self._check_time()
             path = left.pop()
             folders = []
             for name, status in self._listed(path):
                 if name == GIT:
-                    self._tops.append(path)
+                    found += 1
+                    yield path
                 elif stat.S_ISDIR(status.st_mode):
                     folders.append(join(path, name))
             left += reversed(folders)

@@ -12,6 +12,7 @@ from coldframe.contract.git import (
     GitDiff,
     GitLog,
     GitRefs,
+    GitRepositories,
     GitShown,
     GitStatus,
     InnerPath,
@@ -51,6 +52,7 @@ class ReadRepositoryAnswer(Answer):
     show: GitShown | None
     diff: GitDiff | None
     refs: GitRefs | None
+    repositories: GitRepositories | None
 
 
 @tool(arguments=ReadRepositoryArguments, answer=ReadRepositoryAnswer, writes=False, listed=False, judged_as="read_file")

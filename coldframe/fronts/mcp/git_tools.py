@@ -19,6 +19,7 @@ from coldframe.contract.git import (
     GitPlace,
     GitPush,
     GitRefsView,
+    GitRepositoriesView,
     GitRequest,
     GitRestore,
     GitShowView,
@@ -128,6 +129,12 @@ async def git_diff(asked: Asked, which: WhichDifference) -> GitDiffView:
 async def git_refs(asked: Asked, which: WhichRepository) -> GitRefsView:
     """Branches, tags and remotes of a repository."""
     return await _look(asked, GitRefsView, which)
+
+
+@offer(arguments=WhichRepository, answer=GitRepositoriesView, right=_RIGHT, reads=True)
+async def git_repositories(asked: Asked, which: WhichRepository) -> GitRepositoriesView:
+    """The Git repositories of a workspace, with branch and commit of each."""
+    return await _look(asked, GitRepositoriesView, which)
 
 
 @offer(arguments=Init, answer=GitDone, right=_RIGHT, repeats=True)

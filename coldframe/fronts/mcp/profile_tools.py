@@ -2,6 +2,7 @@
 
 from coldframe.contract.description import Description
 from coldframe.contract.model import Model
+from coldframe.contract.overview import WorkspaceOverview
 from coldframe.contract.profile import Profile, Recommendation, Requirements
 from coldframe.contract.profile import recommend_profile as recommend
 from coldframe.contract.promotion import PromotionRequest
@@ -19,6 +20,21 @@ async def workspace_summary(asked: Asked, which: WhichSandbox) -> WorkspaceSumma
     have failed with the end of their output, open ports, notes, essentials of the contract."""
     sandbox_id = choose_sandbox(asked.control, asked.caller, which.sandbox_id, which.workspace)
     return await asked.control.summaries.summarize(asked.caller, sandbox_id)
+
+
+@offer(arguments=WhichSandbox, answer=WorkspaceOverview, right="command.read", reads=True)
+async def workspace_overview(asked: Asked, which: WhichSandbox) -> WorkspaceOverview:
+    """The workspace of a sandbox that runs or has ended, in seven sections: files, Git, activity, builds, logs, previews, deployment. Each
+    entry has its receipt, links, and what can be done from there. A `workspace` on which nothing runs will do."""
+    return await asked.control.overviews.overview(asked.caller, _last(asked, which))
+
+
+def _last(asked: Asked, which: WhichSandbox) -> str:
+    if which.sandbox_id is None and which.workspace is not None:
+        found = asked.control.sandboxes.list(asked.caller, agent_id=which.workspace, limit=1)
+        if found:
+            return found[0].sandbox_id
+    return choose_sandbox(asked.control, asked.caller, which.sandbox_id, which.workspace)
 
 
 @offer(arguments=WhichSandbox, answer=Description, right="command.read", reads=True)

@@ -20,6 +20,7 @@ from coldframe.contract.git import (
     GitPlace,
     GitPush,
     GitRefsView,
+    GitRepositoriesView,
     GitRestore,
     GitShowView,
     GitStatusView,
@@ -87,6 +88,11 @@ async def git_diff(request: Request, looked: LookedDiff) -> GitDiffView:
 async def git_refs(request: Request, looked: Looked) -> GitRefsView:
     """Branches, tags and remotes. Nothing of Git is run."""
     return await _look(request, GitRefsView, looked)
+
+
+async def git_repositories(request: Request, looked: Looked) -> GitRepositoriesView:
+    """The repositories of the workspace. Nothing of Git is run."""
+    return await _look(request, GitRepositoriesView, looked)
 
 
 async def git_init(request: Request, asked: GitInit) -> GitDone:
@@ -167,6 +173,7 @@ ROUTES = (
     JsonRoute("GET", _GIT + "show", git_show, GitShowView, query=LookedShow, headers=_SESSION),
     JsonRoute("GET", _GIT + "diff", git_diff, GitDiffView, query=LookedDiff, headers=_SESSION),
     JsonRoute("GET", _GIT + "refs", git_refs, GitRefsView, query=Looked, headers=_SESSION),
+    JsonRoute("GET", _GIT + "repositories", git_repositories, GitRepositoriesView, query=Looked, headers=_SESSION),
     JsonRoute("POST", _GIT + "init", git_init, GitDone, body=GitInit, headers=_SESSION),
     JsonRoute("POST", _GIT + "clone", git_clone, GitDone, body=GitClone, headers=_SESSION),
     JsonRoute("POST", _GIT + "commit", git_commit, GitDone, body=GitCommitRequest, headers=_SESSION),

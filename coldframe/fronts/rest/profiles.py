@@ -3,6 +3,7 @@
 from starlette.requests import Request
 
 from coldframe.contract.description import Description
+from coldframe.contract.overview import WorkspaceOverview
 from coldframe.contract.profile import ProfileInfo, Recommendation, Requirements, list_profiles, recommend_profile
 from coldframe.contract.promotion import Promotion, PromotionRequest
 from coldframe.contract.summary import WorkspaceSummary
@@ -37,6 +38,12 @@ async def summarize_workspace(request: Request) -> WorkspaceSummary:
     return await control_of(request).summaries.summarize(caller_of(request), request.path_params["sandbox_id"])
 
 
+async def overview_workspace(request: Request) -> WorkspaceOverview:
+    """Files, Git, activity, builds, logs, previews and deployment of the workspace that a sandbox is or was on, each entry linked to its
+    receipt, with what can be done from there. Nothing is started for it."""
+    return await control_of(request).overviews.overview(caller_of(request), request.path_params["sandbox_id"])
+
+
 _ONE = "/v1/sandboxes/{sandbox_id}"
 ROUTES = (
     JsonRoute("GET", "/v1/profiles", get_profiles, list[ProfileInfo]),
@@ -44,4 +51,5 @@ ROUTES = (
     JsonRoute("POST", _ONE + "/promote", promote_sandbox, Promotion, body=PromotionRequest),
     JsonRoute("GET", _ONE + "/description", describe_sandbox, Description),
     JsonRoute("GET", _ONE + "/summary", summarize_workspace, WorkspaceSummary),
+    JsonRoute("GET", _ONE + "/overview", overview_workspace, WorkspaceOverview),
 )
