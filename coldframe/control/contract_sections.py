@@ -7,6 +7,7 @@ from coldframe.contract.document import NOT_VERIFIED, OBSERVED
 from coldframe.contract.isolation import WALLS, IsolationReport
 from coldframe.contract.persistence import EVENTS, fate, is_there, items_of, lifetime_of, owner_of
 from coldframe.contract.policy import Label
+from coldframe.contract.profile import has
 from coldframe.contract.sandbox import SandboxInfo, SandboxSpec
 from coldframe.control.call_records import USER, limit_numbers
 from coldframe.control.contract_lines import Lines, line
@@ -401,6 +402,10 @@ def _unpromised(report: IsolationReport | None) -> Lines:
 
 
 def _lifecycle(info: SandboxInfo) -> Lines:
+    sessions = (
+        "Directory and variables of a shell go on in commands that name the same `shell_session`, until it stops; those"
+        " of any other command end with it."
+    )
     return [
         line(
             "lifecycle.timers",
@@ -421,4 +426,5 @@ def _lifecycle(info: SandboxInfo) -> Lines:
         ),
         line("lifecycle.server", "A restart of the server leaves it and its commands running.", "kept"),
         line("lifecycle.background", "The workspace is temporary.", info.spec.background),
+        *([line("lifecycle.shell_sessions", sessions, None)] if has(info.spec.profile, "shell") else []),
     ]

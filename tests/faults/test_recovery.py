@@ -16,6 +16,7 @@ from coldframe.contract.sandbox import SandboxSpec
 from tests.chaos.patience import connected
 from tests.faults.faults import FAULTS, LIMITS
 from tests.faults.jumping import JumpingInstallation
+from tests.installation import wait_until
 
 MOST_ATTEMPTS = 40
 PASSES_AFTER = 2
@@ -144,3 +145,32 @@ def test_a_client_that_knows_nothing_of_faults_recovers_or_asks_a_person(
         assert len(question) > len("exited: "), question
     else:
         assert question == ""
+
+
+@pytest.mark.req("T3.38")
+def test_two_hours_later_another_client_finds_files_packages_server_and_named_session(
+    killable: JumpingInstallation,
+) -> None:
+    with connected(killable) as client:
+        sandbox = client.sandboxes.create("exchanges", profile="workspace")
+        assert sandbox.run_command("mkdir -p node_modules/own && echo 7 > node_modules/own/index.js").exit_code == 0
+        sandbox.write_file("file", "kept")
+        sandbox.run_command("export WORD=known", shell_session="talk")
+        server = sandbox.start("echo $$; exec python3 -m http.server 8099 --bind 127.0.0.1")
+        pid = int(wait_until(server.output, "it runs"))
+        text = {line["id"]: line["text"] for line in sandbox.contract()["lifecycle"]}["lifecycle.shell_sessions"]
+        assert "name the same `shell_session`" in text
+    try:
+        killable.jump(7200)
+        with connected(killable) as client:
+            again = client.sandboxes.get(sandbox.id)
+            assert again.read_file("file").content == "kept"
+            assert again.read_file("node_modules/own/index.js").content == "7\n"
+            fetch = "until curl -s http://127.0.0.1:8099/file; do sleep 0.05; done"
+            assert again.run_command(fetch, timeout_s=60).stdout == "kept"
+            assert [one.pid for one in again.processes()] == [pid]
+            assert again.run_command("echo -$WORD-", shell_session="talk").stdout == "-known-\n"
+            assert again.run_command("echo -$WORD-").stdout == "--\n"
+            again.terminate()
+    finally:
+        killable.jump(0)
