@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coldframe.cli.output import Chosen, printable, show, show_json, show_table, write_bytes
+from coldframe.cli.output import Chosen, note, printable, show, show_json, show_table, write_bytes
 
 if TYPE_CHECKING:
     from coldframe.contract.ledger import LedgerEntry, LedgerVerdict
+    from coldframe.contract.receipt_difference import FileHunks
     from coldframe.control.ledger import Ledger
 
 app = typer.Typer(help="Look at the ledger, verify it, export it.", no_args_is_help=True)
@@ -56,6 +57,49 @@ def receipt(
 
     with connect() as client:
         show_json(client.receipt(receipt_id))
+
+
+@app.command()
+def diff(
+    before: Annotated[str, typer.Argument(metavar="RECEIPT", help="Id of one receipt.")],
+    after: Annotated[str, typer.Argument(metavar="OTHER", help="Id of another one of the same sandbox.")],
+    path: Annotated[str | None, typer.Argument(metavar="[PATH]", help="This file, line by line.")] = None,
+    *,
+    patch: Annotated[bool, typer.Option("--patch", "-p", help="Every file line by line.")] = False,
+) -> None:
+    """Show what differs between the moments after two calls: which files, or their lines."""
+    from coldframe.cli.connection import connect
+
+    with connect() as client:
+        if path is not None:
+            hunks = client.compare_receipts_file(before, after, path)
+            show(hunks, _told_hunks(hunks))
+            return
+        found = client.compare_receipts(before, after)
+        if patch:
+            many = [client.compare_receipts_file(before, after, one.path) for one in found.files]
+            show(many, "\n".join(map(_told_hunks, many)))
+        else:
+            rows = [
+                (one.change, one.path, (one.sha256_before or "")[:12], (one.sha256_after or "")[:12], len(one.receipts))
+                for one in found.files
+            ]
+            show_table(found.files, ("change", "path", "before", "after", "calls"), rows, empty="no file differs")
+    for problem in found.problems:
+        note(f"not all is known: {problem}")
+
+
+def _told_hunks(file: "FileHunks") -> str:
+    head = f"--- {file.path if file.sha256_before else '/dev/null'}\n+++ {file.path if file.sha256_after else '/dev/null'}\n"
+    if file.unavailable:
+        return f"{head}what it held {' and '.join(file.unavailable)} is not kept: only the digests are on record"
+    if file.binary:
+        return f"{head}it is no text"
+    told = [
+        f"@@ -{one.start_before},{one.lines_before} +{one.start_after},{one.lines_after} @@\n{one.text}"
+        for one in file.hunks
+    ]
+    return (head + "".join(told)).rstrip("\n")
 
 
 @app.command()

@@ -132,6 +132,21 @@ class Coldframe:
         """What one call really did, with digests to check it by."""
         return await ask_json(self._transport, "GET", f"/v1/receipts/{encode_path(receipt_id)}")
 
+    async def compare_receipts(self, before: str, after: str) -> models.ReceiptDifference:
+        """Files that are others after the call of *after* than they were after that of *before*, two receipts of one sandbox."""
+        path = f"/v1/receipts/{encode_path(before)}/diff/{encode_path(after)}"
+        return read_answer(models.ReceiptDifference, (await ask(self._transport, "GET", path)).body)
+
+    async def compare_receipts_file(self, before: str, after: str, path: str) -> models.FileHunks:
+        """One of these files hunk by hunk, where what it held is still kept: `unavailable` says where it is not.
+
+        Raises:
+            FileMissing: it does not differ.
+        """
+        place = f"/v1/receipts/{encode_path(before)}/hunks/{encode_path(after)}"
+        reply = await ask(self._transport, "GET", place, query={"path": path})
+        return read_answer(models.FileHunks, reply.body)
+
     async def replay(
         self, receipt_id: str, *, environment: Mapping[str, str] | None = None, stdin: bytes = b""
     ) -> models.Replay:

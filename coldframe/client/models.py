@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from coldframe.contract.policy import Label, PolicyChange
     from coldframe.contract.profile import ProfileInfo, Recommendation, Requirements, recommend_profile
     from coldframe.contract.promotion import Promotion
+    from coldframe.contract.receipt_difference import FileHunks, ReceiptDifference
     from coldframe.contract.replay import Replay
     from coldframe.contract.result import SandboxResult
     from coldframe.contract.sandbox import (
@@ -157,6 +158,7 @@ _HOMES = {
     "contract.profile": ("ProfileInfo", "Recommendation", "Requirements", "recommend_profile"),
     "contract.promotion": ("Promotion",),
     "contract.summary": ("WorkspaceSummary",),
+    "contract.receipt_difference": ("FileHunks", "ReceiptDifference"),
     "contract.replay": ("Replay",),
     "contract.result": ("SandboxResult",),
     "contract.sandbox": (
@@ -223,6 +225,7 @@ __all__ = [
     "EndMany",
     "Ended",
     "FileContent",
+    "FileHunks",
     "Found",
     "GitDiffView",
     "GitDone",
@@ -268,6 +271,7 @@ __all__ = [
     "ProfileInfo",
     "Promotion",
     "ReachedBy",
+    "ReceiptDifference",
     "Recipe",
     "Recommendation",
     "Replay",

@@ -3062,6 +3062,21 @@ class SyncColdframe:
         """What one call really did, with digests to check it by."""
         return ask_json(self._transport, "GET", f"/v1/receipts/{encode_path(receipt_id)}")
 
+    def compare_receipts(self, before: str, after: str) -> models.ReceiptDifference:
+        """Files that are others after the call of *after* than they were after that of *before*, two receipts of one sandbox."""
+        path = f"/v1/receipts/{encode_path(before)}/diff/{encode_path(after)}"
+        return read_answer(models.ReceiptDifference, (ask(self._transport, "GET", path)).body)
+
+    def compare_receipts_file(self, before: str, after: str, path: str) -> models.FileHunks:
+        """One of these files hunk by hunk, where what it held is still kept: `unavailable` says where it is not.
+
+        Raises:
+            FileMissing: it does not differ.
+        """
+        place = f"/v1/receipts/{encode_path(before)}/hunks/{encode_path(after)}"
+        reply = ask(self._transport, "GET", place, query={"path": path})
+        return read_answer(models.FileHunks, reply.body)
+
     def replay(
         self, receipt_id: str, *, environment: Mapping[str, str] | None = None, stdin: bytes = b""
     ) -> models.Replay:

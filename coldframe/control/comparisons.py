@@ -156,16 +156,20 @@ class Comparisons:
         label = join(old_label, new_label)
         if old is None and new is None:
             raise FileMissing(f"there is no file `{path[:200]}` at either point", path=path)
-        lines = [None if one is None else _lines_of(one) for one in (old, new)]
+        lines = [None if one is None else lines_of(one) for one in (old, new)]
         is_text = all(one is None or many is not None for one, many in zip((old, new), lines, strict=True))
         return TextChange(
             path=shown_path(path),
             binary=not is_text,
-            diff=await asyncio.to_thread(_unified, path, lines[0], lines[1]) if is_text else "",
+            diff=await asyncio.to_thread(unified, path, lines[0], lines[1]) if is_text else "",
             sha256_before=None if old is None else hashlib.sha256(old).hexdigest(),
             sha256_after=None if new is None else hashlib.sha256(new).hexdigest(),
             label=label,
         )
+
+    async def read(self, caller: Caller, name: str, path: str, *, session_of: str) -> tuple[bytes | None, Label]:
+        """A file at one point, with the label of the look; None if it is not there. Raises what `text` does."""
+        return await self._read(caller, self._place(caller, name), session_of, path)
 
     async def _read(self, caller: Caller, place: _Place, session_of: str, path: str) -> tuple[bytes | None, Label]:
         delivered: list[bytes] = []
@@ -227,7 +231,7 @@ def _path_of(cursor: str) -> str:
     return unquote_to_bytes(cursor).decode("utf-8", "surrogateescape")
 
 
-def _lines_of(content: bytes) -> list[str] | None:
+def lines_of(content: bytes) -> list[str] | None:
     if b"\0" in content:
         return None
     try:
@@ -236,7 +240,7 @@ def _lines_of(content: bytes) -> list[str] | None:
         return None
 
 
-def _unified(path: str, old: list[str] | None, new: list[str] | None) -> str:
+def unified(path: str, old: list[str] | None, new: list[str] | None) -> str:
     """In unified form. What is the same at both ends is not compared: most changes are small, and files are long."""
     before, after = old or [], new or []
     if before == after and (old is None) is (new is None):

@@ -59,6 +59,7 @@ from coldframe.control.preview_states import PreviewStates
 from coldframe.control.previews import Previews
 from coldframe.control.probe import Probe
 from coldframe.control.promotions import Promotions
+from coldframe.control.receipt_differences import ReceiptDifferences
 from coldframe.control.receipts import Receipts
 from coldframe.control.reconciliation import Reconciliation
 from coldframe.control.replays import Replays
@@ -125,6 +126,7 @@ class Control:
     persistence: Persistence
     gate: Gate
     receipts: Receipts
+    receipt_differences: ReceiptDifferences
     replays: Replays
     outputs: Outputs
     watches: Watches
@@ -425,6 +427,7 @@ def build_control(
         comparisons=comparisons,
         gate=gate,
         receipts=receipts,
+        receipt_differences=ReceiptDifferences(store, ledger, receipts, sandboxes, snapshots, comparisons),
         replays=Replays(
             *(ledger, receipts, sandboxes, snapshots, creation, lifecycle, gate, outputs, judged, host, longest)
         ),

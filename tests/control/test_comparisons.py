@@ -67,6 +67,6 @@ def test_lines_that_come_again_and_again_are_compared_all_the_same() -> None:
 
     # Without a bound on pairs of equal lines this takes the better part of a minute.
     before, after = ([line for n in range(999) for line in ("}\n", f"{side} {n}\n")] for side in ("old", "new"))
-    assert applied(before, comparisons._unified("file", before, after)) == after
+    assert applied(before, comparisons.unified("file", before, after)) == after
     before, after = before[:50], after[:30] + before[20:50]
-    assert applied(before, comparisons._unified("file", before, after)) == after
+    assert applied(before, comparisons.unified("file", before, after)) == after

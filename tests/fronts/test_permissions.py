@@ -95,6 +95,8 @@ MATRIX: dict[tuple[str, str], tuple[object, set[Role]]] = {
     ),
     ("GET", "/v1/sandboxes/{sandbox_id}/artifacts"): (None, ALL),
     ("POST", "/v1/sandboxes/{sandbox_id}/artifacts/kind"): ({"name": "none", "kind": "log"}, WORKERS),
+    ("GET", "/v1/receipts/{receipt_id}/diff/{other_id}"): (None, ALL),
+    ("GET", "/v1/receipts/{receipt_id}/hunks/{other_id}"): (None, ALL),
     ("GET", "/v1/builds"): (None, ALL),
     ("GET", "/v1/builds/{build_id}"): (None, ALL),
     ("POST", "/v1/builds/{build_id}/cancel"): (None, WORKERS | AGENT),

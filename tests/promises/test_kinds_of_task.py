@@ -8,6 +8,7 @@ import pytest
 from coldframe.client.sync import SyncColdframe
 from coldframe.contract.errors import InstallNotInProfile, NotInProfile
 from coldframe.host import interpreter
+from tests.installation import Installation
 from tests.previews.visiting import Visitor
 from tests.promises.test_profiles import taken
 
@@ -92,3 +93,28 @@ def test_a_programming_assistant_sees_what_changed_between_two_moments(client: S
         sandbox.edit_file_many("total.py", [("line 3\n", "third\n"), ("line 30\n", "thirtieth\n")])
         change = client.snapshots.compare_file(before, sandbox.id, "total.py")
         assert str(change).count("@@") >= 4, "two hunks"
+
+
+@pytest.mark.req("T3.57")
+def test_between_two_receipts_it_sees_each_file_and_each_hunk(
+    client: SyncColdframe, agent_id: str, installation: Installation
+) -> None:
+    with client.sandboxes.create(agent_id) as sandbox:
+        first = sandbox.write_file("total.py", "".join(f"line {number}\n" for number in range(40)))
+        taken(sandbox)
+        sandbox.edit_file_many("total.py", [("line 3\n", "third\n")])
+        last = sandbox.run_command("sed -i 's/^line 30$/thirtieth/' total.py; echo new > added.txt")
+        before, after = str(first.result.receipt_id), str(last.result.receipt_id)
+        told = client.compare_receipts(before, after)
+        assert [(one.path, one.change, len(one.receipts)) for one in told.files] == [
+            ("added.txt", "added", 1),
+            ("total.py", "changed", 2),
+        ]
+        assert told.complete and told.tree_sha256_before != told.tree_sha256_after
+        hunks = client.compare_receipts_file(before, after, "total.py").hunks
+        assert [[line for line in one.text.splitlines() if line[0] != " "] for one in hunks] == [
+            ["-line 3", "+third"],
+            ["-line 30", "+thirtieth"],
+        ]
+        shown = installation.cli("ledger", "diff", before, after, "--patch").stdout.decode()
+        assert "+thirtieth" in shown and "+new" in shown

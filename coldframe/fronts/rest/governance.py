@@ -19,6 +19,7 @@ from coldframe.contract.model import Model
 from coldframe.contract.policy import Decision, PolicyChange, Role
 from coldframe.contract.pool import PoolStatus
 from coldframe.contract.receipt import Receipt
+from coldframe.contract.receipt_difference import FileHunks, ReceiptDifference
 from coldframe.contract.replay import Replay, ReplayRequest
 from coldframe.contract.sandbox import AgentId
 from coldframe.control.codes import codes
@@ -97,6 +98,26 @@ async def list_codes(request: Request) -> list[CodeInfo]:
 async def get_receipt(request: Request) -> Receipt:
     """What one call really did."""
     return control_of(request).receipts.get(caller_of(request), request.path_params["receipt_id"])
+
+
+class WhichFile(Model):
+    path: Annotated[str, Field(min_length=1, max_length=4096)]
+
+
+async def compare_receipts(request: Request) -> ReceiptDifference:
+    """Files that are others after the call of the other receipt than they were after that of the first, by digest."""
+    names = request.path_params
+    return await control_of(request).receipt_differences.compare(
+        caller_of(request), names["receipt_id"], names["other_id"]
+    )
+
+
+async def compare_file_of_receipts(request: Request, which: WhichFile) -> FileHunks:
+    """One of these files line by line, where what it held is still kept."""
+    names = request.path_params
+    return await control_of(request).receipt_differences.hunks(
+        caller_of(request), names["receipt_id"], names["other_id"], which.path
+    )
 
 
 async def replay_receipt(request: Request, asked: ReplayRequest) -> Replay:
@@ -227,6 +248,10 @@ ROUTES = (
     JsonRoute("GET", "/v1/doctor", doctor, IsolationReport),
     JsonRoute("GET", "/v1/pool", pool, PoolStatus),
     JsonRoute("GET", "/v1/receipts/{receipt_id}", get_receipt, Receipt),
+    JsonRoute("GET", "/v1/receipts/{receipt_id}/diff/{other_id}", compare_receipts, ReceiptDifference),
+    JsonRoute(
+        "GET", "/v1/receipts/{receipt_id}/hunks/{other_id}", compare_file_of_receipts, FileHunks, query=WhichFile
+    ),
     JsonRoute("POST", "/v1/receipts/{receipt_id}/replay", replay_receipt, Replay, body=ReplayRequest),
     JsonRoute("GET", "/v1/ledger/entries", list_entries, list[LedgerEntry], query=WhichEntries),
     JsonRoute("GET", "/v1/ledger/verify", verify_ledger, LedgerVerdict),

@@ -244,7 +244,7 @@ INSTALLED = {
 @pytest.mark.usefixtures("builds")
 @pytest.mark.req("T4.22")
 @pytest.mark.skipif("COLDFRAME_SLOW" not in os.environ, reason="takes minutes; COLDFRAME_SLOW=1 runs it")
-@pytest.mark.parametrize("name", ["code", "code-interpreter", "node", "python"])
+@pytest.mark.parametrize("name", ["app", "code", "code-interpreter", "data", "node", "python"])
 def test_those_that_come_with_the_product_do_what_they_are_for(
     client: SyncColdframe, installed: Installation, name: str
 ) -> None:
@@ -259,7 +259,13 @@ def test_those_that_come_with_the_product_do_what_they_are_for(
         assert sandbox.run_code("sum(1:3)", language="r").text == "[1] 6"
         assert sandbox.run_code("import pandas, matplotlib.pyplot, sklearn; 6").text == "6"
         return
-    if name == "node":
+    if name == "data":
+        libraries = "ipykernel, matplotlib.pyplot, numpy, openpyxl, pandas, pyarrow"
+        assert output(sandbox, f"python3 -c 'import {libraries}; print(numpy.arange(3).sum())'") == "3\n"
+        return
+    if name == "app":
+        output(sandbox, "python3 -m venv v && pnpm --version && curl --version && sqlite3 :memory: 'select 1'")
+    if name in ("app", "node"):
         assert output(sandbox, HELLOS["node"]) == "42\n"
         return
     for command in HELLOS.values():
