@@ -23,7 +23,7 @@ from typing import Any
 
 from coldframe.guest.facts import Named, text_of
 from coldframe.guest.paths import open_beneath, open_unlinked, read_name
-from coldframe.guest.trees import HISTORY, READ_DIRECTORY, entry_names
+from coldframe.guest.trees import HISTORY, READ_DIRECTORY
 from coldframe.guest.verbs import Answer, Failure, verb
 
 BUDGET_GRACE_S = 1.0
@@ -33,6 +33,8 @@ LINE_BUDGET_S = 1.0
 TICK_S = 0.1
 LINES_BETWEEN_LOOKS = 256
 LARGE_BYTES = 16 * 1024 * 1024
+SMALL_BYTES = 64 * 1024
+"""What is shorter is read without asking for its size first."""
 BINARY_LOOK_BYTES = 8192
 """A NUL among the first bytes makes a file binary."""
 LINE_CHARACTERS = 2000
@@ -155,6 +157,7 @@ class _Search:
         regex, ignore_case = request.get("regex", True), request.get("ignore_case", False)
         self._pattern = compile_pattern(request["pattern"], regex=regex, ignore_case=ignore_case)
         self._literal = b"" if regex or ignore_case else _bytes_of(request["pattern"], "pattern")
+        self._wants_all = request.get("glob") is None
         self._wanted = compile_glob(request.get("glob"))
         self._all_stores = request.get("include_hidden_stores", False)
         self._most_matches = request.get("max_matches", 1000)
@@ -229,48 +232,43 @@ class _Search:
 
     def _search_directory(self, here: int, path: bytes) -> Iterator[bytes]:
         """Search the files in the open directory *here*; yields the paths of its subdirectories."""
-        for name in entry_names(here):
+        start = self._full(path)
+        before, before_full = path and path + b"/", start and start + b"/"
+        with os.scandir(here) as found:
+            entries = sorted((os.fsencode(entry.name), entry) for entry in found)
+        for name, entry in entries:
             if self._cut is not None:
                 return
-            below = path + b"/" + name if path else name
-            full = self._full(below)
+            full = before_full + name
             try:
-                status = os.stat(name, dir_fd=here, follow_symlinks=False)
-                if stat.S_ISDIR(status.st_mode):
+                if entry.is_file(follow_symlinks=False):  # as the directory says it: no question for each
+                    if full == HISTORY and not self._all_stores:
+                        self._stores.append(text_of(full))  # else each search would find the line of its own record
+                    elif self._wants_all or self._wanted(name, full, before + name):
+                        held = os.open(name, READ, dir_fd=here)
+                        try:
+                            self._search_open(held, full)
+                        finally:
+                            os.close(held)
+                elif entry.is_dir(follow_symlinks=False):
                     if name in STORES and not self._all_stores:
                         self._stores.append(text_of(full))
                     else:
-                        yield below
-                elif full == HISTORY and not self._all_stores:
-                    self._stores.append(text_of(full))  # else each search would find the line of its own record
-                elif stat.S_ISREG(status.st_mode):
-                    if self._wanted(name, full, below):
-                        self._search_file(here, name, full, status)
-                elif not stat.S_ISLNK(status.st_mode):
+                        yield before + name
+                elif not entry.is_symlink():
                     self._special += 1
             except OSError as error:
                 self._note(full, error)
 
-    def _search_file(self, here: int, name: bytes, full: bytes, status: os.stat_result) -> None:
-        if status.st_size > LARGE_BYTES:
-            self._large.append(text_of(full))
-            return
-        held = os.open(name, READ, dir_fd=here)
-        try:
-            self._search_open(held, full)
-        finally:
-            os.close(held)
-
     def _search_open(self, held: int, full: bytes) -> None:
-        status = os.fstat(held)
-        if not stat.S_ISREG(status.st_mode):
-            self._special += 1
-            return
-        if status.st_size > LARGE_BYTES:
-            self._large.append(text_of(full))
-            return
-        content = os.pread(held, status.st_size, 0)
-        if b"\0" in content[:BINARY_LOOK_BYTES]:
+        content = os.pread(held, SMALL_BYTES, 0)
+        if len(content) == SMALL_BYTES:
+            size = os.fstat(held).st_size
+            if size > LARGE_BYTES:
+                self._large.append(text_of(full))
+                return
+            content = os.pread(held, size, 0)
+        if content.find(0, 0, BINARY_LOOK_BYTES) >= 0:
             self._binary += 1
             return
         self._searched += 1
