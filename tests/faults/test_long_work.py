@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from coldframe.contract.sandbox import Limits
 from tests.chaos.patience import connected
 from tests.faults.jumping import JumpingInstallation
 from tests.installation import wait_until
@@ -109,7 +110,7 @@ def test_work_of_six_kinds_outlives_its_client_the_product_and_three_quarters_of
 @pytest.mark.timeout(900)
 def test_a_job_of_ten_minutes_ends_with_its_code_though_its_client_left_at_once(killable: JumpingInstallation) -> None:
     with connected(killable) as client:
-        sandbox = client.sandboxes.create("ten-minutes")
+        sandbox = client.sandboxes.create("ten-minutes", limits=Limits(wall_s=1200))
         job = sandbox.start("for n in $(seq 60); do echo $n; sleep 10; done; exit 9", timeout_s=1200).id
     ends_at = time.monotonic() + 600
 
