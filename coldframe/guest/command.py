@@ -309,10 +309,12 @@ class Command:
         if self._deadline is not None and self._reason is None:
             self._deadline.cancel()
         self._streams.let_go()
-        self._drain_end = self._loop.after(DRAIN_LIMIT_S, self._complete)
-        self._restart_drain()
+        self._streams.close_silent()
         if not self._streams.open:
             self._loop.soon(self._complete)
+            return
+        self._drain_end = self._loop.after(DRAIN_LIMIT_S, self._complete)
+        self._restart_drain()
 
     def _restart_drain(self) -> None:
         if self._drain_idle is not None:

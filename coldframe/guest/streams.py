@@ -6,6 +6,7 @@ and are read whole. Whoever has the streams is given what was read once per turn
 
 import errno
 import os
+import select
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -113,6 +114,16 @@ class Streams:
             if write >= 0:
                 os.close(write)
                 self._outputs[read] = (stream, -1)
+
+    def close_silent(self) -> None:
+        """Close at once the pipes that nobody holds and nothing is in, as both are at the end of most commands."""
+        look = select.poll()
+        for file in self._outputs:
+            if file != self._terminal:
+                look.register(file, select.POLLIN)
+        for file, events in look.poll(0):
+            if events == select.POLLHUP:
+                self._let_close(file)
 
     def drain(self) -> None:
         """Take all that is there now, and give it."""
