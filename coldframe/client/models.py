@@ -145,8 +145,8 @@ _HOMES = {
     "contract.network": ("LoggedContact", "NetworkContact", "NetworkLog", "ReachedBy"),
     "contract.pipeline": ("PipelineInfo", "PipelineSpec", "PipelineStep"),
     "contract.outputs": ("DeclaredOutputs",),
-    "contract.packages": ("PackageView",),
     "contract.overview": ("WorkspaceOverview",),
+    "contract.packages": ("PackageView",),
     "contract.paths": ("WatchEvent", "WatchEvents"),
     "contract.persistence": ("ItemNow", "Whereabouts"),
     "contract.policy": ("Label", "PolicyChange"),
@@ -231,10 +231,10 @@ __all__ = [
     "GitDone",
     "GitLogView",
     "GitRefsView",
+    "GitRepositoriesView",
     "GitShowView",
     "GitStatusView",
     "HandleInfo",
-    "GitRepositoriesView",
     "InputState",
     "InputsPage",
     "IsolationReport",
@@ -300,11 +300,11 @@ __all__ = [
     "WatchEvent",
     "WatchEvents",
     "Whereabouts",
+    "WorkspaceOverview",
     "WorkspaceSummary",
     "Written",
     "recommend_profile",
 ]
-    "WorkspaceOverview",
 
 
 def __getattr__(name: str) -> Any:

@@ -139,9 +139,9 @@ class Control:
     preview_rebuilds: PreviewRebuilds
     pipelines: Pipelines
     repositories: Repositories
+    overviews: Overviews
     artifacts: Artifacts
     builds: Builds
-    overviews: Overviews
     build_logs: BuildLogs
     snapshots: Snapshots
     snapshot_upkeep: SnapshotUpkeep
@@ -385,9 +385,9 @@ def build_control(
     )
     promotions.moved = history.move
     promotions.kernels = contexts.alive
+    repositories = Repositories(gate, sandboxes, makers, tokens)
     return Control(
         store=store,
-    repositories = Repositories(gate, sandboxes, makers, tokens)
         ledger=ledger,
         agents=agents,
         sessions=sessions,
