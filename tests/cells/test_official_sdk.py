@@ -114,6 +114,33 @@ def test_a_sandbox_that_is_killed_under_a_cell_is_told(real: RealEdge) -> None:
     killer.join()
 
 
+@pytest.mark.req("T4.11")
+def test_a_sandbox_that_is_killed_before_the_turn_of_a_cell_is_told_so_as_well(real: RealEdge) -> None:
+    made = Sandbox.create(timeout=120, **real.params)
+    begun = threading.Event()
+    told: list[BaseException] = []
+
+    def run(code: str) -> None:
+        try:
+            made.run_code(code, on_stdout=lambda _: begun.set())
+        except TimeoutException as error:
+            told.append(error)
+
+    both = [threading.Thread(target=run, args=("print(1, flush=True)\nimport time; time.sleep(300)",))]
+    both[0].start()
+    assert begun.wait(60)
+    both.append(threading.Thread(target=run, args=("2",)))
+    both[1].start()
+    with real.client() as client:
+        waiting = client.sandboxes.get(f"sbx_{made.sandbox_id}")
+        while not any(one.queued for one in waiting.contexts()):
+            assert both[1].is_alive()
+    made.kill(**real.params)
+    for one in both:
+        one.join(60)
+    assert len(told) == 2 and all("killed" in str(one) for one in told)
+
+
 def test_no_code_runs_without_the_token_of_its_sandbox(sandbox: Sandbox, real: RealEdge) -> None:
     request = urllib.request.Request(
         f"{real.url}/execute",

@@ -132,18 +132,29 @@ async def _execute(control: Control, request: Request, caller: Caller, sandbox_i
     events = while_there(
         request, control.cells.stream(caller, sandbox_id, cell, on_leave="interrupt"), idle_s=KEEP_ALIVE_S
     )
-    first = None
-    async for event in events:
-        if event is not None:  # its turn has come
-            first = event
-            break
+    try:
+        first = None
+        async for event in events:
+            if event is not None:  # its turn has come
+                first = event
+                break
+        if isinstance(first, ToolResult):
+            _raise_of(first)
+    except ColdframeError as error:
+        if _is_there(control, sandbox_id):
+            raise
+        return StreamingResponse(_broken_off(error), headers=NO_SNIFF, media_type="application/json")
     if first is None:
         return Response(b"", 499)  # nobody is there to read it
-    if isinstance(first, ToolResult):
-        _raise_of(first)
     return StreamingResponse(
         _lines(control, sandbox_id, first, events), headers=NO_SNIFF, media_type="application/json"
     )
+
+
+async def _broken_off(error: ColdframeError) -> AsyncIterator[bytes]:
+    """SDKs take a connection that breaks as a reason to ask what has become of the sandbox."""
+    raise error
+    yield b""
 
 
 async def _lines(
@@ -164,10 +175,14 @@ async def _lines(
                 for line in _told(event):
                     yield _line(line)
     except ColdframeError as error:
-        if control.sandboxes.find(sandbox_id).state.state not in WITH_BOX:
-            raise  # SDKs take a connection that breaks as a reason to ask what has become of the sandbox
+        if not _is_there(control, sandbox_id):
+            raise  # see `_broken_off`
         yield _line(_error(error.wire_code or error.code, f"{error.message} ({error.advice})"))
     yield _line({"type": "end_of_execution"})
+
+
+def _is_there(control: Control, sandbox_id: str) -> bool:
+    return control.sandboxes.find(sandbox_id).state.state in WITH_BOX
 
 
 def _told(event: CellEvent | ToolResult) -> list[dict[str, Any]]:
