@@ -18,9 +18,11 @@ from coldframe.contract.errors import (
     WrongState,
 )
 from coldframe.contract.policy import Role
+from tests.host.egress.site import CANARY
 from tests.installation import Installation
 from tests.mcp.speaking import Raw, Server
 from tests.promises.governed import token_of
+from tests.reachable import Reachable
 
 FILES = 10_000 if "COLDFRAME_SLOW" in os.environ else 1000
 OURS = "one\nours\nthree\n"
@@ -325,3 +327,57 @@ def test_the_command_line_and_mcp_do_all_of_it_as_well(
     assert "--- a/a\n+++ b/a\n@@ -1,1 +1,1 @@\n-four\n+three\n" in plain
     assert {one["name"] for one in cli("refs", "-C", "c")["tags"]} == {"v2"}
     assert len(mcp("log")["commits"]) == 1
+
+
+NETWORK = """version: 1
+rules: []
+network:
+  profiles:
+    hosting:
+      rules:
+        - {id: hosting, to: api.example.com, ports: 8443, mode: intercept, label: PUBLIC}
+  use: {"*": hosting}
+"""
+HOSTING = "https://api.example.com:8443/v1/git"
+
+
+@pytest.mark.req("T3.75")
+def test_a_remote_is_reached_where_the_network_leads_and_with_a_password_that_nobody_has(room: Reachable) -> None:
+    def steps(client: SyncColdframe) -> None:
+        client.policy.load(NETWORK)
+        client.credentials.add(
+            {
+                "name": "hosting",
+                "base": HOSTING,
+                "variable": "HOSTING_TOKEN",
+                "agents": ["pusher"],
+                "methods": ["GET", "POST"],
+                "header": "Authorization: Basic {secret}",
+            },
+            CANARY,
+        )
+        with client.sandboxes.create("pusher") as box:
+            git = box.git
+            git.init("app")
+            git.commit("Begin", "app", allow_empty=True)
+            box.run_command(["git", "-C", "app", "remote", "add", "origin", f"{HOSTING}/app.git"])
+            with pytest.raises(GitFailed):
+                git.push("app")
+            pushed = git.push("app", set_upstream=True, credential_variable="HOSTING_TOKEN")
+            copied = git.clone(f"{HOSTING}/app.git", "copy", credential_variable="HOSTING_TOKEN")
+            assert copied.head == pushed.head
+            further = git.commit("Further", "copy", allow_empty=True)
+            git.push("copy", credential_variable="HOSTING_TOKEN")
+            git.fetch("app", credential_variable="HOSTING_TOKEN")
+            status = git.status("app")
+            assert (status.ahead, status.behind) == (0, 1)
+            fetched = git.log("app", revision="origin/main", limit=1)
+            assert fetched.commits[0].id == further.head
+            held = "".join(str(box.run_command(line).stdout) for line in ("env", "cat */.git/config"))
+            assert CANARY not in held and "cfh_" in held
+            with pytest.raises(GitFailed) as refused:
+                git.clone("https://other.example.com:8443/app.git", "elsewhere")
+            assert refused.value.facts["output"]
+        client.credentials.revoke("hosting")
+
+    room.use(steps)

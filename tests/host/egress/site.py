@@ -5,6 +5,7 @@ import base64
 import gzip
 import hashlib
 import json
+import os
 import socket
 import struct
 from contextlib import suppress
@@ -22,7 +23,9 @@ REFS = b"0123456789012345678901234567890123456789\trefs/heads/main\n"
 class Site:
     """What all of its connections share."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        """Where it may keep files, which others remove."""
         self.seen: list[str] = []
         """First lines of requests, in their order."""
         self.carried: list[str] = []
@@ -39,6 +42,35 @@ class Site:
             while await self._answer(number, reader, writer):
                 await writer.drain()
         writer.close()
+
+    async def _git(
+        self, method: str, path: str, query: str, headers: dict[str, str], body: bytes
+    ) -> tuple[str, list[str], bytes]:
+        """What Git's own server says, of a repository that is there from the first question on."""
+        plain = {"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", "GIT_CONFIG_NOSYSTEM": "1"}
+        place = f"{self._folder}/app.git"
+        if not os.path.exists(place):
+            await _run(["git", "init", "-q", "--bare", "-b", "main", place], plain)
+            await _run(["git", "-C", place, "config", "http.receivepack", "true"], plain)
+        environment = {
+            **plain,
+            "GIT_PROJECT_ROOT": self._folder,
+            "GIT_HTTP_EXPORT_ALL": "1",
+            "PATH_INFO": path.removeprefix("/v1/git"),
+            "QUERY_STRING": query,
+            "REQUEST_METHOD": method,
+            "CONTENT_TYPE": headers.get("content-type", ""),
+            "CONTENT_LENGTH": str(len(body)),
+            "HTTP_CONTENT_ENCODING": headers.get("content-encoding", ""),
+            "REMOTE_USER": "git",
+            "REMOTE_ADDR": "127.0.0.1",
+            "GIT_PROTOCOL": headers.get("git-protocol", ""),
+        }
+        told = await _run(["git", "http-backend"], environment, body)
+        head, _, answer = told.partition(b"\r\n\r\n")
+        lines = head.decode("latin-1").split("\r\n")
+        status = next((line[8:] for line in lines if line.startswith("Status: ")), "200 OK")
+        return status, [line for line in lines if not line.startswith("Status: ")], answer
 
     async def _answer(self, number: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
@@ -59,6 +91,16 @@ class Site:
             head = "\r\n".join([f"HTTP/1.1 {status}", length, *more])
             writer.write(head.encode() + b"\r\n\r\n" + (b"" if method == "HEAD" else body))
 
+        if path.startswith("/v1/git/"):
+            given = base64.b64decode(said.removeprefix("Basic ") + "==").decode("latin-1").partition(":")[2]
+            if given != CANARY:
+                send("401 Unauthorized", b"who are you", 'WWW-Authenticate: Basic realm="git"')
+            else:
+                self.carried.append(f"{method} {headers.get('host')} {path}")
+                body = await _read_body(reader, headers)
+                status, answer_headers, answer = await self._git(method, path, query, headers, body)
+                send(status, answer, *answer_headers)
+            return headers.get("connection") != "close"
         if path.startswith("/v1/guarded/"):
             if said not in (f"Bearer {CANARY}", f"Basic {basic}"):
                 send("401 Unauthorized", b"who are you", 'WWW-Authenticate: Basic realm="guarded"')
@@ -185,6 +227,12 @@ class Site:
             case _:
                 send("404 Not Found", f"answer to {first}".encode())
         return headers.get("connection") != "close"
+
+
+async def _run(program: list[str], environment: dict[str, str], given: bytes = b"") -> bytes:
+    pipe = asyncio.subprocess.PIPE
+    running = await asyncio.create_subprocess_exec(*program, env=environment, stdin=pipe, stdout=pipe)
+    return (await running.communicate(given))[0]
 
 
 async def _read_body(reader: asyncio.StreamReader, headers: dict[str, str]) -> bytes:

@@ -176,7 +176,7 @@ async def _serve(certificates: Certificates, tell: Callable[[], object]) -> None
     await asyncio.start_server(_answer_request, None, 443, family=socket.AF_INET, ssl=secured())
     # Few clients offer a key for this curve at once, so the server has to ask again.
     await asyncio.start_server(_answer_request, None, 444, family=socket.AF_INET, ssl=secured("secp521r1"))
-    site = Site()
+    site = Site(os.path.dirname(certificates.chain))
     await asyncio.start_server(site.serve, None, 8080, family=socket.AF_INET)
     await asyncio.start_server(site.serve, None, 8443, family=socket.AF_INET, ssl=secured())
     for port in COLLECTED_PORTS:
