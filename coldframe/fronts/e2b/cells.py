@@ -153,8 +153,8 @@ async def _execute(control: Control, request: Request, caller: Caller, sandbox_i
 
 async def _broken_off(error: ColdframeError) -> AsyncIterator[bytes]:
     """SDKs take a connection that breaks as a reason to ask what has become of the sandbox."""
-    raise error
     yield b""
+    raise error
 
 
 async def _lines(
