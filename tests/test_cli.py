@@ -60,11 +60,11 @@ def coldframe(
     )
 
 
-
 def test_the_version_is_told_without_a_command_and_without_a_server() -> None:
     command = [sys.executable, "-m", "coldframe.cli", "--version"]
     done = subprocess.run(command, capture_output=True, env=environment(), timeout=TIMEOUT_S)
     assert (done.returncode, done.stdout.decode().strip(), done.stderr) == (0, coldframe_version, b"")
+
 
 def test_help_is_there_at_once_and_documents_the_exit_codes() -> None:
     command = [sys.executable, "-m", "coldframe.cli", "--help"]

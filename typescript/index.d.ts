@@ -1,4 +1,4 @@
-// Declarations of the SDK. Made of: sha256 b7cb5553cb2829db9734df5e7d42c06e63a0fb177dc2a97eccb3444ecbbebf43
+// Declarations of the SDK. Made of: sha256 e8a5b94abe4d7572c64123cf05934ceebf41dc2b5b95063c449f6b15c6ef5078
 /**
  * All bytes of a download.
  *

@@ -75,6 +75,24 @@ export class ColdframeOperations extends Operations {
      */
     receipt(receipt_id: string, options?: import("./terms.d.ts").Options<"get_receipt_v1_receipts__receipt_id__get">): Promise<Answer<"get_receipt_v1_receipts__receipt_id__get">>;
     /**
+     * Files that are others after the call of the other receipt than they were after that of the first, by digest.
+     *
+     * @param {string} receipt_id
+     * @param {string} other_id
+     * @param {import('./terms.d.ts').Options<'compare_receipts_v1_receipts__receipt_id__diff__other_id__get'>} [options]
+     * @returns {Promise<Answer<'compare_receipts_v1_receipts__receipt_id__diff__other_id__get'>>}
+     */
+    compareReceipts(receipt_id: string, other_id: string, options?: import("./terms.d.ts").Options<"compare_receipts_v1_receipts__receipt_id__diff__other_id__get">): Promise<Answer<"compare_receipts_v1_receipts__receipt_id__diff__other_id__get">>;
+    /**
+     * One of these files line by line, where what it held is still kept.
+     *
+     * @param {string} receipt_id
+     * @param {string} other_id
+     * @param {import('./terms.d.ts').Options<'compare_file_of_receipts_v1_receipts__receipt_id__hunks__other_id__get'>} [options]
+     * @returns {Promise<Answer<'compare_file_of_receipts_v1_receipts__receipt_id__hunks__other_id__get'>>}
+     */
+    compareReceiptsFile(receipt_id: string, other_id: string, options?: import("./terms.d.ts").Options<"compare_file_of_receipts_v1_receipts__receipt_id__hunks__other_id__get">): Promise<Answer<"compare_file_of_receipts_v1_receipts__receipt_id__hunks__other_id__get">>;
+    /**
      * Carry a command out again in a fresh sandbox that begins from what it began from, and tell what came out otherwise.
      * Nothing is written to where it was done first.
      *
@@ -259,6 +277,14 @@ export class SandboxOperations extends Operations {
      * @returns {Promise<Answer<'describe_sandbox_v1_sandboxes__sandbox_id__description_get'>>}
      */
     describe(options?: import("./terms.d.ts").Options<"describe_sandbox_v1_sandboxes__sandbox_id__description_get">): Promise<Answer<"describe_sandbox_v1_sandboxes__sandbox_id__description_get">>;
+    /**
+     * Files, Git, activity, builds, logs, previews and deployment of the workspace that a sandbox is or was on, each
+     * entry linked to its receipt, with what can be done from there. Nothing is started for it.
+     *
+     * @param {import('./terms.d.ts').Options<'overview_workspace_v1_sandboxes__sandbox_id__overview_get'>} [options]
+     * @returns {Promise<Answer<'overview_workspace_v1_sandboxes__sandbox_id__overview_get'>>}
+     */
+    overview(options?: import("./terms.d.ts").Options<"overview_workspace_v1_sandboxes__sandbox_id__overview_get">): Promise<Answer<"overview_workspace_v1_sandboxes__sandbox_id__overview_get">>;
     /**
      * In at most 8 KiB: files, recent changes, commands that run or have failed, open ports, notes, essentials of the
      * contract.
@@ -1232,6 +1258,13 @@ export class Git extends Operations {
      * @returns {Promise<Answer<'git_refs_v1_sandboxes__sandbox_id__git_refs_get'>>}
      */
     refs(options?: import("./terms.d.ts").Options<"git_refs_v1_sandboxes__sandbox_id__git_refs_get", "session_id">): Promise<Answer<"git_refs_v1_sandboxes__sandbox_id__git_refs_get">>;
+    /**
+     * The repositories of the workspace. Nothing of Git is run.
+     *
+     * @param {import('./terms.d.ts').Options<'git_repositories_v1_sandboxes__sandbox_id__git_repositories_get', 'session_id'>} [options]
+     * @returns {Promise<Answer<'git_repositories_v1_sandboxes__sandbox_id__git_repositories_get'>>}
+     */
+    repositories(options?: import("./terms.d.ts").Options<"git_repositories_v1_sandboxes__sandbox_id__git_repositories_get", "session_id">): Promise<Answer<"git_repositories_v1_sandboxes__sandbox_id__git_repositories_get">>;
     /**
      * Begin a repository.
      *

@@ -125,6 +125,30 @@ export class ColdframeOperations extends Operations {
   }
 
   /**
+   * Files that are others after the call of the other receipt than they were after that of the first, by digest.
+   *
+   * @param {string} receipt_id
+   * @param {string} other_id
+   * @param {import('./terms.d.ts').Options<'compare_receipts_v1_receipts__receipt_id__diff__other_id__get'>} [options]
+   * @returns {Promise<Answer<'compare_receipts_v1_receipts__receipt_id__diff__other_id__get'>>}
+   */
+  compareReceipts(receipt_id, other_id, options = {}) {
+    return this._transport.call({ method: 'GET', path: '/v1/receipts/{receipt_id}/diff/{other_id}' }, { ...this._names, receipt_id, other_id }, undefined, options)
+  }
+
+  /**
+   * One of these files line by line, where what it held is still kept.
+   *
+   * @param {string} receipt_id
+   * @param {string} other_id
+   * @param {import('./terms.d.ts').Options<'compare_file_of_receipts_v1_receipts__receipt_id__hunks__other_id__get'>} [options]
+   * @returns {Promise<Answer<'compare_file_of_receipts_v1_receipts__receipt_id__hunks__other_id__get'>>}
+   */
+  compareReceiptsFile(receipt_id, other_id, options = {}) {
+    return this._transport.call({ method: 'GET', path: '/v1/receipts/{receipt_id}/hunks/{other_id}', query: ['path'] }, { ...this._names, receipt_id, other_id }, undefined, options)
+  }
+
+  /**
    * Carry a command out again in a fresh sandbox that begins from what it began from, and tell what came out otherwise.
    * Nothing is written to where it was done first.
    *
@@ -382,6 +406,17 @@ export class SandboxOperations extends Operations {
    */
   describe(options = {}) {
     return this._transport.call({ method: 'GET', path: '/v1/sandboxes/{sandbox_id}/description' }, { ...this._names }, undefined, options)
+  }
+
+  /**
+   * Files, Git, activity, builds, logs, previews and deployment of the workspace that a sandbox is or was on, each
+   * entry linked to its receipt, with what can be done from there. Nothing is started for it.
+   *
+   * @param {import('./terms.d.ts').Options<'overview_workspace_v1_sandboxes__sandbox_id__overview_get'>} [options]
+   * @returns {Promise<Answer<'overview_workspace_v1_sandboxes__sandbox_id__overview_get'>>}
+   */
+  overview(options = {}) {
+    return this._transport.call({ method: 'GET', path: '/v1/sandboxes/{sandbox_id}/overview' }, { ...this._names }, undefined, options)
   }
 
   /**
@@ -1713,6 +1748,16 @@ export class Git extends Operations {
    */
   refs(options = {}) {
     return this._transport.call({ method: 'GET', path: '/v1/sandboxes/{sandbox_id}/git/refs', query: ['path', 'snapshot', 'limit'], headers: ['session_id'] }, { ...this._names }, undefined, options)
+  }
+
+  /**
+   * The repositories of the workspace. Nothing of Git is run.
+   *
+   * @param {import('./terms.d.ts').Options<'git_repositories_v1_sandboxes__sandbox_id__git_repositories_get', 'session_id'>} [options]
+   * @returns {Promise<Answer<'git_repositories_v1_sandboxes__sandbox_id__git_repositories_get'>>}
+   */
+  repositories(options = {}) {
+    return this._transport.call({ method: 'GET', path: '/v1/sandboxes/{sandbox_id}/git/repositories', query: ['path', 'snapshot', 'limit'], headers: ['session_id'] }, { ...this._names }, undefined, options)
   }
 
   /**
