@@ -29,7 +29,9 @@ from coldframe.contract.errors import Unavailable, from_wire
 
 LONGEST_LOOK_S = 30
 """A request that waits is asked again after so long."""
-READING = frozenset({"list_directory", "list_path", "read_file", "read_path", "read_repository", "search_files", "stat_path"})
+READING = frozenset(
+    {"list_directory", "list_path", "read_file", "read_path", "read_repository", "search_files", "stat_path"}
+)
 """Tools that change nothing: a call repeated over a broken connection needs no key."""
 
 
