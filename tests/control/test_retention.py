@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from coldframe.contract.build import BuildSpec
 from coldframe.contract.caller import Caller
 from coldframe.contract.errors import NotFound, ResultExpired
 from coldframe.contract.policy import Role
@@ -61,6 +62,74 @@ def test_a_week_later_after_the_end_and_a_restart_another_client_gets_the_same(t
             await same(AGENT)
             with pytest.raises(NotFound):
                 await same(OTHER)
+
+    asyncio.run(scenario())
+
+
+async def built(bench: Bench, info: SandboxInfo) -> str:
+    """A build that fails behind its first phase, with what that has made."""
+    phases = [
+        {"name": "make", "command": "echo made | tee out.txt", "outputs": ["out.txt"]},
+        {"name": "check", "command": "echo wrong >&2; exit 4"},
+    ]
+    spec = BuildSpec.model_validate({"phases": phases})
+    begun = await bench.control.builds.start(OWNER, info.sandbox_id, spec)
+    await bench.control.builds.get(OWNER, begun.build_id, wait_s=20)
+    return begun.build_id
+
+
+@pytest.mark.req("T4.32", "T3.77")
+def test_a_week_later_artifacts_and_a_build_with_its_log_are_the_same_for_another_client(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            info, _, _ = await made(bench)
+            build_id = await built(bench, info)
+
+            async def told(caller: Caller) -> tuple[Any, ...]:
+                control, read = bench.control, list[bytes]()
+                artifacts = await control.artifacts.list(caller, info.sandbox_id)
+                build = await control.builds.get(caller, build_id)
+                log = await control.build_logs.read(caller, build_id)
+                await control.gate.call(caller, info.sandbox_id, "read_file", {"path": "out.txt"}, deliver=read.append)
+                assert [one.sha256 for one in build.artifacts] == [hashlib.sha256(b"".join(read)).hexdigest()]
+                receipts = [control.receipts.get(caller, one) for one in build.receipts]
+                assert [one.exit_code for one in receipts] == [0, 4]
+                return artifacts, build, log, receipts, read
+
+            first = await told(OWNER)
+            assert first[2].data.endswith(b"wrong\n")
+            assert ("out.txt", "output") in [(one.name, one.kind) for one in first[0].artifacts]
+            assert await told(MEMBER) == first
+            bench.pass_time(WEEK)
+            assert await told(MEMBER) == first
+            await bench.control.lifecycle.terminate(OWNER, info.sandbox_id)
+            assert await told(MEMBER) == first
+            await bench.restart()
+            assert await told(MEMBER) == first
+            assert await told(AGENT) == first
+            with pytest.raises(NotFound):
+                await told(OTHER)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.req("T4.32")
+def test_past_their_time_artifacts_keep_their_digests_and_the_log_of_a_build_is_expired(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        bench = begun(tmp_path, Retention(results_s=DAY_S))
+        await bench.start()
+        info, _, _ = await made(bench)
+        build_id = await built(bench, info)
+        before = await bench.control.artifacts.list(MEMBER, info.sandbox_id)
+        digests = (await bench.control.builds.get(MEMBER, build_id)).artifacts
+        bench.pass_time(timedelta(hours=25))
+        await bench.control.kept_results.turn()
+        with pytest.raises(ResultExpired) as told:
+            await bench.control.build_logs.read(MEMBER, build_id)
+        assert told.value.facts["stdout"] and told.value.facts["gone_at"]
+        assert await bench.control.artifacts.list(MEMBER, info.sandbox_id) == before
+        assert (await bench.control.builds.get(MEMBER, build_id)).artifacts == digests != ()
+        await bench.control.close()
 
     asyncio.run(scenario())
 
