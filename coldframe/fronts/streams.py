@@ -11,7 +11,7 @@ A consumer that is slow slows only itself: nothing is produced before it has tak
 import json
 import logging
 import struct
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from typing import Any, cast
 
@@ -36,6 +36,9 @@ MOST_VALUES = 20_000
 checking costs 3 µs each at most, in which nobody else is served; a text is one, however long."""
 _log = logging.getLogger("coldframe.fronts")
 Event = CommandEvent | ToolResult
+Pieces = Sequence[bytes | memoryview]
+SENT_BYTES = 512 * 1024
+"""How much of something long is handed to the HTTP server at once, which copies it."""
 
 
 async def read_body(request: Request, cap_bytes: int) -> bytes:
@@ -115,7 +118,7 @@ def wants_events(request: Request) -> bool:
 async def event_response(request: Request, events: AsyncIterator[Event]) -> Response:
     """The events one by one, or an error answer if the first thing that comes is one."""
     framed = FRAMES in request.headers.get("accept", "")
-    media_type, encode = (FRAMES, encode_frame) if framed else (NDJSON, encode_line)
+    media_type, encode = (FRAMES, encode_frame) if framed else (NDJSON, _encode_line_alone)
     source = cast("AsyncGenerator[Event, None]", events)
     try:
         first = await anext(source)
@@ -128,18 +131,22 @@ async def event_response(request: Request, events: AsyncIterator[Event]) -> Resp
 
 
 async def _encoded(
-    first: Event, rest: AsyncGenerator[Event, None], encode: Callable[[Event | ColdframeError], bytes]
-) -> AsyncIterator[bytes]:
+    first: Event, rest: AsyncGenerator[Event, None], encode: Callable[[Event | ColdframeError], Pieces]
+) -> AsyncIterator[bytes | memoryview]:
     async with aclosing(rest):
         try:
-            yield encode(first)
+            for piece in encode(first):
+                yield piece
             async for event in rest:
-                yield encode(event)
+                for piece in encode(event):
+                    yield piece
         except ColdframeError as error:
-            yield encode(error)
+            for piece in encode(error):
+                yield piece
         except Exception:  # noqa: BLE001  the edge of a request
             _log.exception("a stream of events failed")
-            yield encode(Internal("the server met a fault of its own"))
+            for piece in encode(Internal("the server met a fault of its own")):
+                yield piece
 
 
 def encode_line(event: Event | ColdframeError) -> bytes:
@@ -149,6 +156,11 @@ def encode_line(event: Event | ColdframeError) -> bytes:
     if isinstance(event, ColdframeError):
         return encode_json({"event": "error", "error": event.to_wire()}) + b"\n"
     return encode_json(event) + b"\n"
+
+
+def pieces_of(data: bytes) -> list[memoryview]:
+    whole = memoryview(data)
+    return [whole[start : start + SENT_BYTES] for start in range(0, len(data), SENT_BYTES)]
 
 
 def pack_start(head: bytes, body_bytes: int) -> bytes:
@@ -161,11 +173,16 @@ def pack_frame(head: bytes, body: bytes = b"") -> bytes:
     return b"".join((_LENGTHS.pack(len(head), len(body)), head, body))
 
 
-def encode_frame(event: Event | ColdframeError) -> bytes:
-    """One frame."""
+def encode_frame(event: Event | ColdframeError) -> Pieces:
+    """One frame, in pieces where it is long."""
     if isinstance(event, OutputChunk):
         at = "null" if event.at is None else f'"{event.at.isoformat()}"'
         head = f'{{"event":"output","seq":{event.seq},"stream":"{event.stream}","at":{at}}}'.encode()
-        return b"".join((_LENGTHS.pack(len(head), len(event.data)), head, event.data))
-    head = encode_line(event)
-    return _LENGTHS.pack(len(head), 0) + head
+        if len(event.data) > SENT_BYTES // 2:
+            return [pack_start(head, len(event.data)), *pieces_of(event.data)]
+        return [pack_frame(head, event.data)]
+    return [pack_frame(encode_line(event))]
+
+
+def _encode_line_alone(event: Event | ColdframeError) -> Pieces:
+    return [encode_line(event)]

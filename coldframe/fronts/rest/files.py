@@ -30,7 +30,7 @@ from coldframe.fronts.answers import NO_SNIFF, encode_json, json_response, resul
 from coldframe.fronts.rest.calls import SNAPSHOT
 from coldframe.fronts.rest.request import caller_of, control_of, number_of, path_after, session_of
 from coldframe.fronts.rest.schema import BYTES, JSON_RESULT, PLAIN_JSON, RawRoute
-from coldframe.fronts.streams import FRAMES, pack_frame, pack_start
+from coldframe.fronts.streams import FRAMES, pack_frame, pack_start, pieces_of
 from coldframe.fronts.windows import WINDOW_BYTES, windows
 from coldframe.tools.registry import relative_path
 
@@ -50,8 +50,6 @@ class AnyPath(Convertor[str]):
 register_url_convertor("anything", AnyPath())
 PART_DIGESTS = "digests=parts"
 """With FRAMES in what a client accepts: it is content with a digest of each part of a download."""
-SENT_BYTES = 512 * 1024
-"""How much of a window is handed to the HTTP server at once, which copies it."""
 CONTENT = NO_SNIFF | {"Content-Security-Policy": "sandbox; default-src 'none'"}
 
 
@@ -108,9 +106,8 @@ async def _frames(
                     head["sha256"] = digest.hexdigest()
                 sent += len(data)
                 yield pack_start(encode_json(head), len(data))
-                whole = memoryview(data)
-                for start in range(0, len(data), SENT_BYTES):
-                    yield whole[start : start + SENT_BYTES]
+                for piece in pieces_of(data):
+                    yield piece
     except ColdframeError as error:
         yield pack_frame(encode_json({"event": "error", "error": error.to_wire()}))
         return
