@@ -52,7 +52,7 @@ def expected_table(content: bytes) -> dict[str, int]:
     return {name: count for name, count in counts.items() if count}
 
 
-@pytest.mark.req("T4.07", "T4.10")
+@pytest.mark.req("T3.19", "T4.07", "T4.10")
 def test_a_table_goes_in_and_a_chart_a_table_and_a_file_come_out(client: SyncColdframe) -> None:
     content = tickets()
     done = client.execute_once(ANALYSIS, {"tickets.csv": content}, outputs=("by_category.csv", "chart.png"))

@@ -29,8 +29,8 @@ COMMANDS = {
 WAITING = {
     "install": "it needs a registry, and is tried where there is one, in test_registries.py",
     "browser": "browsers in a sandbox are tried where there is one (tests/promises/test_browsers.py)",
-    "preview": "there is no preview route yet; `server` is its part in the box",
-    "interpreter": "there is no interpreter yet",
+    "preview": "what visitors are told then is tried in tests/previews/test_states.py; `server` is its part in the box",
+    "interpreter": "cells are tried under faults of their own, in tests/cells/test_faults.py",
     "deploy": "there is no deployment yet",
 }
 """Loads of the list that are not here, and why."""

@@ -43,6 +43,18 @@ def test_ports_are_listed_with_their_process_and_what_started_it_soon_after_they
     assert listed() == {5173: (jobs[5173], "127.0.0.1"), 5174: (jobs[5174], "::1"), 5175: (jobs[5175], "0.0.0.0")}
 
 
+@pytest.mark.req("T3.19")
+def test_a_result_that_is_a_preview_has_address_health_port_and_process(
+    client: SyncColdframe, sandbox: SyncSandbox
+) -> None:
+    preview = client.previews.get(serve(client, sandbox, 8000).preview_id)
+    assert preview.url == f"http://8000-{sandbox.id.removeprefix('sbx_')}.localhost:{Visitor(preview).port}/"
+    assert preview.status is not None
+    assert (preview.port, preview.status.state, preview.status.http_status) == (8000, "healthy", 200)
+    (process,) = [one for one in sandbox.processes() if any(port.port == 8000 for port in one.ports)]
+    assert process.command_id == preview.command_id == preview.status.command_id
+
+
 def test_an_address_stays_over_restart_stop_and_rebuild(client: SyncColdframe, still: SyncSandbox) -> None:
     sandbox = still
     preview = serve(client, sandbox, 5173)
