@@ -1,4 +1,4 @@
-// Declarations of the SDK. Made of: sha256 e8a5b94abe4d7572c64123cf05934ceebf41dc2b5b95063c449f6b15c6ef5078
+// Declarations of the SDK. Made of: sha256 5f7b36e5c133ba42bdf283d7f119196c8df8a3283800b2ece4a2ad3746792cf8
 /**
  * All bytes of a download.
  *
@@ -45,6 +45,7 @@ export class Coldframe extends operations.ColdframeOperations {
     network: operations.Network;
     volumes: operations.Volumes;
     previews: operations.Previews;
+    webhooks: operations.Webhooks;
     builds: operations.Builds;
     /**
      * Run code once, in a sandbox of its own that is gone when this returns, with `files` by name as `inputs/NAME`.

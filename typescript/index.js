@@ -47,6 +47,7 @@ export class Coldframe extends operations.ColdframeOperations {
     this.network = new operations.Network(transport)
     this.volumes = new operations.Volumes(transport)
     this.previews = new operations.Previews(transport)
+    this.webhooks = new operations.Webhooks(transport)
     this.builds = new operations.Builds(transport)
   }
 

@@ -1406,6 +1406,47 @@ export class Builds extends Operations {
      */
     log(build_id: string, options?: import("./terms.d.ts").Options<"read_build_log">): AsyncGenerator<Uint8Array<ArrayBuffer>, void, undefined>;
 }
+export class Webhooks extends Operations {
+    /**
+     * All web hooks, with how it goes there, without their secrets.
+     *
+     * @param {import('./terms.d.ts').Options<'list_webhooks_v1_webhooks_get'>} [options]
+     * @returns {Promise<Answer<'list_webhooks_v1_webhooks_get'>>}
+     */
+    list(options?: import("./terms.d.ts").Options<"list_webhooks_v1_webhooks_get">): Promise<Answer<"list_webhooks_v1_webhooks_get">>;
+    /**
+     * Announce events to an address from now on, signed with the secret of the answer, which is shown this once.
+     *
+     * @param {Body<'add_webhook_v1_webhooks_post'>} body
+     * @param {import('./terms.d.ts').Options<'add_webhook_v1_webhooks_post'>} [options]
+     * @returns {Promise<Answer<'add_webhook_v1_webhooks_post'>>}
+     */
+    add(body: Body<"add_webhook_v1_webhooks_post">, options?: import("./terms.d.ts").Options<"add_webhook_v1_webhooks_post">): Promise<Answer<"add_webhook_v1_webhooks_post">>;
+    /**
+     * One web hook, with how it goes there.
+     *
+     * @param {string} webhook_id
+     * @param {import('./terms.d.ts').Options<'get_webhook_v1_webhooks__webhook_id__get'>} [options]
+     * @returns {Promise<Answer<'get_webhook_v1_webhooks__webhook_id__get'>>}
+     */
+    get(webhook_id: string, options?: import("./terms.d.ts").Options<"get_webhook_v1_webhooks__webhook_id__get">): Promise<Answer<"get_webhook_v1_webhooks__webhook_id__get">>;
+    /**
+     * Announce nothing more there.
+     *
+     * @param {string} webhook_id
+     * @param {import('./terms.d.ts').Options<'remove_webhook_v1_webhooks__webhook_id__delete'>} [options]
+     * @returns {Promise<Answer<'remove_webhook_v1_webhooks__webhook_id__delete'>>}
+     */
+    remove(webhook_id: string, options?: import("./terms.d.ts").Options<"remove_webhook_v1_webhooks__webhook_id__delete">): Promise<Answer<"remove_webhook_v1_webhooks__webhook_id__delete">>;
+    /**
+     * Try one that fails, or is dead, again at once. It goes on where it was.
+     *
+     * @param {string} webhook_id
+     * @param {import('./terms.d.ts').Options<'resume_webhook_v1_webhooks__webhook_id__resume_post'>} [options]
+     * @returns {Promise<Answer<'resume_webhook_v1_webhooks__webhook_id__resume_post'>>}
+     */
+    resume(webhook_id: string, options?: import("./terms.d.ts").Options<"resume_webhook_v1_webhooks__webhook_id__resume_post">): Promise<Answer<"resume_webhook_v1_webhooks__webhook_id__resume_post">>;
+}
 export type Transport = import("./transport.js").Transport;
 export type Sandbox = import("./sandbox.js").Sandbox;
 export type Content = import("./terms.d.ts").Content;

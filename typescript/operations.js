@@ -1951,3 +1951,59 @@ export class Builds extends Operations {
     return this._transport.bytes({ method: 'GET', path: '/v1/builds/{build_id}/log', query: ['phase', 'offset', 'length'] }, { ...this._names, build_id }, options)
   }
 }
+
+export class Webhooks extends Operations {
+  /**
+   * All web hooks, with how it goes there, without their secrets.
+   *
+   * @param {import('./terms.d.ts').Options<'list_webhooks_v1_webhooks_get'>} [options]
+   * @returns {Promise<Answer<'list_webhooks_v1_webhooks_get'>>}
+   */
+  list(options = {}) {
+    return this._transport.call({ method: 'GET', path: '/v1/webhooks' }, { ...this._names }, undefined, options)
+  }
+
+  /**
+   * Announce events to an address from now on, signed with the secret of the answer, which is shown this once.
+   *
+   * @param {Body<'add_webhook_v1_webhooks_post'>} body
+   * @param {import('./terms.d.ts').Options<'add_webhook_v1_webhooks_post'>} [options]
+   * @returns {Promise<Answer<'add_webhook_v1_webhooks_post'>>}
+   */
+  add(body, options = {}) {
+    return this._transport.call({ method: 'POST', path: '/v1/webhooks', body: 'application/json' }, { ...this._names }, body, options)
+  }
+
+  /**
+   * One web hook, with how it goes there.
+   *
+   * @param {string} webhook_id
+   * @param {import('./terms.d.ts').Options<'get_webhook_v1_webhooks__webhook_id__get'>} [options]
+   * @returns {Promise<Answer<'get_webhook_v1_webhooks__webhook_id__get'>>}
+   */
+  get(webhook_id, options = {}) {
+    return this._transport.call({ method: 'GET', path: '/v1/webhooks/{webhook_id}' }, { ...this._names, webhook_id }, undefined, options)
+  }
+
+  /**
+   * Announce nothing more there.
+   *
+   * @param {string} webhook_id
+   * @param {import('./terms.d.ts').Options<'remove_webhook_v1_webhooks__webhook_id__delete'>} [options]
+   * @returns {Promise<Answer<'remove_webhook_v1_webhooks__webhook_id__delete'>>}
+   */
+  remove(webhook_id, options = {}) {
+    return this._transport.call({ method: 'DELETE', path: '/v1/webhooks/{webhook_id}' }, { ...this._names, webhook_id }, undefined, options)
+  }
+
+  /**
+   * Try one that fails, or is dead, again at once. It goes on where it was.
+   *
+   * @param {string} webhook_id
+   * @param {import('./terms.d.ts').Options<'resume_webhook_v1_webhooks__webhook_id__resume_post'>} [options]
+   * @returns {Promise<Answer<'resume_webhook_v1_webhooks__webhook_id__resume_post'>>}
+   */
+  resume(webhook_id, options = {}) {
+    return this._transport.call({ method: 'POST', path: '/v1/webhooks/{webhook_id}/resume' }, { ...this._names, webhook_id }, undefined, options)
+  }
+}

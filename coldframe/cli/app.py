@@ -35,6 +35,7 @@ from coldframe.cli import (
     snapshots,
     templates,
     volumes,
+    webhooks,
 )
 from coldframe.cli.output import EXIT_CODES, EXIT_INTERNAL, Chosen, exit_code_of, show_error
 
@@ -86,6 +87,7 @@ app.add_typer(agents.tokens, name="token")
 app.add_typer(credentials.app, name="credential")
 app.add_typer(agents.agents, name="agent")
 app.add_typer(agents.sessions, name="session")
+app.add_typer(webhooks.app, name="webhook")
 app.add_typer(mcp.app, name="mcp")
 
 

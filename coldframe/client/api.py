@@ -28,6 +28,7 @@ from coldframe.client.templates import Templates
 from coldframe.client.transfers import Content
 from coldframe.client.transport import Transport, ask, ask_json, ask_stream, encode_path, raise_for
 from coldframe.client.volumes import Volumes
+from coldframe.client.webhooks import WebhookList
 
 SandboxItems = list[Sandbox]
 AgentItems: TypeAlias = "list[models.AgentInfo]"
@@ -63,6 +64,7 @@ class Coldframe:
         self.network = NetworkView(self._transport)
         self.volumes = Volumes(self._transport)
         self.previews = Previews(self._transport)
+        self.webhooks = WebhookList(self._transport)
         self.builds = Builds(self._transport)
 
     async def __aenter__(self) -> Coldframe:

@@ -94,6 +94,7 @@ if TYPE_CHECKING:
     )
     from coldframe.contract.tool import AllowedOperation, OutputWindow, ToolInfo, ToolResult
     from coldframe.contract.volume import VolumeInfo, VolumeListing
+    from coldframe.contract.webhook import MadeWebhook, WebhookInfo
 
 _HOMES = {
     "client.answers": (
@@ -186,6 +187,7 @@ _HOMES = {
     ),
     "contract.tool": ("AllowedOperation", "OutputWindow", "ToolInfo", "ToolResult"),
     "contract.volume": ("VolumeInfo", "VolumeListing"),
+    "contract.webhook": ("MadeWebhook", "WebhookInfo"),
 }
 __all__ = [
     "AgentInfo",
@@ -251,6 +253,7 @@ __all__ = [
     "LoggedContact",
     "Loss",
     "MadeDirectory",
+    "MadeWebhook",
     "ManyEnds",
     "MissingInputs",
     "MovedPath",
@@ -299,6 +302,7 @@ __all__ = [
     "VolumeListing",
     "WatchEvent",
     "WatchEvents",
+    "WebhookInfo",
     "Whereabouts",
     "WorkspaceOverview",
     "WorkspaceSummary",

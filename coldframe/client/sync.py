@@ -2840,6 +2840,65 @@ def _preview_path(preview_id: str) -> str:
     return f"/v1/previews/{encode_path(preview_id)}"
 
 
+WebhookItems: TypeAlias = "list[models.WebhookInfo]"
+
+
+class WebhookList:
+    """For owners and admins. What a delivery is like, and how to check it, is in docs/webhooks.md."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def add(
+        self,
+        url: str,
+        *,
+        events: Sequence[str] = ("command.ended",),
+        label: str | None = None,
+        sandbox_id: str | None = None,
+        agent_id: str | None = None,
+        min_duration_s: float | None = None,
+        allow_private: bool = False,
+    ) -> models.MadeWebhook:
+        """Announce *events* to *url* from now on; the `secret` of the answer, which they are signed with, is not shown again.
+
+        *label* is the highest of what the receiver may be told, *min_duration_s* how long a command has to take.
+
+        Raises:
+            GrantMissing: the caller may not, or only an owner may open that address.
+            InvalidArgument: it is no address of a web hook.
+        """
+        said = {
+            "label": label,
+            "sandbox_id": sandbox_id,
+            "agent_id": agent_id,
+            "min_duration_s": min_duration_s,
+            "allow_private": allow_private or None,
+        }
+        payload = {"url": url, "events": list(events)} | {key: one for key, one in said.items() if one is not None}
+        return read_answer(models.MadeWebhook, (ask(self._transport, "POST", "/v1/webhooks", payload=payload)).body)
+
+    def list(self) -> WebhookItems:
+        return read_answers(models.WebhookInfo, (ask(self._transport, "GET", "/v1/webhooks")).body)
+
+    def get(self, webhook_id: str) -> models.WebhookInfo:
+        reply = ask(self._transport, "GET", f"/v1/webhooks/{encode_path(webhook_id)}")
+        return read_answer(models.WebhookInfo, reply.body)
+
+    def remove(self, webhook_id: str) -> None:
+        """Announce nothing more there."""
+        ask(self._transport, "DELETE", f"/v1/webhooks/{encode_path(webhook_id)}")
+
+    def resume(self, webhook_id: str) -> models.WebhookInfo:
+        """Try one that fails, or is dead, again at once. It goes on where it was.
+
+        Raises:
+            WrongState: it does not fail.
+        """
+        reply = ask(self._transport, "POST", f"/v1/webhooks/{encode_path(webhook_id)}/resume")
+        return read_answer(models.WebhookInfo, reply.body)
+
+
 WorkspaceBuildItems: TypeAlias = "list[models.BuildSummary]"
 
 
@@ -2995,6 +3054,7 @@ class SyncColdframe:
         self.network = NetworkView(self._transport)
         self.volumes = Volumes(self._transport)
         self.previews = Previews(self._transport)
+        self.webhooks = WebhookList(self._transport)
         self.builds = Builds(self._transport)
 
     def __enter__(self) -> SyncColdframe:

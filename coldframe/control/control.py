@@ -95,6 +95,7 @@ from coldframe.control.volume_tokens import VolumeTokens
 from coldframe.control.volumes import Volumes
 from coldframe.control.waking import Waking
 from coldframe.control.watches import Watches
+from coldframe.control.webhooks import Webhooks
 
 
 @dataclass(frozen=True)
@@ -170,6 +171,7 @@ class Control:
     cells: Cells
     once: Once
     attachments: Attachments
+    webhooks: Webhooks
     clock: Callable[[], datetime]
 
     async def start(self) -> None:
@@ -196,9 +198,11 @@ class Control:
         self.pipelines.take_up()
         self.template_builds.start()
         self.probe.start()
+        self.webhooks.start()
 
     async def close(self) -> None:
         """Let go of calls under way, which run on, and close the records. The host is its owner's to close."""
+        await self.webhooks.close()
         await self.probe.close()
         await self.preview_rebuilds.close()
         await self.previews.close()
@@ -462,5 +466,6 @@ def build_control(
         cells=cells,
         attachments=Attachments(gate),
         once=once,
+        webhooks=Webhooks(store, ledger, Vault(os.path.join(directory, "webhooks.key")), clock),
         clock=clock,
     )

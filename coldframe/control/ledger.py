@@ -127,6 +127,8 @@ class Ledger:
         self._owed: list[_Owed] = []
         self._open_calls = OpenCalls(store)
         self._closed = False
+        self.on_commit: Callable[[], None] | None = None
+        """Told whenever more is committed; not to raise."""
         try:
             os.makedirs(directory, mode=0o700, exist_ok=True)
             seq, digest = self._last()
@@ -359,6 +361,8 @@ class Ledger:
         newest = self._last()
         if self._checkpoints.head[:2] == newest:
             return  # Several entries of one transaction: the first call moved the head past all of them.
+        if self.on_commit is not None:
+            self.on_commit()
         try:
             self._checkpoints.move(*newest)
             full = self._entries_since_checkpoint >= CHECKPOINT_EVERY

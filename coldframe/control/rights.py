@@ -92,6 +92,9 @@ PERMISSIONS: Mapping[str, frozenset[Role]] = MappingProxyType(
         "volume.read": _ALL,
         "volume.remove": _ADMINS,
         "volume.write": _WORKERS,
+        "webhook.add": _ADMINS,
+        "webhook.read": _ADMINS,
+        "webhook.remove": _ADMINS,
     }
 )
 """Every operation with the roles that hold it. What is not listed, nobody may."""

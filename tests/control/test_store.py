@@ -413,6 +413,7 @@ def test_calls_by_key_of_an_older_database_are_kept(tmp_path: Path) -> None:
             "TABLE access_tokens",
             "TABLE previews",
             "TABLE builds",
+            "TABLE webhooks",
         ),
         *(f"TABLE lineage_{table}" for table in ("position", "heights", "steps", "items", "edges")),
     ):

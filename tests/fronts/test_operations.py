@@ -27,6 +27,7 @@ pytestmark = pytest.mark.req("T4.83")
 WORDS: dict[str, Any] = {
     "source": b"", "content": b"", "files": {}, "arguments": {}, "terms": {}, "steps": [{"name": "a", "command": "a"}],
     "spec": models.SandboxSpec(background=True), "which": models.EndMany(state=("stopped",)), "offset": 0,
+    "phases": ["true"],
     "recipe": {"name": "a"},
 }  # fmt: skip
 """What is given for an argument of that name; for another one, by its kind."""
@@ -159,7 +160,7 @@ def commands(group: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[str, Any
 
 OTHERWISE = {
     "run_command": ("run_arguments",), "download": ("download_file",), "upload": ("upload_file",), "output": ("output_parts",),
-    "missing_inputs": ("build",), "upload_input": ("build",), "follow": ("job",), "log": ("follow",), "command": ("info", "wait"),
+    "missing_inputs": ("build",), "upload_input": ("build",), "follow": ("job",), "log": ("follow", "log_parts"), "command": ("info", "wait"),
     "info": ("wait", "follow"), "end": ("watch",), "events": ("watch",), "remove_file": ("remove",), "extend_command": ("extend",),
 }  # fmt: skip
 """Methods that a command calls in place of one, since they call that."""

@@ -398,6 +398,21 @@ CREATE TABLE volumes (
 	PRIMARY KEY (volume_id)
 );
 
+CREATE TABLE webhooks (
+	webhook_id TEXT NOT NULL,
+	terms TEXT NOT NULL,
+	sealed BLOB NOT NULL,
+	created_at TEXT NOT NULL,
+	created_by TEXT NOT NULL,
+	position INTEGER NOT NULL,
+	delivered_at TEXT,
+	failing_since TEXT,
+	attempts INTEGER NOT NULL,
+	last_error TEXT,
+	is_dead INTEGER NOT NULL,
+	PRIMARY KEY (webhook_id)
+);
+
 CREATE UNIQUE INDEX access_tokens_of_sandbox ON access_tokens (sandbox_id, token_id);
 
 CREATE UNIQUE INDEX agents_one_living ON agents (agent_id) WHERE state != 'deleted';
@@ -512,4 +527,4 @@ CREATE INDEX volume_uses_volume_id ON volume_uses (volume_id);
 
 CREATE UNIQUE INDEX volumes_name ON volumes (name);
 
-INSERT INTO alembic_version VALUES ('0020');
+INSERT INTO alembic_version VALUES ('0021');

@@ -44,6 +44,7 @@ from coldframe.fronts.rest import (
     templates,
     volumes,
     watches,
+    webhooks,
 )
 from coldframe.fronts.rest.json_routes import JsonRoute
 from coldframe.fronts.rest.schema import RawRoute, make_document
@@ -72,6 +73,7 @@ ROUTES: tuple[RawRoute | JsonRoute, ...] = (
     *governance.ROUTES,
     *credentials.ROUTES,
     *edge.ROUTES,
+    *webhooks.ROUTES,
 )
 
 

@@ -19,7 +19,7 @@ const held = {
 }
 const found = {}
 for (const [group, name] of JSON.parse(text)) {
-  const holder = held[group] ?? client[group]
+  const holder = held[group] ?? client[group] ?? sandbox[group]
   asked.length = 0
   const given = { executeOnce: ['a'], sendStdin: ['a', 'b', { offset: 0 }] }[name] ?? ['a', 'b', 'c']
   try {

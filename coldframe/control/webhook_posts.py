@@ -1,0 +1,122 @@
+"""One delivery to a web hook: the address is looked up and judged, the one that was judged is dialled, and nothing is followed.
+
+Whoever answers is not trusted: of what it says the first line is read, and no more than that takes.
+"""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Mapping
+from typing import NamedTuple
+from urllib.parse import quote, urlsplit
+
+from coldframe.contract.errors import InvalidArgument
+from coldframe.policy.addresses import OPENABLE, Address, AddressKind, judge_address, read_address
+
+CONNECT_S = 10.0
+ANSWER_S = 15.0
+MOST_HEAD_BYTES = 8 * 1024
+PRIVATE = OPENABLE | {AddressKind.LOOPBACK, AddressKind.OWN}
+"""Kinds that an owner may open. Those where clouds keep secrets, and others that are for no service, stay closed."""
+
+
+class NotDelivered(Exception):
+    """It was not taken; the text says why, for people."""
+
+
+class Target(NamedTuple):
+    host: str
+    port: int
+    is_tls: bool
+    path: str
+
+    @property
+    def authority(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == (443 if self.is_tls else 80) else f"{host}:{self.port}"
+
+
+def read_target(url: str) -> Target:
+    """Raises InvalidArgument: not the address of a web hook."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+        host = (parts.hostname or "").encode("idna").decode() if parts.hostname else ""
+    except (ValueError, UnicodeError):
+        parts, port, host = urlsplit(""), None, ""
+    if parts.scheme not in ("http", "https") or not host or parts.username or parts.password or parts.fragment:
+        raise InvalidArgument(
+            "`url` is no address of a web hook",
+            hint="give one as https://example.com/path, without a user or a fragment",
+            argument="url",
+        )
+    path = quote(parts.path or "/", safe="/%:@!$&'()*+,;=-._~") + (
+        f"?{quote(parts.query, safe='/%:@!$&()*+,;=-._~?')}" if parts.query else ""
+    )
+    is_tls = parts.scheme == "https"
+    return Target(host, port or (443 if is_tls else 80), is_tls, path)
+
+
+def refuse_address(address: Address, *, allow_private: bool) -> str | None:
+    """Why it is not dialled; None if it is."""
+    kind = judge_address(address).kind
+    if kind is AddressKind.PUBLIC or (allow_private and kind in PRIVATE):
+        return None
+    return f"{address} is a {kind.value} address"
+
+
+async def post(target: Target, body: bytes, headers: Mapping[str, str], *, allow_private: bool) -> None:
+    """Deliver, or raise NotDelivered."""
+    try:
+        async with asyncio.timeout(CONNECT_S):
+            address = await _judged(target, allow_private)
+            context = ssl.create_default_context() if target.is_tls else None
+            reader, writer = await asyncio.open_connection(
+                str(address),
+                target.port,
+                ssl=context,
+                server_hostname=target.host if context is not None else None,
+                limit=MOST_HEAD_BYTES,
+            )
+    except TimeoutError:
+        raise NotDelivered(f"no connection within {CONNECT_S:g} s") from None
+    except (OSError, ssl.SSLError) as error:
+        raise NotDelivered(f"no connection: {error.strerror or error}") from None
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            lines = [f"POST {target.path} HTTP/1.1", f"Host: {target.authority}", "Connection: close"]
+            lines += [f"{name}: {value}" for name, value in headers.items()]
+            lines += [f"Content-Length: {len(body)}", "", ""]
+            writer.write("\r\n".join(lines).encode("ascii") + body)
+            await writer.drain()
+            status = _status_of(await reader.readline())
+    except TimeoutError:
+        raise NotDelivered(f"no answer within {ANSWER_S:g} s") from None
+    except (OSError, ValueError) as error:
+        raise NotDelivered(f"the connection broke: {error}") from None
+    finally:
+        writer.close()
+    if not 200 <= status < 300:
+        raise NotDelivered(f"it answered {status}")
+
+
+def _status_of(line: bytes) -> int:
+    parts = line.split(b" ")
+    if len(parts) < 2 or not parts[0].startswith(b"HTTP/1.") or not parts[1].strip().isdigit():
+        raise NotDelivered("it gave no answer of HTTP")
+    return int(parts[1])
+
+
+async def _judged(target: Target, allow_private: bool) -> Address:
+    """The first address of the name, if it and every other one may be dialled: one that may not says what the name is."""
+    literal = read_address(target.host)
+    found = [literal] if literal is not None else []
+    if not found:
+        told = await asyncio.get_running_loop().getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
+        found = [address for one in told if (address := read_address(str(one[4][0]))) is not None]
+    if not found:
+        raise NotDelivered(f"`{target.host}` has no address")
+    for address in found:
+        if why := refuse_address(address, allow_private=allow_private):
+            raise NotDelivered(why)
+    return found[0]

@@ -1,0 +1,203 @@
+"""Events are announced to whom an owner says: signed, in order, until they are taken, and to no address that is not to be reached."""
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coldframe.contract.errors import ColdframeError, GrantMissing, InvalidArgument, WrongState
+from coldframe.contract.policy import Role
+from coldframe.contract.webhook import is_signed, sign
+from coldframe.control import webhooks
+from tests.fronts.served import Served, serve_fake
+from tests.installation import wait_until
+
+pytestmark = pytest.mark.req("T4.33")
+
+
+class Receiver:
+    """Takes what is announced, or answers with what `answers` has next."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[dict[str, str], bytes]] = []
+        self.answers: list[int] = []
+        receiver = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                receiver.seen.append(({name.lower(): value for name, value in self.headers.items()}, body))
+                status = receiver.answers.pop(0) if receiver.answers else 204
+                self.send_response(status)
+                self.send_header("Location", receiver.url)
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.port = self._server.server_address[1]
+        self.url = f"http://127.0.0.1:{self.port}/told?by=test"
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+    @property
+    def bodies(self) -> list[dict[str, Any]]:
+        return [json.loads(body) for _, body in self.seen]
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    made = Receiver()
+    yield made
+    made.close()
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(webhooks, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(webhooks, "LONGEST_PAUSE_S", 0.05)
+
+
+def test_the_end_of_a_command_is_announced_signed_and_without_output(served: Served, receiver: Receiver) -> None:
+    with served.sync_client() as client, client.sandboxes.create("announced") as sandbox:
+        made = client.webhooks.add(receiver.url, sandbox_id=sandbox.id, allow_private=True)
+        began = time.time()
+        ran = sandbox.run_command("echo the-output; exit 3")
+        sandbox.write_file("a", "no command\n")
+        sandbox.run_command("true")
+        wait_until(lambda: len(receiver.seen) == 2, "both ends are announced")
+        (headers, body), (_, second) = receiver.seen
+        assert is_signed(made.secret, body, headers["coldframe-signature"], now_s=began)
+        assert not is_signed(made.secret, body + b" ", headers["coldframe-signature"], now_s=began)
+        assert not is_signed("whsec_other", body, headers["coldframe-signature"], now_s=began)
+        assert not is_signed(made.secret, body, headers["coldframe-signature"], now_s=began + 3600)
+        told = json.loads(body)
+        assert headers["coldframe-event-id"] == told["id"] < json.loads(second)["id"]
+        assert (told["type"], told["command_id"], told["sandbox_id"]) == ("command.ended", ran.command_id, sandbox.id)
+        assert (told["facts"]["ended"], told["facts"]["exit_code"]) == ("exited", 3)
+        assert b"the-output" not in body and b"echo" not in body
+        wait_until(lambda: client.webhooks.get(made.webhook.webhook_id).delivered_at, "it is kept that it was taken")
+        assert made.secret not in str(served.json("GET", "/v1/webhooks")[1])
+        client.webhooks.remove(made.webhook.webhook_id)
+        sandbox.run_command("true")
+        assert client.webhooks.list() == [] and len(receiver.seen) == 2
+
+
+def test_what_is_not_taken_is_sent_again_before_anything_behind_it(served: Served, receiver: Receiver) -> None:
+    receiver.answers = [500, 302, 404]
+    with served.sync_client() as client, client.sandboxes.create("again") as sandbox:
+        made = client.webhooks.add(receiver.url, sandbox_id=sandbox.id, allow_private=True)
+        codes = [sandbox.run_command(f"exit {code}").exit_code for code in (1, 2, 3)]
+        wait_until(lambda: len(receiver.seen) == 6, "all are taken")
+        assert [told["facts"]["exit_code"] for told in receiver.bodies] == [1, 1, 1, *codes]
+        assert len({told["id"] for told in receiver.bodies[:4]}) == 1
+        wait_until(lambda: client.webhooks.get(made.webhook.webhook_id).state == "active", "it is well again")
+        client.webhooks.remove(made.webhook.webhook_id)
+
+
+def test_what_happened_while_receiver_and_server_were_away_comes_afterwards(tmp_path: Path, receiver: Receiver) -> None:
+    with serve_fake(str(tmp_path / "data")) as first, first.sync_client() as client:
+        sandbox = client.sandboxes.create("away")
+        receiver.answers = [503] * 10_000
+        client.webhooks.add(receiver.url, events=["command.ended", "sandbox.terminated"], allow_private=True)
+        sandbox.run_command("exit 4")
+        sandbox.run_command("exit 5")
+        sandbox.terminate()
+        wait_until(lambda: client.webhooks.list()[0].state == "failing", "it is told that it fails")
+        assert client.webhooks.list()[0].last_error == "it answered 503"
+    before = receiver.bodies[0]["id"]
+    receiver.seen.clear()
+    receiver.answers.clear()
+    with serve_fake(str(tmp_path / "data")):
+        wait_until(lambda: len(receiver.seen) == 3, "all comes after a restart")
+    assert [told["type"] for told in receiver.bodies] == ["command.ended", "command.ended", "sandbox.terminated"]
+    assert [told["facts"].get("exit_code") for told in receiver.bodies[:2]] == [4, 5]
+    assert receiver.bodies[0]["id"] == before
+
+
+def test_of_what_is_labelled_higher_only_that_it_happened_is_told(served: Served, receiver: Receiver) -> None:
+    with served.sync_client() as client, client.sandboxes.create("labelled") as sandbox:
+        client.agents.set_label("labelled", "CONFIDENTIAL", reason="test")
+        low = client.webhooks.add(receiver.url, agent_id="labelled", allow_private=True)
+        high = client.webhooks.add(receiver.url, agent_id="labelled", label="RESTRICTED", allow_private=True)
+        sandbox.run_command("exit 6")
+        wait_until(lambda: len(receiver.seen) == 2, "both are told")
+        told = {one["webhook_id"]: one for one in receiver.bodies}
+        withheld, whole = told[low.webhook.webhook_id], told[high.webhook.webhook_id]
+        assert (withheld["withheld"], withheld["facts"], withheld["label"]) == (True, {}, "CONFIDENTIAL")
+        assert (whole["withheld"], whole["facts"]["exit_code"]) == (False, 6)
+        for one in (low, high):
+            client.webhooks.remove(one.webhook.webhook_id)
+
+
+def test_one_that_takes_nothing_for_long_is_dead_until_somebody_resumes_it(
+    served: Served, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(webhooks, "DEAD_AFTER", timedelta(0))
+    receiver.answers = [500]
+    with served.sync_client() as client, client.sandboxes.create("dead") as sandbox:
+        webhook_id = client.webhooks.add(receiver.url, sandbox_id=sandbox.id, allow_private=True).webhook.webhook_id
+        sandbox.run_command("exit 7")
+        wait_until(lambda: client.webhooks.get(webhook_id).state == "dead", "it is dead")
+        assert [entry.kind for entry in client.ledger.entries(limit=1000, kinds=["webhook.dead"])] == ["webhook.dead"]
+        sandbox.run_command("exit 8")
+        assert client.webhooks.resume(webhook_id).state == "active"
+        wait_until(lambda: len(receiver.seen) == 3, "it goes on where it was")
+        assert [told["facts"]["exit_code"] for told in receiver.bodies] == [7, 7, 8]
+        with pytest.raises(WrongState):
+            client.webhooks.resume(webhook_id)
+        client.webhooks.remove(webhook_id)
+
+
+def test_nothing_goes_where_it_is_not_to(served: Served, receiver: Receiver) -> None:
+    with served.sync_client() as client, client.sandboxes.create("private") as sandbox:
+        for url in (receiver.url, "http://10.0.0.1/", "http://[::1]/", "http://169.254.169.254/latest"):
+            with pytest.raises(GrantMissing):
+                client.webhooks.add(url)
+        with pytest.raises(GrantMissing):  # where clouds keep secrets, whoever says so
+            client.webhooks.add("http://169.254.169.254/latest", allow_private=True)
+        for url in (
+            "ftp://example.com/",
+            "https://user:secret@example.com/",
+            "https:///path",
+            "https://example.com:x/",
+        ):
+            with pytest.raises(InvalidArgument):
+                client.webhooks.add(url)
+        with served.sync_client(Role.ADMIN) as admin, pytest.raises(GrantMissing):
+            admin.webhooks.add(receiver.url, allow_private=True)
+        with served.sync_client(Role.AGENT, "private") as agent, pytest.raises(ColdframeError) as refused:
+            agent.webhooks.add("https://example.com/")
+        assert refused.value.code == "GRANT_MISSING"
+        # A name is judged when it is dialled, by what it means then.
+        named = client.webhooks.add(f"http://localhost:{receiver.port}/", sandbox_id=sandbox.id).webhook.webhook_id
+        sandbox.run_command("true")
+        wait_until(lambda: client.webhooks.get(named).last_error, "it was tried")
+        assert "loopback" in str(client.webhooks.get(named).last_error)
+        assert receiver.seen == []
+        client.webhooks.remove(named)
+
+
+def test_the_signature_is_what_the_documentation_says() -> None:
+    assert sign("whsec_1", b'{"id":"evt_1"}', 1780000000) == (
+        "t=1780000000,v1=" + _hmac_of_documentation("whsec_1", b'1780000000.{"id":"evt_1"}')
+    )
+
+
+def _hmac_of_documentation(secret: str, text: bytes) -> str:
+    import hashlib
+    import hmac
+
+    return hmac.new(secret.encode(), text, hashlib.sha256).hexdigest()
