@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from coldframe.client import models
 from coldframe.client.replies import JsonObject, read_answer, read_answers, read_object
 from coldframe.client.transport import Transport, ask, ask_json, ask_stream, encode_path
 from coldframe.contract.errors import from_wire
+
+ArtifactKind: TypeAlias = Literal["source", "output", "test", "log", "screenshot", "input"]
+"""Of an artifact."""
 
 
 class Facts:
@@ -83,16 +86,14 @@ class Facts:
         """What there is of the `outputs` of the spec, each with digest, size and type, and what was made beside them."""
         return read_answer(models.DeclaredOutputs, (await ask(self._transport, "GET", f"{self._path}/outputs")).body)
 
-    async def artifacts(
-        self, *kinds: models.ArtifactKind, after: str | None = None, limit: int = 1000
-    ) -> models.ArtifactPage:
+    async def artifacts(self, *kinds: ArtifactKind, after: str | None = None, limit: int = 1000) -> models.ArtifactPage:
         """What the work has left, also when it has ended: files of the workspace, and what commands have printed, each with kind,
         origin and digest. *kinds* are of `source`, `output`, `test`, `log`, `screenshot`, `input`; all without."""
         query = {"kind": list(kinds), "after": after, "limit": limit}
         reply = await ask(self._transport, "GET", f"{self._path}/artifacts", query=query)
         return read_answer(models.ArtifactPage, reply.body)
 
-    async def correct_artifact(self, name: str, kind: models.ArtifactKind | None) -> models.Artifact:
+    async def correct_artifact(self, name: str, kind: ArtifactKind | None) -> models.Artifact:
         """Say of what kind something is, where the rules are wrong; None takes that back. It is recorded."""
         payload = {"name": name, "kind": kind}
         reply = await ask(self._transport, "POST", f"{self._path}/artifacts/kind", payload=payload, repeatable=True)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         PathListing,
         Written,
     )
-    from coldframe.contract.artifact import Artifact, ArtifactKind, ArtifactPage
+    from coldframe.contract.artifact import Artifact, ArtifactPage
     from coldframe.contract.build import Build, BuildComparison, BuildLog, BuildSpec, BuildSummary
     from coldframe.contract.caller import TokenInfo
     from coldframe.contract.cell import (
@@ -111,7 +111,7 @@ _HOMES = {
         "PathListing",
         "Written",
     ),
-    "contract.artifact": ("Artifact", "ArtifactKind", "ArtifactPage"),
+    "contract.artifact": ("Artifact", "ArtifactPage"),
     "contract.build": ("Build", "BuildComparison", "BuildLog", "BuildSpec", "BuildSummary"),
     "contract.caller": ("TokenInfo",),
     "contract.cell": (
@@ -193,7 +193,6 @@ __all__ = [
     "AgentInfo",
     "AllowedOperation",
     "Artifact",
-    "ArtifactKind",
     "ArtifactPage",
     "Attachment",
     "Build",

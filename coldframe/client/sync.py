@@ -848,6 +848,10 @@ def _cell_event(content: dict[str, Any]) -> models.CellEvent | models.CellOutcom
     raise unknown_answer("an event without a meaning here")
 
 
+ArtifactKind: TypeAlias = Literal["source", "output", "test", "log", "screenshot", "input"]
+"""Of an artifact."""
+
+
 class Facts:
     """Of one sandbox."""
 
@@ -917,16 +921,14 @@ class Facts:
         """What there is of the `outputs` of the spec, each with digest, size and type, and what was made beside them."""
         return read_answer(models.DeclaredOutputs, (ask(self._transport, "GET", f"{self._path}/outputs")).body)
 
-    def artifacts(
-        self, *kinds: models.ArtifactKind, after: str | None = None, limit: int = 1000
-    ) -> models.ArtifactPage:
+    def artifacts(self, *kinds: ArtifactKind, after: str | None = None, limit: int = 1000) -> models.ArtifactPage:
         """What the work has left, also when it has ended: files of the workspace, and what commands have printed, each with kind,
         origin and digest. *kinds* are of `source`, `output`, `test`, `log`, `screenshot`, `input`; all without."""
         query = {"kind": list(kinds), "after": after, "limit": limit}
         reply = ask(self._transport, "GET", f"{self._path}/artifacts", query=query)
         return read_answer(models.ArtifactPage, reply.body)
 
-    def correct_artifact(self, name: str, kind: models.ArtifactKind | None) -> models.Artifact:
+    def correct_artifact(self, name: str, kind: ArtifactKind | None) -> models.Artifact:
         """Say of what kind something is, where the rules are wrong; None takes that back. It is recorded."""
         payload = {"name": name, "kind": kind}
         reply = ask(self._transport, "POST", f"{self._path}/artifacts/kind", payload=payload, repeatable=True)
