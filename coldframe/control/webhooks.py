@@ -31,6 +31,10 @@ from coldframe.policy.addresses import read_address
 
 MOST_WEBHOOKS = 100
 PAGE = 200
+GATHER_S = 0.1
+"""From a commit to the look at what it brought: a look commits what was put off, and is to serve more than one end."""
+KEEP_EVERY = 10_000
+"""Entries that a place may be behind in the database where nothing was announced: they are looked through again at the start."""
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
 DEAD_AFTER = timedelta(days=1)
@@ -241,13 +245,13 @@ class Webhooks:
         """All that comes, one after the other, until it is dead or removed."""
         wake = self._wakes[webhook_id]
         row = self._row(webhook_id)
-        terms, position = NewWebhook.model_validate_json(row[1]), int(row[9])
+        terms, position, kept = NewWebhook.model_validate_json(row[1]), int(row[9]), int(row[9])
         target = read_target(terms.url)
         kinds = sorted({kind for event in terms.events for kind in KINDS[event]})
         while True:
             wake.clear()
             try:
-                secret = self._vault.open(row[10], webhook_id)
+                secret, reached = self._vault.open(row[10], webhook_id), self._ledger.committed_seq
                 page = self._ledger.entries(
                     after=position, limit=PAGE, kinds=kinds, sandbox_id=terms.sandbox_id, agent_id=terms.agent_id
                 )
@@ -256,13 +260,21 @@ class Webhooks:
                         if not await self._until_taken(webhook_id, terms, target, secret, announcement):
                             return
                         self._taken(webhook_id, entry.seq)
+                        kept = entry.seq
                     position = entry.seq
+                if len(page) < PAGE:
+                    position = max(position, reached)  # what is of other kinds is not looked through again
+                if position - kept >= KEEP_EVERY:
+                    with self._store.transaction() as connection:
+                        self._set(webhook_id, connection, position=position)
+                    kept = position
             except ColdframeError as error:  # the ledger or the key, which may come back
                 _log.warning("web hook %s waits: %s", webhook_id, error.message)
                 page = []
                 await asyncio.sleep(LONGEST_PAUSE_S)
             if len(page) < PAGE:
                 await wake.wait()
+                await asyncio.sleep(GATHER_S)
 
     async def _until_taken(
         self, webhook_id: str, terms: NewWebhook, target: Target, secret: str, announcement: Announcement

@@ -127,6 +127,25 @@ def test_what_happened_while_receiver_and_server_were_away_comes_afterwards(tmp_
     assert receiver.bodies[0]["id"] == before
 
 
+def test_what_becomes_of_pipelines_and_sandboxes_is_announced_in_the_order_of_the_ledger(
+    served: Served, receiver: Receiver
+) -> None:
+    events = ["sandbox.created", "pipeline.ended", "sandbox.paused", "sandbox.resumed", "sandbox.stopped"]
+    with served.sync_client() as client:
+        made = client.webhooks.add(receiver.url, agent_id="ordered", events=events, allow_private=True)
+        with client.sandboxes.create("ordered") as sandbox:
+            pipeline = sandbox.start_pipeline([{"name": "a", "command": "true"}])
+            pipeline.wait(30)
+            sandbox.pause()
+            sandbox.resume()
+            sandbox.stop()
+        wait_until(lambda: len(receiver.seen) == len(events), "all are announced")
+        assert [told["type"] for told in receiver.bodies] == events
+        assert {told["sandbox_id"] for told in receiver.bodies} == {sandbox.id}
+        assert receiver.bodies[1]["subject"] == pipeline.id
+        client.webhooks.remove(made.webhook.webhook_id)
+
+
 def test_of_what_is_labelled_higher_only_that_it_happened_is_told(served: Served, receiver: Receiver) -> None:
     with served.sync_client() as client, client.sandboxes.create("labelled") as sandbox:
         client.agents.set_label("labelled", "CONFIDENTIAL", reason="test")
