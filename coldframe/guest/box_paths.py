@@ -18,6 +18,7 @@ from typing import Any
 
 from coldframe.guest.facts import Named, failure_of, kind_of, text_of, time_of, version_of
 from coldframe.guest.files import FileWriter, open_range, read_file
+from coldframe.guest.frames import Body
 from coldframe.guest.paths import (
     DIRECTORY,
     BoxRoot,
@@ -248,7 +249,7 @@ class PathWriter:
         with absolute():
             self._writer = FileWriter(root, {**request, "attributes": noted})
 
-    def write(self, content: bytes | bytearray) -> None:
+    def write(self, content: Body) -> None:
         with absolute():
             self._writer.write(content)
 
@@ -280,7 +281,7 @@ class Spool:
         self.request = request
         self.file = os.open(b".", os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o600, dir_fd=root)
 
-    def write(self, content: bytes | bytearray) -> None:
+    def write(self, content: Body) -> None:
         rest = memoryview(content)
         try:
             while rest:

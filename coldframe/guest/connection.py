@@ -24,6 +24,7 @@ from coldframe.guest.frames import (
     MALFORMED,
     SENT_AHEAD_BYTES,
     BadFrame,
+    Body,
     Reader,
     encode,
     encode_start,
@@ -105,7 +106,7 @@ class Connection:
 
     # -- requests ------------------------------------------------------------------------------
 
-    def _receive(self, head: dict[str, Any], body: bytes | bytearray) -> None:
+    def _receive(self, head: dict[str, Any], body: Body) -> None:
         try:
             self._serve(head, body)
         except Failure as failure:
@@ -125,7 +126,7 @@ class Connection:
         error = {"code": failure.code, "message": failure.message, "facts": failure.facts}
         self._send(encode({"error": error}))
 
-    def _serve(self, head: dict[str, Any], content: bytes | bytearray) -> None:
+    def _serve(self, head: dict[str, Any], content: Body) -> None:
         commands = self._commands
         operation = head.pop("op")
         if operation == "chunk":

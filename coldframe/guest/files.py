@@ -16,6 +16,7 @@ from typing import Any
 import coldframe.guest.trees  # noqa: F401  registers list, remove and make, so that one import has all file verbs
 from coldframe.guest.edits import EDIT_CAP_BYTES, apply_edits
 from coldframe.guest.facts import Named, failure_of, require_regular, text_of, version_of
+from coldframe.guest.frames import Body
 from coldframe.guest.paths import (
     drop_directories,
     follow_links,
@@ -231,7 +232,7 @@ class FileWriter:
         finally:
             os.close(held)
 
-    def write(self, content: bytes | bytearray) -> None:
+    def write(self, content: Body) -> None:
         """Add bytes. On failure everything is taken back."""
         if self._file < 0:
             raise Failure("WRONG_STATE", f"the writing of `{self._asked}` has ended", path=text_of(self._name))

@@ -27,6 +27,7 @@ LONG_BYTES = 64 * 1024
 SENT_AHEAD_BYTES = 1 << 20
 """What either end may have sent before the other takes it, where the kernel allows so much: with less both wake for each part."""
 
+Body = bytes | bytearray | memoryview
 MALFORMED = (AttributeError, LookupError, OverflowError, TypeError, ValueError)
 """What code that trusts a request's fields raises where one is missing, of another kind or out of range."""
 
@@ -99,7 +100,10 @@ class Reader:
     """
 
     def __init__(self) -> None:
-        self._buffer = bytearray()
+        self._begun = bytearray()
+        """The beginning of a frame."""
+        self._wanted = 0
+        """As many bytes of it must be there before it is looked at again."""
         self._head: dict[str, Any] = {}
         self._body: bytearray | None = None
         """A long one whose beginning is here, as long as it will be."""
@@ -112,7 +116,7 @@ class Reader:
         """Where the rest of a long body belongs; None while none is coming."""
         return None if self._body is None else memoryview(self._body)[self._there :]
 
-    def filled(self, count: int) -> list[tuple[dict[str, Any], bytes | bytearray]]:
+    def filled(self, count: int) -> list[tuple[dict[str, Any], Body]]:
         """Take in *count* bytes that were put into `room`; the frame, if that was all of it."""
         assert self._body is not None
         self._there += count
@@ -121,34 +125,41 @@ class Reader:
         body, self._body = self._body, None
         return [(self._head, body)]
 
-    def feed(self, data: bytes | memoryview) -> list[tuple[dict[str, Any], bytes | bytearray]]:
-        """Take *data* in and return the frames that are complete now.
+    def feed(self, data: bytes) -> list[tuple[dict[str, Any], Body]]:
+        """Take *data* in and return the frames that are complete now. A long body may be a view of *data*.
 
         Raises:
             BadFrame: the caps or the form are violated.
         """
-        frames: list[tuple[dict[str, Any], bytes | bytearray]] = []
+        frames: list[tuple[dict[str, Any], Body]] = []
+        at = 0
         if (room := self.room) is not None:
-            count = min(len(data), len(room))
-            room[:count] = data[:count]
-            frames += self.filled(count)
-            data = data[count:]
-        self._buffer += data
-        while len(self._buffer) >= PREFIX.size:
-            head_bytes, body_bytes = lengths(bytes(self._buffer[: PREFIX.size]))
-            middle = PREFIX.size + head_bytes
+            at = min(len(data), len(room))
+            room[:at] = data[:at]
+            frames += self.filled(at)
+        if self._begun:
+            self._begun += data[at:]
+            if len(self._begun) < self._wanted:
+                return frames
+            data, at = bytes(self._begun), 0
+            self._begun.clear()
+        self._wanted = PREFIX.size
+        while len(data) - at >= PREFIX.size:
+            head_bytes, body_bytes = lengths(data[at : at + PREFIX.size])
+            middle = at + PREFIX.size + head_bytes
             end = middle + body_bytes
-            if len(self._buffer) < (end if body_bytes < LONG_BYTES else middle):
+            self._wanted = (end if body_bytes < LONG_BYTES else middle) - at
+            if len(data) - at < self._wanted:
                 break
-            head = decode_head(bytes(self._buffer[PREFIX.size : middle]))
-            if len(self._buffer) < end:
+            self._wanted = PREFIX.size
+            head = decode_head(data[at + PREFIX.size : middle])
+            if len(data) < end:
                 spare, self.spare = self.spare, None
                 self._body = spare if spare is not None and len(spare) == body_bytes else bytearray(body_bytes)
-                self._head, self._there = head, len(self._buffer) - middle
-                self._body[: self._there] = memoryview(self._buffer)[middle:]
-                self._buffer = bytearray()
-                break
-            body = bytes(self._buffer[middle:end])
-            del self._buffer[:end]
-            frames.append((head, body))
+                self._head, self._there = head, len(data) - middle
+                self._body[: self._there] = memoryview(data)[middle:]
+                return frames
+            frames.append((head, memoryview(data)[middle:end] if body_bytes >= LONG_BYTES else data[middle:end]))
+            at = end
+        self._begun += data[at:]
         return frames
