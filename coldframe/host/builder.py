@@ -31,7 +31,7 @@ from coldframe.host.strays import kill_strays, mark_of
 from coldframe.host.zygote_link import ZygoteLink
 
 _log = logging.getLogger(__name__)
-AHEAD_S = 0.03
+AHEAD_S = 0.01
 """After the last build: when a keeper is forked for the next, so that it is not in the way of the first command."""
 LET_OUT_S = 0.5
 """After a build: when who is endangered is let out of the groups of the box, which holds up all that is forked then."""
