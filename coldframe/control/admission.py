@@ -268,7 +268,7 @@ class Admission:
                 if started.session_id != session.session_id:
                     self._sessions.raise_taint(started.session_id, taint, connection=connection)
                 self._sandboxes.raise_workspace_label(info, taint, connection=connection)
-                self._ledger.append("call.input", started.call_id, body.model_dump(mode="json"), connection=connection)
+                self._ledger.append("call.input", started.call_id, body, connection=connection)
         except ColdframeError as error:
             await self._refuse(draft, error)
             raise
@@ -385,9 +385,7 @@ class Admission:
             )
             if spec.writes:
                 self._sandboxes.raise_workspace_label(info, taint, connection=connection)
-            entry = self._ledger.append(
-                "call.started", draft.ids.call_id, body.model_dump(mode="json"), connection=connection
-            )
+            entry = self._ledger.append("call.started", draft.ids.call_id, body, connection=connection)
             self._history.keep_position()
             if key is not None:
                 self._keyed.open(draft.caller.token_id, key, request, draft.ids.call_id, connection=connection)
@@ -420,9 +418,7 @@ class Admission:
             draft.decision,
         ).model_copy(update={"input": draft.input})
         with self._store.transaction() as connection:
-            entry = self._ledger.append(
-                "call.refused", draft.ids.call_id, body.model_dump(mode="json"), connection=connection
-            )
+            entry = self._ledger.append("call.refused", draft.ids.call_id, body, connection=connection)
             self._history.note(entry, None)
         error.facts.update(call_id=draft.ids.call_id, seq=entry.seq)
         if draft.decision is not None:

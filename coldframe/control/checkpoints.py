@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from coldframe.contract.canonical import canonical
 from coldframe.contract.errors import LedgerUnavailable
 
 ZERO = "0" * 64
@@ -30,13 +31,6 @@ ZERO = "0" * 64
 _HEAD_MAGIC = "coldframe-head-1"
 _TAIL_BYTES = 4096
 """Longer than any checkpoint line, so that the last one is found without reading the file."""
-
-_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
-
-
-def canonical(value: Any) -> str:
-    """The one JSON form that is hashed and signed: keys sorted, no white space, everything past ASCII escaped."""
-    return _ENCODER.encode(value)
 
 
 class Head(NamedTuple):

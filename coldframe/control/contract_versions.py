@@ -9,8 +9,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from coldframe.contract.canonical import canonical
 from coldframe.contract.document import SECTIONS
-from coldframe.control.checkpoints import canonical
 from coldframe.control.contract_lines import Lines
 from coldframe.control.store import Store, metadata
 

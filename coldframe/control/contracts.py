@@ -18,13 +18,13 @@ from typing import Any, NamedTuple
 from pydantic import TypeAdapter
 
 from coldframe.contract.caller import Caller
+from coldframe.contract.canonical import canonical
 from coldframe.contract.credential import CredentialInfo
 from coldframe.contract.document import SECTIONS, ContractDocument, ContractPlan
 from coldframe.contract.errors import NotFound, next_action
 from coldframe.contract.isolation import IsolationReport
 from coldframe.contract.policy import Label, Role
 from coldframe.contract.sandbox import SandboxInfo
-from coldframe.control.checkpoints import canonical
 from coldframe.control.contract_lines import Lines, differences, timeless
 from coldframe.control.contract_lines import line as _line
 from coldframe.control.contract_sections import fixed_sections, measured_sections

@@ -74,6 +74,8 @@ from coldframe.tools.registry import Answer, Ran, ToolCall, find_tool
 _log = logging.getLogger("coldframe.gate")
 RETRY_FIRST_S = 0.2
 RETRY_LONGEST_S = 10.0
+TURNS_TO_ANSWER = 2
+"""Of the event loop: in the first the answer is written, and with its end it is sent."""
 
 
 class Gate:
@@ -470,6 +472,10 @@ class Gate:
             flight.end()
             if flight.spec.writes:
                 self._sandboxes.note_activity(flight.info.sandbox_id)
+        if self._history.has_unshown:
+            for _ in range(TURNS_TO_ANSWER):
+                await asyncio.sleep(0)
+            self._history.make_lines()
 
     async def _settle_taint(self, flight: Flight) -> ColdframeError | None:
         """What runs next may see more than what ran before, and boxes with a network have to know. If they cannot be told,

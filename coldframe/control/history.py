@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 import sqlalchemy
 from sqlalchemy import Column, Integer, Table
 
+from coldframe.contract.canonical import canonical
 from coldframe.contract.errors import ColdframeError, HostUnreachable, LedgerUnavailable
 from coldframe.contract.ledger import CallRefused, CallStarted, LedgerEntry
 from coldframe.contract.ports import Host
-from coldframe.control.checkpoints import canonical
 from coldframe.control.latest import keep_latest
-from coldframe.control.ledger import Ledger, format_time, parse_time
+from coldframe.control.ledger import Ledger, Recorded, format_time, parse_time
 from coldframe.control.lineage_items import given_by, ids_of_given
 from coldframe.control.store import Store, metadata
 
@@ -54,6 +54,7 @@ history_position = Table(
 
 _TIME_CHARACTERS = len("2026-05-04T03:02:01.000000Z")
 _log = logging.getLogger("coldframe.history")
+Entry = LedgerEntry | Recorded
 
 _ATTEMPTS = {"timed_out": "timed_out", "signalled": "killed", "cancelled": "killed", "limit": "killed", "lost": "lost"}
 
@@ -81,13 +82,15 @@ class History:
         self._position: int | None = None
         self._kept_position: int | None = None
         self._behind = True
-        self._noted: deque[tuple[LedgerEntry, CallStarted | None]] = deque()
+        self._noted: deque[tuple[Entry, CallStarted | None]] = deque()
+        self._lines: dict[int, bytes] = {}
+        """Of those that were noted, by number, as far as they are made ahead."""
         self._homes: dict[str, _Home] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._waits_since_s: float | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def note(self, entry: LedgerEntry, started: CallStarted | None) -> None:
+    def note(self, entry: Entry, started: CallStarted | None) -> None:
         """Say that *entry* is the end of an attempt; inside the transaction that records it."""
         if not self._behind:
             self._noted.append((entry, started))
@@ -117,6 +120,8 @@ class History:
         """
         if self._store.is_settled:
             self._waits_since_s = None
+        if not self._noted and not self._behind:
+            return
         async with self._lock:
             if self._behind:
                 await self._catch_up()
@@ -133,7 +138,7 @@ class History:
             self._position = batch[-1][0].seq  # also if track was lost meanwhile: what is written is not given again
             if not self._behind:
                 for _ in batch:
-                    self._noted.popleft()
+                    self._lines.pop(self._noted.popleft()[0].seq, None)
 
     def show_soon(self) -> None:
         """Commit and show what was put off, within PUT_OFF_S at the latest.
@@ -144,6 +149,17 @@ class History:
             self._waits_since_s = time.monotonic()
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(PUT_OFF_S, self._wake)
+
+    @property
+    def has_unshown(self) -> bool:
+        """Whether something has ended that is not shown yet."""
+        return bool(self._noted) and not self._behind
+
+    def make_lines(self) -> None:
+        """Of what was put off, while nobody waits: the next call would, since it shows them before it runs."""
+        for entry, started in () if self._behind else self._noted:
+            if entry.seq not in self._lines:
+                self._lines[entry.seq] = history_line(entry, started)
 
     async def catch_up(self) -> None:
         """Bring the projection up to the end of the ledger, as after a restart. Raises HostUnreachable."""
@@ -198,6 +214,7 @@ class History:
         self._behind = True
 
     async def _catch_up(self) -> None:
+        self._lines.clear()  # of entries, some of which may be gone
         while True:
             self._ledger.settle()
             batch = self._ledger.entries(after=self._reached(), kinds=CLOSING_KINDS, limit=_BATCH_ENTRIES)
@@ -211,15 +228,17 @@ class History:
         self._noted.clear()
         self._behind = False
 
-    async def _write(self, batch: Sequence[tuple[LedgerEntry, CallStarted | None]]) -> None:
-        homes: dict[tuple[str, str | None], list[tuple[LedgerEntry, CallStarted | None]]] = {}
+    async def _write(self, batch: Sequence[tuple[Entry, CallStarted | None]]) -> None:
+        homes: dict[tuple[str, str | None], list[tuple[Entry, CallStarted | None]]] = {}
         for entry, started in batch:
             home = self._home(entry)
             if home is not None:
                 homes.setdefault(home, []).append((entry, started))
         for (owner, session_id), ended in homes.items():
             # Asked for each anew: an agent may be deleted, and made again, while another's lines are waited for.
-            content = b"".join(history_line(*one) for one in ended if self._belongs(one[0]))
+            content = b"".join(
+                self._lines.get(one[0].seq) or history_line(*one) for one in ended if self._belongs(one[0])
+            )
             try:
                 if content:
                     await self._host.append_history(owner, session_id, content)
@@ -229,7 +248,7 @@ class History:
                 # A workspace that is gone has no projection; the ledger keeps the lines.
                 _log.warning("history of `%s` is not shown: %s", owner, error)
 
-    def _home(self, entry: LedgerEntry) -> tuple[str, str | None] | None:
+    def _home(self, entry: Entry) -> tuple[str, str | None] | None:
         """Whose projection: by the sandbox as it was made, or promoted, not by what the call said. None for a foreign or unknown one."""
         sandbox_id = str(entry.body["sandbox_id"])
         if sandbox_id not in self._homes:
@@ -243,14 +262,14 @@ class History:
             return None
         return ("background", home.session_id) if home.agent_id is None else (home.agent_id, None)
 
-    def _belongs(self, entry: LedgerEntry) -> bool:
+    def _belongs(self, entry: Entry) -> bool:
         """Whether what ended is of the workspace of now.
 
         A workspace is removed after one entry and the next one made after two, so it is seldom asked.
         """
         return self._ledger.committed_seq - entry.seq < 2 or self._is_of_now(entry)
 
-    def _is_of_now(self, entry: LedgerEntry) -> bool:
+    def _is_of_now(self, entry: Entry) -> bool:
         """Whether the workspace is still the one of that time: with the deletion of an agent it is gone, and the next
         one is there before it is recorded."""
         self._home(entry)  # it may have been forgotten, for others that came since
@@ -259,7 +278,7 @@ class History:
             return True
         return not self._store.read(_GONE, (home.agent_id, home.made_seq))
 
-    def _started(self, entry: LedgerEntry) -> CallStarted | None:
+    def _started(self, entry: Entry) -> CallStarted | None:
         if entry.kind == "call.refused":
             return None
         started = self._ledger.entry(int(entry.body["started_seq"]))
@@ -276,7 +295,7 @@ class History:
         self._kept_position = position
 
 
-def history_line(entry: LedgerEntry, started: CallStarted | None) -> bytes:
+def history_line(entry: Entry, started: CallStarted | None) -> bytes:
     """The line of one attempt from the entry that closed it, and the one that began it unless it was refused.
 
     Everything a program or agent chose is inside JSON strings, so no line break of theirs begins a line.

@@ -33,7 +33,7 @@ from coldframe.policy.shell import read_argv, read_shell
 from coldframe.tools.registry import JUDGED_CAP_BYTES, Arguments, CallFacts, ToolSpec, all_tools
 
 UNJUDGED_RULE = "floor:output-too-large-to-judge"
-_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, check_circular=False)
 
 
 def digest_of(value: dict[str, Any]) -> str:

@@ -132,9 +132,7 @@ class Landing:
             )
             if refusal is not None:
                 body = body.model_copy(update={"diagnosis": None})  # it quotes the output
-            entry = self._ledger.append(
-                "call.ended", flight.ids.call_id, body.model_dump(mode="json"), connection=connection
-            )
+            entry = self._ledger.append("call.ended", flight.ids.call_id, body, connection=connection)
             self._history.note(entry, flight.started)
             if reads:
                 self._judged.keep(flight.ids.call_id, output, connection=connection)
@@ -203,9 +201,7 @@ class Landing:
         with self._store.transaction() as connection:
             taint = self._sessions.get(started.session_id).taint
             body = interrupted_record(started, entry.seq, reason, taint, began=began)
-            written = self._ledger.append(
-                "call.interrupted", started.call_id, body.model_dump(mode="json"), connection=connection
-            )
+            written = self._ledger.append("call.interrupted", started.call_id, body, connection=connection)
             self._history.note(written, started)
             if started.idempotency_key is not None:
                 if began:

@@ -102,7 +102,7 @@ class Leases:
         self._store = store
         self._ledger = ledger
         self._clock = clock
-        self._kept: Kept[Lease] = Kept(store, self._load)
+        self._kept: Kept[Lease] = Kept(store, self._load, absent_too=True)
         self.moved: Callable[[str], None] = lambda _: None
         """Told of each whose end was set."""
 

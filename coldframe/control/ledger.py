@@ -1,6 +1,6 @@
 """The ledger: one gapless, hash-chained record of everything that was decided and done.
 
-An entry's hash is SHA-256 over the canonical JSON (`checkpoints.canonical`) of all its other fields, with
+An entry's hash is SHA-256 over the canonical JSON (`contract/canonical.py`) of all its other fields, with
 the hash of the entry before among them. The database alone would let the tail be cut off unseen, so every
 commit moves a head kept apart and signed (`checkpoints.py`); `verification.py` compares the two.
 
@@ -22,20 +22,21 @@ import sqlite3
 import time
 from collections.abc import Callable, Collection, Iterator
 from datetime import UTC, datetime
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import sqlalchemy
 from sqlalchemy import Column, Index, Integer, Table, Text
 
+from coldframe.contract.canonical import canonical, text_around, text_of
 from coldframe.contract.errors import LedgerUnavailable
-from coldframe.contract.ledger import LedgerEntry, LedgerVerdict
+from coldframe.contract.ledger import CallRecord, LedgerEntry, LedgerVerdict
+from coldframe.contract.policy import CallContext, ResultContext
 from coldframe.control.checkpoints import (
     START,
     ZERO,
     Checkpoints,
     Seal,
-    canonical,
     has_seal,
     make_seal,
     read_head,
@@ -102,8 +103,27 @@ def parse_time(text: str) -> datetime:
 class _Owed(NamedTuple):
     kind: str
     subject: str
-    body: dict[str, Any]
+    columns: tuple[Any, ...]
+    """What of its body is looked for, in the order of INDEXED."""
     text: str
+
+
+class Recorded:
+    """An entry as it was written. Its body is made when somebody asks for it."""
+
+    def __init__(self, seq: int, at: datetime, kind: str, subject: str, text: str, previous: str, digest: str) -> None:
+        self.seq = seq
+        self.at = at
+        self.kind = kind
+        self.subject = subject
+        self.previous = previous
+        self.hash = digest
+        self._text = text
+
+    @cached_property
+    def body(self) -> dict[str, Any]:
+        body: dict[str, Any] = json.loads(self._text)
+        return body
 
 
 class Ledger:
@@ -159,11 +179,11 @@ class Ledger:
         self,
         kind: str,
         subject: str,
-        body: dict[str, Any],
+        body: dict[str, Any] | CallRecord,
         *,
         connection: sqlalchemy.Connection | None = None,
         durable: bool = False,
-    ) -> LedgerEntry:
+    ) -> Recorded:
         """Record, in the transaction under way if there is one, else in its own.
 
         *connection* says that the caller means its transaction; it is checked. *durable* makes the record
@@ -176,13 +196,17 @@ class Ledger:
         """
         if self._closed:
             raise LedgerUnavailable("the ledger is closed", hint="start the server again")
-        _check_plain(body)
-        text = canonical(body)
+        if isinstance(body, CallRecord):
+            columns: tuple[Any, ...] = (body.sandbox_id, body.agent_id, body.session_id, body.call_id)
+            text = _text_of(body)
+        else:
+            _check_plain(body)
+            text, columns = canonical(body), tuple(body.get(name) for name in INDEXED)
         if "\\ud" in text:
             # Lone surrogates (file names that are no UTF-8) become visible escapes: many JSON readers refuse them.
-            body = _without_surrogates(body)
-            text = canonical(body)
-        new = _Owed(kind, subject, body, text)
+            plain = _without_surrogates(json.loads(text))
+            text, columns = canonical(plain), tuple(plain.get(name) for name in INDEXED)
+        new = _Owed(kind, subject, columns, text)
         if connection is not None:
             self._store.join(connection, durable=durable)
             if not self._owed:
@@ -191,15 +215,14 @@ class Ledger:
             self._pay()
             return self._write(new)
 
-    def _write(self, new: _Owed) -> LedgerEntry:
+    def _write(self, new: _Owed) -> Recorded:
         """One row in the transaction under way."""
         now = self._clock()
         at = format_time(now)
-        kind, subject, body, text = new
+        kind, subject, columns, text = new
         seq, previous = self._last()
         seq += 1
         digest = entry_hash(seq, at, kind, subject, text, previous)
-        columns = (body.get(name) for name in INDEXED)
         try:
             self._store.raw.execute(_INSERT, (seq, at, kind, subject, text, previous, digest, *columns))
             self._open_calls.keep(seq)
@@ -208,7 +231,7 @@ class Ledger:
         self._store.after(self._committed, self._undone, partial(self._lost, new))
         self._newest = seq, digest
         self._entries_since_checkpoint += 1
-        return LedgerEntry(seq=seq, at=now, kind=kind, subject=subject, body=body, previous=previous, hash=digest)
+        return Recorded(seq, now, kind, subject, text, previous, digest)
 
     def _pay(self) -> None:
         """Write what is owed, before anything else is."""
@@ -419,6 +442,16 @@ def export_line(entry: LedgerEntry) -> bytes:
         "subject": entry.subject,
     }
     return canonical(fields).encode() + b"\n"
+
+
+def _text_of(record: CallRecord) -> str:
+    """Its canonical text. None of these holds a float, so nobody looks for one (`tests/contract/test_canonical.py`)."""
+    context = getattr(record, "context", None)
+    if isinstance(context, CallContext):
+        return text_around(record, "context", text_of(context))
+    if isinstance(context, ResultContext):
+        return text_around(record, "context", text_of(context, "call"))
+    return canonical(record.model_dump(mode="json"))
 
 
 _PLAIN = frozenset((str, int, bool, type(None)))

@@ -49,6 +49,7 @@ from coldframe.contract.snapshot import WorkspacePoint
 from coldframe.control.agents import Agents
 from coldframe.control.at_rest import AtRest
 from coldframe.control.judgement import build_context, digest_of, judge_call
+from coldframe.control.latest import keep_latest
 from coldframe.control.ledger import Ledger, format_time, parse_time
 from coldframe.control.networked import Networked, find_profiles
 from coldframe.control.rights import require
@@ -76,7 +77,7 @@ from coldframe.control.sandbox_rows import (
 from coldframe.control.sandbox_specs import tightened
 from coldframe.control.sessions import Sessions
 from coldframe.control.slots import Slots
-from coldframe.control.store import Kept, Store
+from coldframe.control.store import MOST_KEPT, Kept, Store
 from coldframe.policy.labels import join, parse
 from coldframe.policy.rules import RuleSet
 from coldframe.tools.registry import CallFacts
@@ -111,6 +112,7 @@ class Sandboxes:
         self._issue_contract = issue_contract
         self._kept: Kept[SandboxInfo] = Kept(store, self._load)
         self._kept_under: RuleSet | None = None
+        self._labelled_last: dict[str, tuple[SandboxInfo, RuleSet | None, Label, SandboxInfo]] = {}
         self.told: dict[str, Limits] = {}
         """The limits that each box holds its commands to, as far as it was told since this server began."""
         self._telling = asyncio.Lock()
@@ -598,15 +600,18 @@ class Sandboxes:
     def _labelled(self, info: SandboxInfo) -> SandboxInfo:
         """With what may differ from the row: the limits in force now, and the label of an agent's workspace, whichever
         sandbox raised it."""
-        spec = tightened(info.spec, self._rulebook.in_force)
-        if spec is not info.spec:
-            info = info.model_copy(update={"spec": spec})
+        rules, label = self._rulebook.in_force, info.workspace_label
         if info.agent_id is not None:
             with contextlib.suppress(NotFound):
                 label = self._agents.get(info.agent_id).workspace_label
-                if label is not info.workspace_label:
-                    return info.model_copy(update={"workspace_label": label})
-        return info
+        last = self._labelled_last.get(info.sandbox_id)
+        if last is not None and last[0] is info and last[1] is rules and last[2] is label:
+            return last[3]
+        now, spec = info, tightened(info.spec, rules)
+        if spec is not info.spec or label is not info.workspace_label:
+            now = info.model_copy(update={"spec": spec, "workspace_label": label})
+        keep_latest(self._labelled_last, info.sandbox_id, (info, rules, label, now), MOST_KEPT)
+        return now
 
     def _info(self, row: tuple[Any, ...]) -> SandboxInfo:
         sandbox_id, agent_id, session_id, written, state, report, label, created_at, role = row

@@ -379,17 +379,19 @@ class Kept(Generic[T]):
     transaction; if that is undone, what was read meanwhile is forgotten as well.
     """
 
-    def __init__(self, store: Store, load: Callable[[str], T | None]) -> None:
+    def __init__(self, store: Store, load: Callable[[str], T | None], *, absent_too: bool = False) -> None:
+        """With *absent_too* it is kept as well that there is no such row, for keys that no stranger chooses."""
         self._store = store
         self._load = load
-        self._rows: dict[str, T] = {}
+        self._absent_too = absent_too
+        self._rows: dict[str, T | None] = {}
 
     def get(self, key: str) -> T | None:
-        """The row of that key, or None; what is not there is asked for again each time."""
+        """The row of that key, or None."""
         found = self._rows.get(key)
-        if found is None:
+        if found is None and key not in self._rows:
             found = self._load(key)
-            if found is not None:
+            if found is not None or self._absent_too:
                 if len(self._rows) >= MOST_KEPT:
                     self._rows.clear()
                 self._rows[key] = found

@@ -116,10 +116,11 @@ class Tokens:
         return self._caller(_info(row), surface)
 
     def _caller(self, info: TokenInfo, surface: Surface) -> Caller:
-        now = self._clock()
-        if info.revoked_at is not None or (info.expires_at is not None and info.expires_at <= now):
-            self._note_dead_use(info, surface, now)
-            raise Unauthenticated("the token is not valid")
+        if info.revoked_at is not None or info.expires_at is not None:
+            now = self._clock()
+            if info.revoked_at is not None or (info.expires_at is not None and info.expires_at <= now):
+                self._note_dead_use(info, surface, now)
+                raise Unauthenticated("the token is not valid")
         return Caller(token_id=info.token_id, role=info.role, agent_id=info.agent_id, surface=surface)
 
     def is_valid(self, caller: Caller) -> bool:

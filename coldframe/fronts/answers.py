@@ -12,9 +12,25 @@ from coldframe.contract.tool import ToolResult
 NO_SNIFF = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 
 
+_JSON_HEADERS = (
+    (b"content-type", b"application/json"),
+    *((name.lower().encode(), value.encode()) for name, value in NO_SNIFF.items()),
+)
+
+
+class JsonResponse(Response):
+    """A whole answer in JSON. What its head says is ready but for the length."""
+
+    def __init__(self, body: bytes, status: int) -> None:
+        self.status_code = status
+        self.background = None
+        self.body = body
+        self.raw_headers = [(b"content-length", str(len(body)).encode()), *_JSON_HEADERS]
+
+
 def json_response(content: object, status: int = 200) -> Response:
     """Models, lists of models, or plain JSON."""
-    return Response(encode_json(content), status, NO_SNIFF, media_type="application/json")
+    return JsonResponse(encode_json(content), status)
 
 
 def encode_json(content: object) -> bytes:

@@ -40,6 +40,7 @@ AHEAD_BYTES = 2 * 1024 * 1024
 FRAME_BYTES = 256
 """What a waiting frame takes beside its content, at least."""
 _Frame = tuple[bytes, bytes]
+_ENCODER = json.JSONEncoder(separators=(",", ":"), check_circular=False)
 _of_thread = threading.local()
 
 
@@ -120,7 +121,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._lost is None and not self._frames and not self._partial and not self._body_missing
 
     async def send(self, head: dict[str, Any], body: bytes | memoryview = b"") -> None:
-        text = json.dumps(head, separators=(",", ":")).encode("ascii")
+        text = _ENCODER.encode(head).encode("ascii")
         start = PREFIX.pack(len(text), len(body)) + text
         if self._lost is not None:
             raise LinkLost("the keeper of this sandbox ended") from self._lost

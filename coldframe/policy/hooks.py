@@ -8,9 +8,9 @@ result comes from rules and never from what the result says.
 """
 
 import hashlib
-import json
 from collections.abc import Collection, Iterable
 
+from coldframe.contract.canonical import canonical, text_of
 from coldframe.contract.model import Model
 from coldframe.contract.policy import (
     CallContext,
@@ -110,10 +110,15 @@ def reads_output(rules: RuleSet) -> bool:
 
 def context_sha256(context: Model) -> str:
     """Digest of the canonical JSON of a context: sorted keys, no blanks, ASCII."""
-    return hashlib.sha256(_CANONICAL.encode(context.model_dump()).encode("ascii")).hexdigest()
+    return hashlib.sha256(_text_of(context).encode("ascii")).hexdigest()
 
 
-_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+def _text_of(context: Model) -> str:
+    if isinstance(context, CallContext):
+        return text_of(context)
+    if isinstance(context, ResultContext):
+        return text_of(context, "call")
+    return canonical(context.model_dump())
 
 
 def _reading(call: CallContext) -> CommandReading | None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from coldframe.contract.caller import Caller
+from coldframe.contract.canonical import canonical
 from coldframe.contract.credential import NewCredential
 from coldframe.contract.document import SECTIONS, ContractDocument, ContractPlan
 from coldframe.contract.errors import ContractChanged, ContractDrift, GrantMissing, InvalidArgument, NotFound
@@ -16,7 +17,6 @@ from coldframe.contract.isolation import IsolationReport
 from coldframe.contract.policy import Role
 from coldframe.contract.sandbox import Limits, SandboxSpec
 from coldframe.contract.volume import VolumeMount
-from coldframe.control.checkpoints import canonical
 from coldframe.control.contract_lines import drift, timeless
 from coldframe.control.contract_versions import ContractVersions
 from coldframe.control.contracts import document_digest

@@ -16,7 +16,8 @@ async def call_tool(request: Request) -> Response:
     control, caller = control_of(request), caller_of(request)
     sandbox_id, tool = request.path_params["sandbox_id"], request.path_params["tool"]
     arguments = await read_object(request)
-    key, snapshot_id = request.headers.get("idempotency-key"), request.query_params.get("snapshot")
+    key = request.headers.get("idempotency-key")
+    snapshot_id = request.query_params.get("snapshot") if request.scope["query_string"] else None
     if tool == "run_command" and wants_events(request) and snapshot_id is None:
         return await event_response(
             request,
