@@ -18,7 +18,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class ReadyFiles:
-    """Of one directory. What nobody took is named `.ready-N` there, and empty; it is the next one's, also of another process."""
+    """Of one directory. What nobody took is named `.ready-N` there, and empty. What a keeper of before has left is no file of
+    this one, which may be another user's: it is made anew."""
 
     def __init__(self, directory: int) -> None:
         self._directory = directory
@@ -29,8 +30,12 @@ class ReadyFiles:
         """Make what is missing. What cannot be made now is made, or fails, when it is asked for."""
         with contextlib.suppress(OSError):
             while self._missing:
-                with contextlib.suppress(FileExistsError):
-                    os.close(make_file(self._directory, self._missing[-1]))
+                try:
+                    made = make_file(self._directory, self._missing[-1])
+                except FileExistsError:
+                    os.unlink(self._missing[-1], dir_fd=self._directory)
+                    made = make_file(self._directory, self._missing[-1])
+                os.close(made)
                 self._ready.append(self._missing.pop())
 
     def make(self, name: str) -> int:

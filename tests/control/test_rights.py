@@ -80,6 +80,9 @@ MATRIX = {
     "volume.read": "oamvg",
     "volume.remove": "oa",
     "volume.write": "oam",
+    "webhook.add": "oa",
+    "webhook.read": "oa",
+    "webhook.remove": "oa",
 }
 LETTERS = {Role.OWNER: "o", Role.ADMIN: "a", Role.MEMBER: "m", Role.VIEWER: "v", Role.AGENT: "g"}
 HUMAN_RIGHTS = {op for op, roles in MATRIX.items() if "g" not in roles}

@@ -80,6 +80,19 @@ def test_what_is_ready_is_taken_once_also_where_two_have_the_same_directory(dire
     assert {name: (tmp_path / name).read_bytes() for name in "abc"} == {"a": b"later", "b": b"earlier", "c": b"earlier"}
 
 
+def test_what_a_keeper_of_before_has_left_is_nobodys_record(directory: int, tmp_path: Path) -> None:
+    left = [tmp_path / f".ready-{number}" for number in range(MOST_READY)]
+    held = [os.open(path, os.O_RDWR | os.O_CREAT, 0o400) for path in left]
+    files = ReadyFiles(directory)
+    files.prepare()
+    write(files.make("a"), b"a")
+    for file in held:
+        write(file, b"of another one")
+    write(files.make("b"), b"b")
+    assert [(tmp_path / name).read_bytes() for name in "ab"] == [b"a", b"b"]
+    assert sorted(os.listdir(tmp_path)) == ["a", "b"]
+
+
 def test_where_none_can_get_another_name_each_is_made_when_it_is_asked_for(
     directory: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

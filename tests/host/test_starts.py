@@ -15,9 +15,9 @@ from coldframe.contract.policy import Role
 from coldframe.contract.sandbox import SandboxSpec
 from coldframe.control.control import Control, build_control
 from coldframe.control.ledger import Ledger
+from coldframe.host import construction
 from coldframe.host.cgroups import BoxGroups
 from coldframe.host.confine import ConfineError
-from coldframe.host.construction import Construction
 from coldframe.host.life import KeeperLife
 from coldframe.host.marks import Marks
 from coldframe.host.remote import RemoteHost
@@ -47,9 +47,9 @@ def unrecorded(append: Callable[..., Any]) -> Callable[..., Any]:
     return refuse
 
 
-STEPS: dict[str, tuple[type[Any], str, Callable[..., Any], str]] = {
+STEPS: dict[str, tuple[Any, str, Callable[..., Any], str]] = {
     "workspace": (Workspaces, "make", no_space, "INTERNAL"),
-    "socket": (Construction, "_listen", no_space, "INTERNAL"),
+    "socket": (construction, "_listen", no_space, "INTERNAL"),
     "control groups": (BoxGroups, "create", confined, "ISOLATION_UNAVAILABLE"),
     "order": (BoxGroups, "descriptors", no_space, "ISOLATION_UNAVAILABLE"),
     "walls": (Workspaces, "history_of", lambda *_: f"/nonexistent/{BROKEN}", "ISOLATION_UNAVAILABLE"),
