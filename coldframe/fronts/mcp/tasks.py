@@ -89,7 +89,7 @@ def _time(at: datetime) -> str:
 async def stored_answer(asked: Asked, sandbox_id: str, known: CommandInfo) -> CallAnswer:
     """The answer that a caller would have got who had waited for the end of the command."""
     assert known.result is not None
-    result = {"paused_s": known.result.paused_s, **known.result.model_dump(mode="json")}  # left out there where there was none
+    result = {"paused_s": known.result.paused_s, **known.result.model_dump(mode="json")}
     properties = find_tool("run_command").answer.model_fields
     value: dict[str, Any] = {name: result.get(name) for name in properties if name != "transcript"}
     value.update({name: bool(value[name]) for name in _FALSE})
