@@ -15,6 +15,8 @@ import pytest
 from coldframe.client.sync import SyncSandbox
 from coldframe.contract.errors import ColdframeError, GuestLost
 from coldframe.guest.frames import encode
+from coldframe.guest.verbs import VERBS
+from coldframe.host import keeper as _  # noqa: F401  which has all verbs
 from coldframe.host.link import Link
 from tests.host.forked import in_child
 from tests.host.machines import needs_bubblewrap
@@ -175,7 +177,7 @@ def test_a_box_is_served_by_its_published_operations_alone(installation: Install
     text = (CHECKOUT / "docs" / "isolation.md").read_text(encoding="utf-8").partition("## What a box can talk to")[2]
     operations = re.findall(r"`(\w+)`", text.partition("Its operations are ")[2].partition(";")[0])
     verbs = re.findall(r"`(\w+)`", text.partition("takes the verbs ")[2].partition(". Everything")[0])
-    assert len(operations) == 9 and len(verbs) == 18
+    assert len(operations) == 11 and VERBS.keys() <= set(verbs) and len(verbs) == len(VERBS) + 13
     link = Link(os.path.join(installation.data_dir, "boxes", sandbox.id))
 
     async def told(head: dict[str, Any]) -> str:
@@ -186,7 +188,7 @@ def test_a_box_is_served_by_its_published_operations_alone(installation: Install
         return "answered"
 
     async def ask_all() -> None:
-        for word in ("exec", "mount", "spawn", "setns", "open", "eval", "shutdown", "__class__", "", "ask "):
+        for word in ("exec", "mount", "spawn", "setns", "unlink", "eval", "shutdown", "__class__", "", "ask "):
             assert "unknown operation" in await told({"op": word})
             assert "unknown verb" in await told({"op": "ask", "verb": word})
         for verb in verbs:

@@ -154,6 +154,12 @@ OPERATIONS: dict[str, tuple[str, str, object]] = {
     "agent.create": ("POST", "/v1/agents", {"agent_id": "AGENT"}),
     "agent.delete": ("DELETE", "/v1/agents/none", None),
     "agent.read": ("GET", "/v1/agents", None),
+    "artifact.correct": ("POST", "/v1/sandboxes/SANDBOX/artifacts/kind", {"name": "none", "kind": None}),
+    "artifact.read": ("GET", "/v1/sandboxes/SANDBOX/artifacts", None),
+    "build.cancel": ("POST", "/v1/builds/none/cancel", None),
+    "build.read": ("GET", "/v1/builds", None),
+    "build.rebuild": ("POST", "/v1/builds/none/rebuild", {}),
+    "build.start": ("POST", "/v1/sandboxes/none/builds", {"phases": [{"name": "one", "command": "true"}]}),
     "command.read": ("GET", "/v1/sandboxes/SANDBOX/commands", None),
     "command.signal": ("POST", "/v1/sandboxes/SANDBOX/commands/COMMAND/signal", {"signal": 15}),
     "credential.add": ("POST", "/v1/credentials", CREDENTIAL),
@@ -214,6 +220,9 @@ OPERATIONS: dict[str, tuple[str, str, object]] = {
     "volume.read": ("GET", "/v1/volumes", None),
     "volume.remove": ("DELETE", "/v1/volumes/none", None),
     "volume.write": ("DELETE", "/v1/volumes/none/files/a", None),
+    "webhook.add": ("POST", "/v1/webhooks", {"url": "nowhere at all"}),
+    "webhook.read": ("GET", "/v1/webhooks", None),
+    "webhook.remove": ("DELETE", "/v1/webhooks/none", None),
 }
 RULE_SETS = {
     "none": NO_RULES,
