@@ -21,6 +21,11 @@ def process_start(pid: int) -> str | None:
     return None if fields is None or fields[0] in "ZX" else fields[19]
 
 
+def parent_of(pid: int) -> int | None:
+    fields = _stat(pid)
+    return None if fields is None else int(fields[1])
+
+
 def is_exiting(pid: int) -> bool:
     """Whether it runs nothing of its own any more: it closes its sockets a while before it is a zombie."""
     fields = _stat(pid)
@@ -34,6 +39,32 @@ def _stat(pid: int) -> list[str] | None:
             return source.read().rpartition(")")[2].split()
     except OSError:
         return None
+
+
+def come_of(pid: int) -> set[int] | None:
+    """The live processes below one that stands still; None if that cannot be told here, or if any process of the machine began
+    meanwhile: one that begins another and ends could be missed by that."""
+    newest = _newest()
+    found: set[int] = set()
+    left = [pid]
+    while left:
+        one = left.pop()
+        try:
+            for thread in os.listdir(f"/proc/{one}/task"):
+                with open(f"/proc/{one}/task/{thread}/children", encoding="ascii") as source:
+                    below = {int(word) for word in source.read().split()} - found
+                found |= below
+                left += below
+        except OSError:
+            if one == pid or process_start(one) is not None:
+                return None
+    return {one for one in found if process_start(one) is not None} if newest == _newest() else None
+
+
+def _newest() -> str:
+    """Id of the process that this namespace, or one within it, had last."""
+    with open("/proc/loadavg", encoding="ascii") as source:
+        return source.read().split()[-1]
 
 
 def kill_if_same(pid: int, started: str) -> None:

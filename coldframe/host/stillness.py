@@ -1,7 +1,8 @@
 """Boxes that stand still for a moment, so that their files can be copied as they are: the processes, and the keeper.
 
 The processes are frozen by their control group, as a pause does it. The keeper writes files too, and has no part in that
-group, so it is stopped. It is put down on disk who stands still before anybody does: a machine that is killed meanwhile
+group, so it is stopped. Where nothing can be frozen, a box in which nothing runs stands still with its keeper, who begins all
+that runs there. It is put down on disk who stands still before anybody does: a machine that is killed meanwhile
 lets them go on when it starts again.
 """
 
@@ -17,11 +18,13 @@ from coldframe.contract.errors import WrongState
 from coldframe.host.cgroups import BoxGroups
 from coldframe.host.confine import ConfineError
 from coldframe.host.marks import KeeperMark
-from coldframe.host.processes import process_start
+from coldframe.host.processes import come_of, parent_of, process_start
 
 NOTE = "still"
 """In the directory of a box; it says whether the box was frozen for it, or paused already."""
 STOP_S = 2.0
+TRIES = 200
+"""To see what runs in a box in a moment in which no process of the machine begins: some tens of microseconds."""
 
 
 class StillBox(NamedTuple):
@@ -56,18 +59,13 @@ class Stillness:
         self._release()
 
     def _hold(self, box: StillBox) -> None:
-        if not box.groups.can_freeze:
-            raise WrongState(
-                f"the processes of sandbox `{box.sandbox_id}` cannot be held still on this machine",
-                hint="stop the sandboxes of this workspace first",
-                sandbox_id=box.sandbox_id,
-            )
-        paused = box.groups.is_frozen()
+        can_freeze = box.groups.can_freeze
+        paused = can_freeze and box.groups.is_frozen()
         with open(os.path.join(box.directory, NOTE), "w", encoding="ascii") as note:
-            note.write("paused" if paused else "frozen")
+            note.write("paused" if paused or not can_freeze else "frozen")
         self._held.append(box)
         try:
-            if not paused:
+            if can_freeze and not paused:
                 box.groups.freeze()
         except ConfineError as error:
             raise WrongState(
@@ -75,6 +73,12 @@ class Stillness:
                 sandbox_id=box.sandbox_id,
             ) from error
         _stop(box)
+        if not can_freeze and not _is_idle(box.mark):
+            raise WrongState(
+                f"sandbox `{box.sandbox_id}` has processes that cannot be held still on this machine",
+                hint="wait until nothing runs there, or stop the sandboxes of this workspace first",
+                sandbox_id=box.sandbox_id,
+            )
 
     def _release(self) -> None:
         failure: OSError | None = None
@@ -126,6 +130,16 @@ def _stop(box: StillBox) -> None:
                 f"the keeper of sandbox `{box.sandbox_id}` could not be held still", sandbox_id=box.sandbox_id
             )
         time.sleep(0.001)
+
+
+def _is_idle(mark: KeeperMark) -> bool:
+    """Whether nothing runs in a box whose keeper stands still but its first process, and bubblewrap, which waits for that."""
+    for _ in range(TRIES):
+        below = come_of(mark.pid)
+        if below is not None:
+            return below == {mark.init, parent_of(mark.init)}
+        time.sleep(0.001)
+    return False
 
 
 def _state(pid: int) -> str:

@@ -98,11 +98,11 @@ def test_a_workspace_is_returned_to_after_its_end_and_a_month_later(later: Jumpi
                 sandbox.id, [{"name": "pack", "command": "tar cf app.tar app/total.py"}], artifacts=["app.tar"]
             )
             client.builds.wait(build.build_id)
+            sandbox.take_snapshot("before the preview")
             preview = client.previews.create(sandbox.id, 8090, start="python3 app/server.py", name="the page")
             before = sandbox.overview()
             assert [one.name for one in before.sections] == NAMES
             assert before.sections[5].entries[0].facts["state"] == "healthy"
-            sandbox.take_snapshot("before the end")
         later.jump(MONTH_S)
         told = client.sandboxes.get(sandbox.id).overview()
         sections = judged(later, told)
