@@ -65,4 +65,4 @@ def test_web_hooks(cli: Lines, client: SyncColdframe) -> None:
     resumed = cli("--json", "webhook", "resume", webhook_id)
     assert (resumed.returncode, json.loads(resumed.stderr)["error"]["code"]) == (6, "WRONG_STATE")
     assert told(cli, "webhook", "remove", webhook_id) == {"webhook_id": webhook_id, "removed": True}
-    assert client.webhooks.list() == []
+    assert webhook_id not in [one.webhook_id for one in client.webhooks.list()]
