@@ -1,4 +1,4 @@
-// Declarations of the SDK. Made of: sha256 5f7b36e5c133ba42bdf283d7f119196c8df8a3283800b2ece4a2ad3746792cf8
+// Declarations of the SDK. Made of: sha256 3013d821074058375eebaafe56901e61cb10072cebfa165753781719f97a86e3
 /**
  * All bytes of a download.
  *

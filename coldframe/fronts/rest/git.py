@@ -7,7 +7,6 @@ from starlette.requests import Request
 
 from coldframe.contract.git import (
     MOST_LISTED,
-    MOST_PATHS,
     GitBranchRequest,
     GitClone,
     GitCommitRequest,
@@ -36,6 +35,8 @@ from coldframe.fronts.rest.json_routes import JsonRoute
 from coldframe.fronts.rest.request import caller_of, control_of, session_of
 
 V = TypeVar("V", bound=GitPlace)
+AskedPaths = Annotated[tuple[Annotated[InnerPath, Field(max_length=1000)], ...], Field(max_length=30)]
+"""In an address, of which the HTTP server reads 64 KiB."""
 
 
 class Looked(Model):
@@ -48,21 +49,21 @@ class Looked(Model):
 
 class LookedLog(Looked):
     revision: Revision | None = None
-    paths: Annotated[tuple[InnerPath, ...], Field(max_length=MOST_PATHS)] = ()
+    paths: AskedPaths = ()
     skip: Annotated[int, Field(ge=0, le=1_000_000)] = 0
     limit: Annotated[int, Field(ge=1, le=10_000)] = 100
 
 
 class LookedShow(Looked):
     revision: Revision | None = None
-    paths: Annotated[tuple[InnerPath, ...], Field(max_length=MOST_PATHS)] = ()
+    paths: AskedPaths = ()
 
 
 class LookedDiff(Looked):
     before: Revision | None = None
     after: Revision | None = None
     staged: bool = False
-    paths: Annotated[tuple[InnerPath, ...], Field(max_length=MOST_PATHS)] = ()
+    paths: AskedPaths = ()
 
 
 async def git_status(request: Request, looked: Looked) -> GitStatusView:
