@@ -160,6 +160,10 @@ class BuildComparison(Model):
     """False: there are more, or a snapshot of what went in is gone."""
     dependencies: tuple[PackageChange, ...] = ()
     artifacts: tuple[ArtifactChange, ...] = ()
+    withheld: bool = False
+    """A rule withholds what came out of one of them: neither artifacts nor dependencies are compared."""
+    dependencies_complete: bool = True
+    """False: those of one of them are not all known, so that they are not compared."""
     reproduced: bool | None
     """Whether the same commands, template and tree came to the same artifacts; None where these were not the same, or one of the
     builds made none."""

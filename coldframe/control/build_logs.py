@@ -101,7 +101,7 @@ def _head(spec: PipelineStep, step: StepInfo) -> bytes:
     told = f"== {step.name}: {line[:200]}{'…' if len(line) > 200 else ''}\n"
     if step.state == "pending":
         return b""
-    if step.command_id is None:
+    if step.command_id is None and step.state != "running":  # what came of it is told when nothing changes that
         told += f"{step.message or step.state}\n"
     return told.encode("utf-8", "backslashreplace")
 

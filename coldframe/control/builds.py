@@ -14,6 +14,7 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any
+from weakref import WeakValueDictionary
 
 from coldframe.contract.build import (
     MOST_DEPENDENCIES,
@@ -106,6 +107,8 @@ class Builds:
         self._tokens = tokens
         self._clock = clock
         self._acts = Acts()
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """Of builds that begin, as long as somebody waits for one."""
         self._ends: set[asyncio.Task[None]] = set()
         pipelines.ending = self._end
 
@@ -149,16 +152,29 @@ class Builds:
         rebuild_of: str | None = None,
         keep_sandbox: bool = True,
     ) -> Build:
+        turn = self._turns.setdefault(build_id, asyncio.Lock())
+        async with turn:
+            return await self._start_alone(caller, info, spec, build_id, key, rebuild_of, keep_sandbox)
+
+    async def _start_alone(
+        self,
+        caller: Caller,
+        info: SandboxInfo,
+        spec: BuildSpec,
+        build_id: str,
+        key: str | None,
+        rebuild_of: str | None,
+        keep_sandbox: bool,
+    ) -> Build:
+        """While nobody else does under the same key: the snapshot is one for all of them."""
+        if (known := self._made_before(build_id, info.sandbox_id, spec, key)) is not None:
+            return self._shown(caller, known)
         wanted = SnapshotRequest(name=f"inputs of build {build_id}", expires_in_s=spec.inputs_kept_s)
         taken = await self._snapshots.take(
             caller, info.sandbox_id, wanted, idempotency_key=None if key is None else f"{key}.inputs"
         )
         try:
             inputs = await self._taken_in(info, spec, taken.snapshot_id)
-            if (known := self._made_before(build_id, info.sandbox_id, spec, key)) is not None:
-                return self._shown(
-                    caller, known
-                )  # somebody asked for it under the same key meanwhile, and both took the same in
             row = BuildRow(
                 build_id=build_id,
                 pipeline_id=f"pip_{secrets.token_hex(10)}",
@@ -186,7 +202,7 @@ class Builds:
                 self._ledger.append("build.started", build_id, body, connection=connection, durable=True)
                 self._pipelines.begin(caller, info, spec.pipeline(), row.pipeline_id, connection)
         except BaseException:
-            if self._rows.by_id(build_id) is None:  # else it belongs to the one under the same key
+            if self._rows.by_id(build_id) is None:
                 await self._snapshots.discard(caller.name, taken.snapshot_id)
             raise
         self._pipelines.launch(row.pipeline_id, info.sandbox_id)
@@ -399,9 +415,16 @@ class Builds:
         old, new = builds
         changes, complete, label = await self._input_changes(caller, *rows)
         commands = _differing_phases(old.spec, new.spec)
-        dependencies = _dependency_changes(old.dependencies, new.dependencies)
-        artifacts = _path_changes(
-            {one.path: one.sha256 for one in old.artifacts}, {one.path: one.sha256 for one in new.artifacts}
+        # What is not told of one of them has neither come nor gone.
+        withheld = any(one.withheld for one in builds)
+        all_known = not withheld and all(one.dependencies_complete for one in builds)
+        dependencies = _dependency_changes(old.dependencies, new.dependencies) if all_known else ()
+        artifacts = (
+            ()
+            if withheld
+            else _path_changes(
+                {one.path: one.sha256 for one in old.artifacts}, {one.path: one.sha256 for one in new.artifacts}
+            )
         )
         parts: Mapping[BuildPart, bool] = {
             "commands": bool(commands),
@@ -428,6 +451,8 @@ class Builds:
             input_changes_complete=complete,
             dependencies=dependencies,
             artifacts=artifacts,
+            withheld=withheld,
+            dependencies_complete=all_known,
             reproduced=not artifacts if comparable else None,
             label=join(label, *(self._sandboxes.find(row.sandbox_id).workspace_label for row in rows)),
         )

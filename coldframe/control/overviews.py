@@ -115,7 +115,7 @@ class Overviews:
 
     def _beside(self, caller: Caller, info: SandboxInfo) -> list[SandboxInfo]:
         """Those that are or were on the same workspace, newest first, and it among them in any case."""
-        if info.agent_id is None:
+        if info.agent_id is None or not self._sandboxes.has_its_agent(info):  # one that was made again has another
             return [info]
         found = self._sandboxes.list(caller, agent_id=info.agent_id, limit=MOST_SANDBOXES)
         mine = [one for one in found if self._sandboxes.has_its_agent(one)]
@@ -203,9 +203,12 @@ class Overviews:
         )
 
     async def _builds_of(self, caller: Caller, info: SandboxInfo) -> OverviewSection:
-        whose = {"agent_id": info.agent_id} if info.agent_id is not None else {"sandbox_id": info.sandbox_id}
+        is_shared = info.agent_id is not None and self._sandboxes.has_its_agent(info)
+        whose = {"agent_id": info.agent_id} if is_shared else {"sandbox_id": info.sandbox_id}
         try:
             found = self._builds.list(caller, **whose, limit=MOST_ENTRIES + 1)
+            # Those of an earlier agent of that name are older than all of this one, so that none of these is cut off.
+            found = [one for one in found if not is_shared or self._is_on_its_workspace(one.sandbox_id)]
         except ColdframeError as error:
             return OverviewSection(name="builds", available=False, reason=f"{error.code}: {error.message}")
         entries = []
@@ -236,6 +239,9 @@ class Overviews:
                 )
             )
         return _section("builds", entries)
+
+    def _is_on_its_workspace(self, sandbox_id: str) -> bool:
+        return self._sandboxes.has_its_agent(self._sandboxes.find(sandbox_id))
 
     async def _logs(self, caller: Caller, beside: list[SandboxInfo]) -> OverviewSection:
         """Commands with what they printed, and which of them failed."""
@@ -337,7 +343,7 @@ class Overviews:
             yield _act("rebuild", "makes it again on another sandbox from what is on record", f"{path}/rebuild")
 
     def _from_snapshots(self, caller: Caller, info: SandboxInfo) -> Iterator[OverviewAction]:
-        if info.agent_id is not None:
+        if info.agent_id is not None and self._sandboxes.has_its_agent(info):
             body = {"agent_id": info.agent_id}
             yield _act("start_on_workspace", "makes a sandbox on this workspace, as it is now", "/v1/sandboxes", body)
         if not may(caller, "snapshot.read"):

@@ -32,8 +32,13 @@ MOST_FILES = 10_000
 MOST_LOOKS = 6
 """At snapshots, for one side of one file."""
 MOST_RECEIPTS = 20
-_ENTRIES = """SELECT seq, kind, at, body FROM ledger WHERE {whose} = ? AND seq > ? AND seq <= ?
+MOST_VERSIONS = 2000
+"""Of one file, the newest."""
+_ENTRIES = """SELECT seq, kind FROM ledger WHERE {whose} = ? AND seq > ? AND seq <= ?
 AND kind IN ('call.ended', 'sandbox.reset', 'call.interrupted') ORDER BY seq LIMIT ?"""
+_BODY = "SELECT body FROM ledger WHERE seq = ?"
+_DELETED = """SELECT 1 FROM ledger WHERE subject = ? AND subject IS NOT call_id AND kind = 'agent.deleted'
+AND seq > ? AND seq < ? LIMIT 1"""
 _PAGE = 200
 _HEAD = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@\n")
 
@@ -137,7 +142,18 @@ class ReceiptDifferences:
                 hint="take two of one sandbox; `snapshot diff` compares what two sandboxes have now",
                 argument="after",
             )
+        if old.agent_id is not None and old.agent_id == new.agent_id and self._was_deleted_between(old, new):
+            raise InvalidArgument(
+                "these receipts are of two workspaces: the agent was deleted in between, and made again",
+                hint="take two that are both older or both newer than that",
+                argument="after",
+            )
         return old, new
+
+    def _was_deleted_between(self, old: Receipt, new: Receipt) -> bool:
+        """The workspace goes with its agent, and one that is made later under the same id has another."""
+        first, last = sorted((old.ledger_seqs[1], new.ledger_seqs[1]))
+        return bool(self._store.read(_DELETED, (old.agent_id, first, last)))
 
     async def _between(self, caller: Caller, old: Receipt, new: Receipt) -> _Between:
         first, last = sorted((old.ledger_seqs[1], new.ledger_seqs[1]))
@@ -150,8 +166,10 @@ class ReceiptDifferences:
         problems: dict[str, None] = {}
         at, looked = first, 0
         while rows := self._store.read(_ENTRIES.format(whose=whose), (name, at, last, _PAGE)):
-            for seq, kind, _, text in rows:
+            for seq, kind in rows:
+                await asyncio.sleep(0)  # a call may have changed many files, and others want their turn
                 at, looked = seq, looked + 1
+                ((text,),) = self._store.read(_BODY, (seq,))
                 body = json.loads(text)
                 if problem := _problem(kind, body, sees_all=sees_all):
                     problems[problem] = None
@@ -170,7 +188,6 @@ class ReceiptDifferences:
             if looked >= MOST_CALLS:
                 problems[f"more than {MOST_CALLS} calls lie in between"] = None
                 break
-            await asyncio.sleep(0)  # others want their turn
         if old.ledger_seqs[1] > new.ledger_seqs[1]:
             begin, end = end, begin
         files = {
@@ -192,7 +209,7 @@ class ReceiptDifferences:
         """A file of that digest, from where it still is; None if it is nowhere."""
         places: builtins.list[str] = [
             info.sandbox_id,
-            *(one.snapshot_id for one in self._likely(caller, info, path, sha256)),
+            *(one.snapshot_id for one in await self._likely(caller, info, path, sha256)),
         ]
         for place in places[: MOST_LOOKS + 1]:
             try:
@@ -207,7 +224,7 @@ class ReceiptDifferences:
                 return content, label
         return None
 
-    def _likely(self, caller: Caller, info: SandboxInfo, path: str, sha256: str) -> builtins.list[SnapshotInfo]:
+    async def _likely(self, caller: Caller, info: SandboxInfo, path: str, sha256: str) -> builtins.list[SnapshotInfo]:
         """Snapshots that were taken while the file was so, by what the record says of it; the newest first."""
         if info.agent_id is None:
             kept = self._snapshots.list(caller, sandbox_id=info.sandbox_id)
@@ -220,7 +237,7 @@ class ReceiptDifferences:
         held: builtins.list[tuple[Any, Any]] = []
         """From when until when it was that one."""
         since: Any = None
-        for at, before, after in reversed(self._store.read(_VERSIONS.format(whose=whose), (name, path))):
+        for at, before, after in reversed(await self._versions(whose, name, path)):
             if since is not None:
                 held.append((since, parse_time(at)))
             elif before == sha256 and not held:
@@ -234,11 +251,24 @@ class ReceiptDifferences:
             if any((b is None or b <= one.created_at) and (e is None or one.created_at <= e) for b, e in held)
         ]
 
+    async def _versions(self, whose: str, name: str, path: str) -> builtins.list[tuple[Any, ...]]:
+        """When a file became another one, newest first, as far back as the newest `MOST_CALLS` calls tell of it."""
+        found = builtins.list[tuple[Any, ...]]()
+        at, looked = 1 << 62, 0
+        while looked < MOST_CALLS and (page := self._store.read(_NEWEST.format(whose=whose), (name, at, _PAGE))):
+            for (at,) in page:
+                found += self._store.read(_VERSIONS, (at, path))
+                if len(found) >= MOST_VERSIONS:
+                    return found
+                await asyncio.sleep(0)  # a call may have changed many files, and others want their turn
+            looked += len(page)
+        return found
 
+
+_NEWEST = """SELECT seq FROM ledger WHERE {whose} = ? AND kind = 'call.ended' AND seq < ? ORDER BY seq DESC LIMIT ?"""
 _VERSIONS = """SELECT ledger.at, json_extract(file.value, '$.sha256_before'), json_extract(file.value, '$.sha256_after')
 FROM ledger, json_each(json_extract(ledger.body, '$.files.changes')) AS file
-WHERE ledger.{whose} = ? AND ledger.kind = 'call.ended' AND json_extract(file.value, '$.path') = ?
-AND json_extract(file.value, '$.change') != 'metadata' ORDER BY ledger.seq DESC LIMIT 2000"""
+WHERE ledger.seq = ? AND json_extract(file.value, '$.path') = ? AND json_extract(file.value, '$.change') != 'metadata'"""
 
 
 def _problem(kind: str, body: dict[str, Any], *, sees_all: bool) -> str | None:

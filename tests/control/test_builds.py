@@ -9,8 +9,10 @@ import pytest
 
 from coldframe.contract.build import Build, BuildSpec, RebuildRequest
 from coldframe.contract.errors import Conflict, GrantMissing, InputMissing, InvalidArgument, NotFound, WrongState
+from coldframe.contract.pipeline import PipelineStep, StepInfo
 from coldframe.contract.result import result_digest
 from coldframe.contract.sandbox import SandboxInfo
+from coldframe.control.build_logs import _head
 from tests.control.bench import AGENT, OTHER, OWNER, UNTIL_GO, VIEWER, WITHHOLD, Bench, opened, until
 
 SAMPLE = """mkdir -p dist && cat lib/*.txt > dist/all.txt && wc -c < dist/all.txt > dist/size.txt && echo made"""
@@ -256,6 +258,110 @@ def test_what_a_rule_withholds_of_a_command_is_withheld_of_its_build(tmp_path: P
             assert [one.path for one in done.artifacts] == ["out"]
             seen = await bench.control.builds.get(VIEWER, done.build_id)
             assert (seen.withheld, seen.artifacts, seen.artifacts_sha256) == (True, (), None)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.req("T3.77")
+def test_what_is_withheld_or_not_known_of_one_build_is_no_difference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path, rules=WITHHOLD) as bench:
+            info = await bench.sandbox()
+            hidden = await built(bench, info, spec(("one", "echo TOP-SECRET | tee out"), artifacts=("out",)))
+            plain = await built(bench, info, spec(("one", "echo plain | tee out"), artifacts=("out",)))
+            for before, after in ((hidden, plain), (plain, hidden)):
+                told = await bench.control.builds.compare(AGENT, before.build_id, after.build_id)
+                assert (told.withheld, told.artifacts, told.dependencies, told.reproduced) == (True, (), (), None)
+                assert not {"output", "dependency"} & set(told.differs)
+            whole = await bench.control.builds.compare(OWNER, hidden.build_id, plain.build_id)
+            assert (whole.withheld, [one.path for one in whole.artifacts]) == (False, ["out"])
+
+            place = ".local/lib/python3.11/site-packages/alpha-1.0.dist-info"
+            wheel = "printf 'Metadata-Version: 2.1\\nName: alpha\\nVersion: 1.0\\n'"
+            known = await built(bench, info, spec(("get", f"mkdir -p {place} && {wheel} > {place}/METADATA")))
+
+            async def lost(*_: Any) -> Any:
+                raise WrongState("it cannot be looked at")
+
+            monkeypatch.setattr(bench.control.packages, "view", lost)
+            unknown = await built(bench, info, spec(("get", "true")))
+            assert unknown.dependencies_problem == "it cannot be looked at"
+            told = await bench.control.builds.compare(OWNER, known.build_id, unknown.build_id)
+            assert (told.dependencies_complete, told.dependencies) == (False, ())
+            assert "dependency" not in told.differs
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.req("T3.77")
+def test_a_request_that_fails_takes_nothing_from_another_under_its_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            info = await bench.sandbox()
+            builds, find, waits = bench.control.builds, bench.control.builds._inputs.tree, list[asyncio.Event]()
+
+            async def tree(snapshot_id: str) -> str | None:
+                turn = asyncio.Event()
+                waits.append(turn)
+                if len(waits) == 1:
+                    await turn.wait()
+                    return None  # too many files: the first of them fails
+                found = await find(snapshot_id)
+                waits[0].set()
+                await asyncio.sleep(0)
+                return found
+
+            monkeypatch.setattr(builds._inputs, "tree", tree)
+            wanted = spec(("one", "true"))
+            both = [
+                asyncio.create_task(builds.start(OWNER, info.sandbox_id, wanted, idempotency_key="same"))
+                for _ in range(2)
+            ]
+            await until(lambda: bool(waits))
+            for _ in range(200):
+                await asyncio.sleep(0)
+            waits[0].set()
+            results = await asyncio.gather(*both, return_exceptions=True)
+            assert isinstance(results[0], WrongState)
+            kept = {one.snapshot_id for one in bench.control.snapshots.list(OWNER, sandbox_id=info.sandbox_id)}
+            made = [one for one in results if isinstance(one, Build)]
+            assert all(one.inputs.snapshot_id in kept for one in made)
+
+    asyncio.run(scenario())
+
+
+def test_the_line_before_a_phase_stays_as_it_is_until_the_phase_is_over() -> None:
+    step = PipelineStep(name="one", command="true")
+    assert _head(step, StepInfo(name="one", state="running", attempt=1)) == b"== one: true\n"
+    over = _head(step, StepInfo(name="one", state="skipped", attempt=0, message="`two` did not succeed"))
+    assert over == b"== one: true\n`two` did not succeed\n"
+
+
+@pytest.mark.req("T3.77")
+def test_the_overview_of_an_agent_that_was_made_again_has_nothing_of_the_earlier_one(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            old = await bench.sandbox()
+            first = await built(bench, old, spec(("one", "true")))
+            await bench.control.lifecycle.terminate(OWNER, old.sandbox_id)
+            await bench.control.agents.delete("ada", caller=OWNER)
+            new = await bench.sandbox()
+            second = await built(bench, new, spec(("two", "true")))
+            beside = await bench.sandbox()
+            for info, build, those in (
+                (old, first, [old]),
+                (new, second, [new, beside]),
+                (beside, second, [new, beside]),
+            ):
+                told = await bench.control.overviews.overview(OWNER, info.sandbox_id)
+                builds = next(one for one in told.sections if one.name == "builds")
+                assert [one.links["build"] for one in builds.entries] == [f"/v1/builds/{build.build_id}"]
+                assert set(told.sandboxes) == {one.sandbox_id for one in those}
+                assert ("start_on_workspace" in {one.name for one in told.actions}) == (info is not old)
 
     asyncio.run(scenario())
 

@@ -104,6 +104,28 @@ def test_receipts_of_two_workspaces_are_not_compared_and_others_are_not_seen(tmp
     asyncio.run(scenario())
 
 
+@pytest.mark.req("T3.57")
+def test_receipts_of_an_agent_that_was_made_again_are_of_two_workspaces(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            info = await bench.sandbox()
+            old = await wrote(bench, info, "a.txt", "one\n")
+            await bench.control.lifecycle.terminate(OWNER, info.sandbox_id)
+            await bench.control.agents.delete("ada", caller=OWNER)
+            again = await bench.sandbox()
+            new, newer = [await wrote(bench, again, "a.txt", text) for text in ("two\n", "three\n")]
+            for pair in ((old, new), (newer, old)):
+                with pytest.raises(InvalidArgument, match="two workspaces"):
+                    await bench.control.receipt_differences.compare(OWNER, *pair)
+            assert (await bench.control.receipt_differences.compare(OWNER, new, newer)).complete
+
+            info = await bench.sandbox()
+            assert info.agent_id == again.agent_id
+            await bench.control.receipt_differences.compare(OWNER, new, await ran(bench, info, "true"))
+
+    asyncio.run(scenario())
+
+
 def test_what_is_not_known_in_between_is_said(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with opened(tmp_path, rules=WITHHOLD) as bench:
