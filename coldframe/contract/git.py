@@ -23,6 +23,7 @@ _OUTSIDE = re.compile(r"(?:^|/)\.\.(?:/|$)|^/|\0")
 _ADDRESS = re.compile(
     r"(?:https?|ssh|git)://[^\s\x00-][^\s\x00]*|[A-Za-z0-9_][A-Za-z0-9._-]*@[A-Za-z0-9][A-Za-z0-9._-]*:[^\s\x00-]\S*"
 )
+_PASSWORD = re.compile(r"[a-z]+://[^/]*:[^/]*@")
 _NAME = re.compile(r"[^\x00-\x20~^:?*\[\\\x7f]+")
 
 
@@ -51,6 +52,10 @@ def _address(address: str) -> str:
     if not is_place and not _ADDRESS.fullmatch(address):
         raise ValueError(
             "is no address: it begins with https://, http://, ssh:// or git://, or is a path of the workspace"
+        )
+    if _PASSWORD.match(address):
+        raise ValueError(
+            "holds a password, which would stay on record: name the variable with it by `credential_variable`"
         )
     return address
 

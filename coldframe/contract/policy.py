@@ -124,6 +124,8 @@ class CallContext(Model):
     """Path argument of a file tool, normalised but not resolved: relative to the workspace, absolute elsewhere in the box."""
     from_path: str | None = Field(default=None, exclude_if=lambda path: path is None)
     """Of a move: where it is from. Rules are asked about both, and the stricter answer counts."""
+    more_paths: tuple[str, ...] = Field(default=(), exclude_if=lambda paths: not paths)
+    """Others that the call names. Rules are asked about each in the same way."""
     arguments_sha256: str = ""
 
 

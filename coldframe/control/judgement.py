@@ -82,6 +82,7 @@ def build_context(
         box_denies_shell=denies_shell(info.spec.denied_programs),
         path=facts.path,
         from_path=facts.from_path,
+        more_paths=facts.more_paths,
         arguments_sha256=arguments_sha256,
     )
 

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple, TypeVar
 
 from coldframe.contract.caller import Caller
 from coldframe.contract.errors import (
+    ColdframeError,
     GitConflict,
     GitFailed,
-    GitNoRepository,
     GitUnreadable,
     GuestLost,
     InvalidArgument,
@@ -127,15 +127,14 @@ class Repositories:
             And what a call of the gate raises.
         """
         question = _QUESTIONS[view]
-        given = {name: value for name, value in asked.items() if value is not None}
-        result = await self._gate.call(
-            caller,
-            sandbox_id,
-            "read_repository",
-            {"question": question, **given},
-            session_id=session_id,
-            snapshot_id=snapshot_id,
-        )
+        given = {"question": question} | {name: value for name, value in asked.items() if value is not None}
+        result = await self._read(caller, sandbox_id, given, session_id, snapshot_id)
+        if result.error is not None:
+            error = from_wire(result.error)
+            top = error.facts.get("repository")
+            if isinstance(error, InvalidArgument) and isinstance(top, str) and top != given.get("path"):
+                given["path"] = top  # of which the one that was named is a part; judged is what is read
+                result = await self._read(caller, sandbox_id, given, session_id, snapshot_id)
         if result.error is not None:
             error = from_wire(result.error)
             error.facts.setdefault("receipt_id", result.receipt_id)
@@ -150,6 +149,13 @@ class Repositories:
             sandbox_id=result.sandbox_id,
             label=result.label,
             receipt_id=result.receipt_id,
+        )
+
+    async def _read(
+        self, caller: Caller, sandbox_id: str, given: dict[str, Any], session_id: str | None, snapshot_id: str | None
+    ) -> ToolResult:
+        return await self._gate.call(
+            caller, sandbox_id, "read_repository", dict(given), session_id=session_id, snapshot_id=snapshot_id
         )
 
     # -- what changes one ----------------------------------------------------------------------
@@ -296,7 +302,7 @@ class Repositories:
             ran.append(_Ran(result))
             if result.value["exit_code"] != 0:
                 raise await self._failure(caller, sandbox_id, operation, asked.path, ran, session_id)
-        after = await self._now(caller, sandbox_id, asked.path, session_id)
+        after = await self._now(caller, sandbox_id, asked.path, session_id, is_done=True)
         notes = await self._notes(caller, sandbox_id, asked.path, session_id) if operation == "clone" else ()
         labels = [one.result.label for one in ran] + ([] if after is None else [after.label])
         commits = () if after is None else after.commits
@@ -315,18 +321,25 @@ class Repositories:
             notes=notes,
         )
 
-    async def _now(self, caller: Caller, sandbox_id: str, path: str, session_id: str | None) -> GitLogView | None:
-        """None for one that only Git itself can read."""
+    async def _now(
+        self, caller: Caller, sandbox_id: str, path: str, session_id: str | None, *, is_done: bool = False
+    ) -> GitLogView | None:
+        """None for one that only Git itself can read, and where it *is_done* whatever keeps it from being told: nobody is to take
+        what was done for what was not."""
         try:
             return await self.look(caller, sandbox_id, GitLogView, path=path, limit=1, session_id=session_id)
         except GitUnreadable:
+            return None
+        except ColdframeError:
+            if not is_done:
+                raise
             return None
 
     async def _notes(self, caller: Caller, sandbox_id: str, path: str, session_id: str | None) -> tuple[str, ...]:
         try:
             status = await self.look(caller, sandbox_id, GitStatusView, path=path, limit=1, session_id=session_id)
-        except GitUnreadable:
-            return ()
+        except ColdframeError as error:
+            return (f"how it stands cannot be told: {error.message}",)
         notes = []
         absent = [one.path for one in status.submodules if one.checked_out is None]
         if absent:
@@ -402,8 +415,8 @@ class Repositories:
             status = await self.look(
                 caller, sandbox_id, GitStatusView, path=path, limit=MOST_FILES, session_id=session_id
             )
-        except (GitNoRepository, GitUnreadable):
-            return []
+        except ColdframeError:
+            return []  # what Git said is told
         return list(status.conflicts)
 
     def _person(self, caller: Caller, info: SandboxInfo) -> str | None:

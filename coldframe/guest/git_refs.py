@@ -22,7 +22,7 @@ _ID = re.compile(rb"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _SHORT = re.compile(rb"[0-9a-f]{4,39}")
 _STEPS = re.compile(rb"[~^][0-9]*")
 _SECTION = re.compile(rb'\[([A-Za-z0-9.-]+)(?:[ \t]+"((?:[^"\\]|\\.)*)")?\]')
-_HIDDEN = re.compile(rb"^([a-z][a-z0-9+.-]*://)[^/@]*@", re.IGNORECASE)
+_HIDDEN = re.compile(rb"([a-z][a-z0-9+.-]*://)[^/]*@", re.IGNORECASE)
 
 
 class UnknownRevision(Exception):

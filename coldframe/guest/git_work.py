@@ -21,6 +21,7 @@ from coldframe.guest.unsaved import Repository, Search, join
 MOST_POINTER_BYTES = 1024
 MOST_POINTERS = 20_000
 MOST_NAMED = 100
+_SHALLOW = re.compile(rb"^(?:[0-9a-f]{40}|[0-9a-f]{64})$", re.MULTILINE)
 _POINTER = re.compile(
     rb"version https://git-lfs\.github\.com/spec/v1\n(?:[a-z0-9.-]+ [^\n]*\n)*?oid sha256:([0-9a-f]{64})\nsize (\d{1,18})\n"
 )
@@ -84,7 +85,7 @@ class Work:
             self._written = 0 if status is None else status.st_mtime_ns
         self.objects = Objects(search.root, repository.common, self._algorithm, check_time)
         shallow = read_regular(search.root, repository.common + b"/shallow", MOST_BYTES) or b""
-        self.shallow = {bytes.fromhex(one.decode()) for one in re.findall(rb"^[0-9a-f]{40,64}$", shallow, re.MULTILINE)}
+        self.shallow = {bytes.fromhex(one.decode()) for one in _SHALLOW.findall(shallow)}
 
     # -- sides of a comparison -----------------------------------------------------------------
 

@@ -41,10 +41,10 @@ def decide_call(context: CallContext, rules: RuleSet, *, tools: Collection[str] 
         verdicts = [*check_floor(facts, tools), *check_settings(facts, rules)]
         for rule in rules.possible(Hook.PRE_TOOL_CALL, facts):
             verdicts.extend(_judge(rule, facts))
-        if context.from_path is not None:
-            origin = Facts(context.model_copy(update={"path": context.from_path}), _reading(context))
-            for rule in rules.possible(Hook.PRE_TOOL_CALL, origin):
-                verdicts.extend(one for one in _judge(rule, origin) if one not in verdicts)
+        for path in (*(() if context.from_path is None else (context.from_path,)), *context.more_paths):
+            other = Facts(context.model_copy(update={"path": path}), _reading(context))
+            for rule in rules.possible(Hook.PRE_TOOL_CALL, other):
+                verdicts.extend(one for one in _judge(rule, other) if one not in verdicts)
         if (wider := _as_command(context)) is not None:
             command = Facts(wider, _reading(wider))
             verdicts.extend(one for one in check_settings(command, rules) if one not in verdicts)

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import Field, StrictBool, StrictInt
 
+from coldframe.contract.errors import InvalidArgument
 from coldframe.contract.git import (
     MOST_LISTED,
     MOST_PATHS,
@@ -36,10 +37,11 @@ class ReadRepositoryArguments(Arguments):
     limit: Annotated[StrictInt, Field(ge=1, le=10_000)] = MOST_LISTED
 
     def facts(self) -> CallFacts:
-        """The repository is what is read; a rule about the one path that is asked for counts as well."""
+        """The repository is what is read; rules about each path that is asked for count as well. `path` is its top, else nothing
+        is told: whoever names a directory in it would have others judged than are read."""
         place = relative_path(self.path)
-        one = relative_path(posixpath.join(place, self.paths[0])) if len(self.paths) == 1 else None
-        return CallFacts(path=posixpath.join(place, ".git"), from_path=one)
+        named = tuple(relative_path(posixpath.join(place, one)) for one in self.paths)
+        return CallFacts(path=posixpath.join(place, ".git"), more_paths=named)
 
 
 class ReadRepositoryAnswer(Answer):
@@ -62,6 +64,13 @@ async def read_repository(call: ToolCall[ReadRepositoryArguments]) -> Ran:
     arguments = call.arguments
     asked = arguments.model_dump(exclude={"path"})
     found = await call.box.ask(ReadRepository(path=relative_path(arguments.path), **asked))
+    if arguments.question != "repositories" and relative_path(found.repository) != relative_path(arguments.path):
+        raise InvalidArgument(
+            f"the repository is at `{found.repository}`",
+            hint="name its top as `path`, and paths from there",
+            argument="path",
+            repository=found.repository,
+        )
     text = shown_path(json.dumps(found.model_dump(mode="json"), ensure_ascii=False))
     answer = ReadRepositoryAnswer.model_validate_json(text)
     return Ran(answer, output=text.encode, output_bytes=len(text.encode()))

@@ -45,6 +45,8 @@ class CallFacts(NamedTuple):
     """Relative to the workspace; absolute where it is elsewhere in the box."""
     from_path: str | None = None
     """Where what comes to `path` is from; rules that would refuse either refuse the call."""
+    more_paths: tuple[str, ...] = ()
+    """Others that it names; rules that would refuse one of them refuse the call."""
     command: str | None = None
     """Shell text, if a shell will read it."""
     argv: tuple[str, ...] | None = None

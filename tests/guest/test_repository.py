@@ -257,6 +257,20 @@ def test_places_without_a_repository_and_broken_ones_are_refused_with_their_reas
     assert workspace.refusal(ReadRepository(question="log", path="repo")).code == "GIT_UNREADABLE"
 
 
+def test_odd_lines_and_passwords_of_a_hostile_repository_are_read_as_nothing(workspace: Workspace) -> None:
+    (workspace.path / "repo").mkdir()
+    place = begun(workspace.path / "repo")
+    (place / ".git/shallow").write_text("a" * 41 + "\n")
+    assert not log_of(workspace).shallow
+    for name, address, told in (
+        ("one", "https://bob:p@ss@host/r", "https://host/r"),
+        ("two", "helper::https://u:p@host/r", "helper::https://host/r"),
+    ):
+        git(place, "remote", "add", name, address)
+        refs = asked(workspace, "refs").refs
+        assert refs is not None and {one.name: one.url for one in refs.remotes}[name] == told
+
+
 @pytest.mark.req("T3.47")
 @pytest.mark.req("T3.75")
 def test_a_hostile_repository_runs_nothing_and_shows_no_file_outside(workspace: Workspace, tmp_path: Path) -> None:

@@ -234,6 +234,19 @@ def test_the_same_rules_hold_as_for_a_command_and_the_way_out_is_the_networks(
     with pytest.raises(DeniedByRule):
         box.git.push(remote="origin")
     box.git.branch("allowed")
+    box.write_file("sub/open", "1\n")
+    box.write_file("secrets/x", "hidden\n")
+    box.git.commit("Both", paths=["."])
+    box.write_file("secrets/x", "changed\n")
+    when = "{tool: read_file, path: {glob: 'secrets/*'}}"
+    owner.policy.load(f"version: 1\nrules:\n  - {{id: secret, hook: PRE_TOOL_CALL, when: {when}, then: deny}}\n")
+    for place in ("", "sub"):
+        assert box.git.log(place, paths=["sub/open"]).commits, "whose top is found from below"
+        for paths in (["secrets/x"], ["sub/open", "secrets/x"]):
+            with pytest.raises(DeniedByRule):
+                box.git.diff(place, paths=paths)
+    told = box.call("read_repository", {"question": "diff", "path": "sub", "paths": ["secrets/x"]})
+    assert told.error is not None and not told.value, "nothing is told of what was not judged"
     owner.policy.load("version: 1\nrules: []\n")
     box.run_command("git remote add origin https://git.example.test/repo.git")
     with pytest.raises(GitFailed) as refused:
@@ -248,6 +261,7 @@ WRONG: tuple[Callable[[Git], object], ...] = (
     lambda git: git.clone("--upload-pack=evil"),
     lambda git: git.clone("../../etc"),
     lambda git: git.clone("file:///etc"),
+    lambda git: git.clone("https://ada:p@ss@git.example.test/a.git"),
     lambda git: git.switch("--orphan"),
     lambda git: git.branch("-D"),
     lambda git: git.branch("a..b"),
