@@ -12,6 +12,7 @@ import pytest
 from coldframe.contract.command import CommandResult, CommandSpec, Ended, OutputChunk, TerminalSize
 from coldframe.contract.ports import Box
 from coldframe.contract.sandbox import Limits, SandboxSpec
+from coldframe.host import confine
 from coldframe.host.machine import Machine
 from coldframe.host.removal import remove_tree
 from tests.host import boxes
@@ -35,13 +36,25 @@ class Outcome(NamedTuple):
 
 
 def on_a_machine(
-    steps: Callable[[Machine], Awaitable[None]], *, who: str = "root", embedded: bool = True, soft_files: int = 0
+    steps: Callable[[Machine], Awaitable[None]],
+    *,
+    who: str = "root",
+    embedded: bool = True,
+    soft_files: int = 0,
+    apart: bool = False,
 ) -> None:
     """Run *steps* on a new machine; then end and remove everything, and fail if a process of it lives on.
 
-    *soft_files* sets the soft limit of open files that the machine's process starts with.
+    *soft_files* sets the soft limit of open files that the machine's process starts with. *apart*, where these tests may mount: on
+    a file system where nobody else writes or deletes.
     """
-    if who == "ordinary":
+    if apart and os.geteuid() == 0:
+        mounted = tempfile.mkdtemp(prefix="cf-apart-", dir="/tmp")
+        try:
+            in_child(lambda: _on_its_own_disk(steps, mounted, who, embedded))
+        finally:
+            os.rmdir(mounted)
+    elif who == "ordinary":
         in_child(lambda: (boxes.become_ordinary(), _on_a_machine(steps, embedded, soft_files))[1])
     elif soft_files:
         in_child(lambda: _on_a_machine(steps, embedded, soft_files))
@@ -49,12 +62,24 @@ def on_a_machine(
         _on_a_machine(steps, embedded, 0)
 
 
-def _on_a_machine(steps: Callable[[Machine], Awaitable[None]], embedded: bool, soft_files: int) -> None:
+def _on_its_own_disk(steps: Callable[[Machine], Awaitable[None]], mounted: str, who: str, embedded: bool) -> None:
+    """In a child, with whose mounts this one goes."""
+    confine.unshare("mnt")
+    confine.mount(None, "/", None, confine.MS_REC | confine.MS_PRIVATE)
+    confine.mount("apart", mounted, "tmpfs", confine.MS_NOSUID | confine.MS_NODEV, "mode=1777,size=4g")
+    if who == "ordinary":
+        boxes.become_ordinary()
+    _on_a_machine(steps, embedded, 0, above=mounted)
+
+
+def _on_a_machine(
+    steps: Callable[[Machine], Awaitable[None]], embedded: bool, soft_files: int, *, above: str = "/tmp"
+) -> None:
     if soft_files:
         import resource
 
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft_files, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
-    folder = tempfile.mkdtemp(prefix="cf-machine-", dir="/tmp")
+    folder = tempfile.mkdtemp(prefix="cf-machine-", dir=above)
     os.chmod(folder, 0o711)
 
     async def whole() -> None:
