@@ -177,6 +177,10 @@ class Commands:
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.setting.init, signal.SIGKILL)
 
+    def leave_to_keeper(self) -> None:
+        """In a child of the keeper that serves a verb: let go of what is ready for the next command."""
+        self._ready_pipes.close()
+
     def require_room(self, more_bytes: int) -> None:
         """Raise LIMIT_DISK if the workspace may not hold that much more."""
         quota = self.setting.quota

@@ -40,6 +40,8 @@ from coldframe.guest.verbs import VERBS, Answer, Failure
 
 SEND_BUFFER_BYTES = 2 * 1024 * 1024
 """What is encoded ahead for one connection; the rest waits in the transcript."""
+MOST_SPARE_BYTES = 1024 * 1024
+"""As long as the parts of an upload are, whose memory is used again."""
 SLOW_VERB_S = 30.0
 GROWING_VERBS = ("write_file", "edit_file", "make_directory", "write_path", "make_path", "move_path")
 MOST_WAIT_S = 60.0
@@ -55,6 +57,8 @@ class Connection:
         self._reader = Reader()
         self._out = Outgoing()
         self._watched = IN
+        self._is_broken = False
+        """Nothing more can be sent."""
         self._following: Command | None = None
         self._stored: StoredTranscript | None = None
         self._stored_end: dict[str, Any] | None = None
@@ -100,7 +104,7 @@ class Connection:
             return False
         for head, body in self._reader.feed(data) if room is None else self._reader.filled(count):
             self._receive(head, body)
-            if isinstance(body, bytearray):  # what is kept of it was copied
+            if isinstance(body, bytearray) and len(body) <= MOST_SPARE_BYTES:  # what is kept of it was copied
                 self._reader.spare = body
         return count > 0
 
@@ -364,6 +368,7 @@ class Connection:
         try:
             pid = os.fork()
             if pid == 0:
+                self._commands.leave_to_keeper()
                 _help(serve, self._commands.setting, write)
         except OSError:
             os.close(read)
@@ -465,14 +470,14 @@ class Connection:
             )
             if self._cursor >= len(command.transcript) and command.result is None:
                 self._send(b"")  # else it goes with what follows
-        while self._cursor < len(command.transcript) and len(self._out) < SEND_BUFFER_BYTES:
+        while self._cursor < len(command.transcript) and len(self._out) < SEND_BUFFER_BYTES and not self._is_broken:
             self._send_chunk(command.transcript.file, command.transcript.place(self._cursor))
         if command.result is not None and self._cursor >= len(command.transcript):
             self._stop_following()
             self._send(encode(command.end or {"event": "ended", "result": command.result}))
 
     def _pump_stored(self, stored: StoredTranscript) -> None:
-        while len(self._out) < SEND_BUFFER_BYTES:
+        while len(self._out) < SEND_BUFFER_BYTES and not self._is_broken:
             place = stored.next_place()
             if place is None:
                 end, self._stored_end = self._stored_end, None
@@ -485,12 +490,10 @@ class Connection:
     def _send_chunk(self, file: int, place: Place) -> None:
         at = None if place.at_us is None else place.at_us / 1_000_000
         head = {"event": "output", "seq": self._cursor, "stream": STREAMS[place.stream], "at": at}
-        if place.length < LONG_BYTES:
-            self._send(encode(head, os.pread(file, place.length, place.offset)))
-        else:
-            self._out.add(encode_start(head, place.length))
-            self._out.add_piece(file, place.offset, place.length)
-            self._send(b"")
+        is_long = place.length >= LONG_BYTES
+        if not (is_long and self._out.add_piece(encode_start(head, place.length), file, place.offset, place.length)):
+            self._out.add(encode(head, os.pread(file, place.length, place.offset)))
+        self._send(b"")
         self._cursor += 1
 
     def _stop_following(self) -> None:
@@ -517,6 +520,7 @@ class Connection:
         except OSError:
             self._commands.loop.soon(self._close)
             self._out.clear()
+            self._is_broken = True
             return
         wanted = IN | OUT if self._out else IN
         if wanted != self._watched and self._peer.fileno() >= 0:

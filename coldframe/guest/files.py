@@ -30,6 +30,7 @@ from coldframe.guest.paths import (
 )
 from coldframe.guest.verbs import Answer, Failure, verb
 
+MOST_PIECES = 8
 READ_CAP_BYTES = 64 * 1024 * 1024
 """Most bytes of one answer, and of a replaced file that is still digested."""
 
@@ -114,11 +115,14 @@ def open_regular(root: int, name: bytes) -> int:
 
 
 def read_range(held: int, offset: int, length: int) -> bytes:
-    """At most *length* bytes, however long the file grows meanwhile."""
-    found = os.pread(held, length, offset)
-    while len(found) < length and (piece := os.pread(held, length - len(found), offset + len(found))):
-        found += piece
-    return found
+    """At most *length* bytes, however long the file grows meanwhile. A disk gives them at once: of a file that is cut short and
+    written on in small pieces no more than a few are waited for, or whoever writes would hold the reader for as long as he likes."""
+    pieces = [os.pread(held, length, offset)]
+    there = len(pieces[0])
+    while there < length and len(pieces) < MOST_PIECES and (piece := os.pread(held, length - there, offset + there)):
+        pieces.append(piece)
+        there += len(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 def digest_file(held: int, length: int) -> tuple[str, int]:

@@ -45,10 +45,17 @@ class Outgoing:
         else:
             self._parts.append(bytearray(data))
 
-    def add_piece(self, file: int, offset: int, length: int) -> None:
-        """A part of a file that nobody cuts or changes. Raises OSError."""
-        self._parts.append(_Piece(file, offset, length))
+    def add_piece(self, head: bytes, file: int, offset: int, length: int) -> bool:
+        """*head*, and behind it a part of a file that nobody cuts or changes. False: no descriptor is left for it, and neither was
+        added."""
+        try:
+            piece = _Piece(file, offset, length)
+        except OSError:
+            return False
+        self.add(head)
+        self._parts.append(piece)
         self._waiting_bytes += length
+        return True
 
     def send(self, peer: socket.socket) -> None:
         """Send as much as *peer* takes now; what is left waits. Raises OSError: the connection is of no use any more."""

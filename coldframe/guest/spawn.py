@@ -140,6 +140,13 @@ class ReadyPipes:
         """As `open_output`."""
         return self._ready.pop() if self._ready else open_output()
 
+    def close(self) -> None:
+        """In a child that is no command: as long as it holds them, the end of the command that gets them is not seen."""
+        for one in self._ready:
+            os.close(one.read)
+            os.close(one.write)
+        self._ready.clear()
+
 
 def make_bulk(output: Output) -> None:
     """Trade the exact order for throughput: a large pipe, and writes that merge."""

@@ -87,7 +87,11 @@ class KeeperBox:
         if not self._opens_files or fields.get("user", "user") != "user":
             return None
         try:
-            answer, file = await ask_for_descriptor(self._directory, {"op": "open", **fields})
+            answer, file = await ask_for_descriptor(
+                self._directory,
+                {"op": "open", **fields},
+                answer_s=None,  # as long as for what comes over the link
+            )
         except InvalidArgument as error:
             if not error.message.startswith("unknown operation"):
                 raise

@@ -53,7 +53,9 @@ class Surroundings(NamedTuple):
     """What lies around the processes of a box. From when the keeper says that it is `placed` nobody changes it any more but
     what is started there, so that much of a new box is measured while its keeper gives its rights away."""
 
+    mountinfo: str = ""
     mounts: tuple[MountInfo, ...] = ()
+    """The same, taken apart."""
     tables: Mapping[str, str] = {}
     """Of its network namespace."""
     maps: Mapping[str, str] = {}
@@ -62,11 +64,11 @@ class Surroundings(NamedTuple):
     own: Mapping[str, int] = {}
 
 
-def look_around(init: int) -> Surroundings:
-    """As far as it can be read from outside."""
+def look_around(init: int) -> Surroundings | None:
+    """As far as it can be read from outside; None where nothing can."""
     with contextlib.suppress(OSError), _directory_of(init) as proc:
         return _around(proc)
-    return Surroundings()
+    return None
 
 
 @contextlib.contextmanager
@@ -87,6 +89,7 @@ def _around(proc: int) -> Surroundings:
         with contextlib.suppress(OSError):
             maps[name] = _read(proc, name)
     return Surroundings(
+        mountinfo,
         tuple(openings.mounts(mountinfo)),
         openings.network_tables(lambda name: _read(proc, f"net/{name}")),
         maps,
@@ -95,8 +98,16 @@ def _around(proc: int) -> Surroundings:
     )
 
 
+def _is_still(proc: int, around: Surroundings) -> bool:
+    """Since then its keeper has given its rights away: what it did with them meanwhile shows."""
+    try:
+        return _read(proc, "mountinfo") == around.mountinfo and (_namespaces_of(proc, "") or {}) == around.namespaces
+    except OSError:
+        return False
+
+
 def look(init: int, keeper: int, evidence: Mapping[str, Any], around: Surroundings | None = None) -> View:
-    """*around*, if that was looked at already."""
+    """*around*, if that was looked at already: where it is not so any more it is looked at again."""
     processes: tuple[Seen, ...] = ()
     first: Seen | None = None
     source = "read from the host"
@@ -105,7 +116,8 @@ def look(init: int, keeper: int, evidence: Mapping[str, Any], around: Surroundin
             processes = tuple(_processes_of(proc))
         first = next((one for one in processes if one.name == _name_of("1")), None)
         first = first or Seen("the first process", fields_of(_read(proc, "status")), None, True)
-        around = around or _around(proc)
+        if around is None or not _is_still(proc, around):
+            around = _around(proc)
     around = around or Surroundings()
     namespaces = around.namespaces
     whole = bool(processes)

@@ -202,6 +202,8 @@ class Builder:
         ready = None if wish is None else self.pool.take(wish.key, order["uid"], self._current_settings)
         if ready is not None:
             let_in = self._let_in(ready, order, occupant, more)
+            if let_in is not None and "failed" in let_in:
+                return let_in, None
             if let_in is not None:
                 try:
                     return let_in, occupant.settle(let_in)
@@ -246,6 +248,9 @@ class Builder:
                 said = heard(ready.answer)
                 if order["captured_ports"] is not None:
                     said["arrivals"] = arrivals.receive(ready.answer)
+            except _Unfurnished as error:
+                self._discard_ready(ready)
+                return _failed(error)
             except (OSError, ConfineError, KeyError, ValueError) as error:
                 self.pool.note_failure(order["workspace"], f"a box that waited could not be used: {error}")
                 self._discard_ready(ready)
@@ -365,10 +370,7 @@ class Builder:
             kill_strays(mark_of(self._installation))
             if ahead is not None:
                 discard(groups)
-            return {
-                "failed": f"{error}",
-                **({"unfurnished": error.__cause__} if isinstance(error, _Unfurnished) else {}),
-            }
+            return _failed(error)
         finally:
             if not is_held:
                 mine.close()
@@ -402,6 +404,11 @@ def _not_built(failure: str) -> ColdframeError:
         remedy=found.remedy,
         missing=[missing],
     )
+
+
+def _failed(error: Exception) -> dict[str, Any]:
+    """What a keeper would have said."""
+    return {"failed": f"{error}", **({"unfurnished": error.__cause__} if isinstance(error, _Unfurnished) else {})}
 
 
 def _furniture(occupant: Occupant[object]) -> Sequence[tuple[str, int]]:

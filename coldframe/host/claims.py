@@ -7,6 +7,7 @@ So it is right for whoever is found in that group, however long ago the command 
 belongs to the sandbox user, so what is read is taken as hostile; nothing in a box gets there.
 """
 
+import contextlib
 import os
 
 from coldframe.guest.records import is_id
@@ -23,8 +24,14 @@ class Claims:
     """Of one box, as its keeper writes them."""
 
     def __init__(self, records: int) -> None:
-        """*records*: the directory. Raises OSError."""
-        self._file = os.open(NAME, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=records)
+        """*records*: the directory. Raises OSError.
+
+        What a keeper of before has claimed there is of groups that are gone, and may be another user's since the sandbox was promoted.
+        """
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(NAME, dir_fd=records)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        self._file = os.open(NAME, flags, 0o600, dir_fd=records)
 
     def write(self, group: str, command_id: str) -> None:
         """*group* is empty, and *command_id*'s from now on. Raises OSError: nothing may run in it."""

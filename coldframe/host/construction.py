@@ -415,26 +415,31 @@ class _Occupant:
 
     def furnish(self) -> list[tuple[str, int]]:
         """The same again, where a box that waited came to nothing."""
-        if not self._furniture:
-            directory = self._site.marks.directory(self._sandbox_id)
+        directory = self._site.marks.directory(self._sandbox_id)
+        there = {name for name, _ in self._furniture}
+        if "listener" not in there:
             listener = self._opened.enter_context(_listen(directory, SOCKET_NAME, self._site.server_uid))
-            found = [("listener", listener.fileno()), ("records", self._open_records(directory))]
-            if self._agent_id is not None:
-                digests = self._site.workspaces.open_digests(self._agent_id)
-                if digests is not None:
-                    self._opened.callback(os.close, digests)
-                    found.append(("digests", digests))
-            self._furniture = found
+            self._furniture.append(("listener", listener.fileno()))
+        if "records" not in there:
+            self._furniture.append(("records", self._open_records(directory)))
+        if "digests" not in there and self._agent_id is not None:
+            digests = self._site.workspaces.open_digests(self._agent_id)
+            if digests is not None:
+                self._opened.callback(os.close, digests)
+                self._furniture.append(("digests", digests))
         return self._furniture
 
     def _open_records(self, directory: str) -> int:
         path = os.path.join(directory, RECORDS)
         with contextlib.suppress(FileExistsError):
             os.mkdir(path, 0o700)
-        if self._is_root:
-            os.chown(path, *self._owner)
-        records = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        records = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         self._opened.callback(os.close, records)
+        if self._is_root:
+            was = os.fstat(records).st_uid
+            os.fchown(records, *self._owner)
+            if was not in (0, self._owner[0]):
+                hand_over(records, was, self._owner)
         return records
 
     def note(self, answer: dict[str, Any]) -> None:
@@ -463,17 +468,36 @@ def _write(marks: Marks, sandbox_id: str, mark: KeeperMark) -> _Settled:
     return _Settled(mark)
 
 
+def hand_over(directory: int, was: int, owner: tuple[int, int]) -> None:
+    """Give files of the user *was* to *owner*, as records of before a sandbox was promoted: its keeper reads them on. Files alone that
+    have no second name: who had the directory could have put anything there."""
+    for name in os.listdir(directory):
+        try:
+            file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
+        except OSError:  # a link, or a socket
+            continue
+        try:
+            status = os.fstat(file)
+            if stat.S_ISREG(status.st_mode) and status.st_nlink == 1 and status.st_uid == was:
+                os.fchown(file, *owner)
+        finally:
+            os.close(file)
+
+
 def _listen(directory: str, name: str, uid: int | None, kind: socket.SocketKind = socket.SOCK_STREAM) -> socket.socket:
     """For this user and, as root, *uid*."""
-    listener = socket.socket(socket.AF_UNIX, kind)
-    folder = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        listener.bind(f"/proc/self/fd/{folder}/{name}")
-    finally:
-        os.close(folder)
     path = os.path.join(directory, name)
-    os.chmod(path, 0o600)
-    if os.getuid() == 0 and uid is not None:
-        os.chown(path, uid, -1)
-    listener.listen(128)
+    with contextlib.ExitStack() as undone:
+        listener = undone.enter_context(socket.socket(socket.AF_UNIX, kind))
+        folder = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            listener.bind(f"/proc/self/fd/{folder}/{name}")
+        finally:
+            os.close(folder)
+        undone.callback(os.unlink, path)
+        os.chmod(path, 0o600)
+        if os.getuid() == 0 and uid is not None:
+            os.chown(path, uid, -1)
+        listener.listen(128)
+        undone.pop_all()
     return listener

@@ -18,7 +18,9 @@ ANSWER_S = 10.0
 _ANSWER_BYTES = 64 * 1024
 
 
-async def ask_for_descriptor(directory: str, question: dict[str, Any]) -> tuple[dict[str, Any], int]:
+async def ask_for_descriptor(
+    directory: str, question: dict[str, Any], *, answer_s: float | None = ANSWER_S
+) -> tuple[dict[str, Any], int]:
     """The answer of the keeper of the box whose directory is *directory*, and the descriptor, which is the caller's to close.
 
     Raises:
@@ -28,10 +30,10 @@ async def ask_for_descriptor(directory: str, question: dict[str, Any]) -> tuple[
     peer = await connect_soon(directory)
     try:
         peer.send(encode(question))  # a new socket has room for it
-        async with asyncio.timeout(ANSWER_S):
+        async with asyncio.timeout(answer_s):
             return await _receive(peer)
     except TimeoutError:
-        raise GuestLost("the keeper of this sandbox did not answer in time", timeout_s=ANSWER_S) from None
+        raise GuestLost("the keeper of this sandbox did not answer in time", timeout_s=answer_s) from None
     except BadFrame as error:
         raise GuestLost("the keeper of this sandbox gave a malformed answer") from error
     except OSError as error:

@@ -564,3 +564,22 @@ def test_a_directory_moved_while_it_is_removed_ends_the_removal(
     failure = failure_of(lambda: workspace.remove("a", recursive=True))
     assert failure.code == "CONFLICT"
     assert "other/kept" in workspace.names()
+
+
+def test_a_file_that_is_written_on_byte_by_byte_holds_no_reader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that was cut short after it was opened: its reader would wait for as many bytes as it had, one after the other."""
+    (tmp_path / "f").write_bytes(b"x" * 100_000)
+    read, calls = os.pread, []
+
+    def slowly(file: int, length: int, offset: int) -> bytes:
+        calls.append(offset)
+        return read(file, min(length, 1), offset)
+
+    monkeypatch.setattr("coldframe.guest.files.os.pread", slowly)
+    held = os.open(tmp_path / "f", os.O_RDONLY)
+    try:
+        assert len(files.read_range(held, 0, 100_000)) == len(calls) < 100
+    finally:
+        os.close(held)
