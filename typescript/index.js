@@ -18,15 +18,17 @@ import { joined, Transport } from './transport.js'
  *     await sandbox.writeFile('hello.py', "print('hello')")
  *     console.log((await sandbox.runCommand('python3 hello.py')).stdout)
  *
- * What the server refuses is thrown as a ColdframeError with its code. Calls that change something carry an idempotency key: repeated
- * over a broken connection, they are carried out once.
+ * What the server refuses is thrown as a ColdframeError with its code. Over a connection that breaks only that is sent again which can be
+ * carried out but once: what reads, and what carries an idempotency key, as calls of tools and whatever takes `idempotency_key` among its
+ * options do by themselves. All else (Git, cells, web hooks, tokens and more) fails with HOST_UNREACHABLE then, and may have been done.
  */
 export class Coldframe extends operations.ColdframeOperations {
   /**
    * What is left out comes from COLDFRAME_URL and COLDFRAME_TOKEN, or from the local installation's file.
    *
    * @param {{ url?: string, token?: string, timeout_s?: number, fetch?: typeof fetch }} [options] `timeout_s` is the longest silence before
-   *   an answer begins; by default any, since a command may be silent
+   *   an answer begins, while nothing is sent and beyond what the server was asked to wait (`wait_s`, `queue_s`); by default any, since
+   *   a command may be silent
    */
   constructor(options = {}) {
     const { url, token } = findLocation(options.url, options.token)

@@ -50,7 +50,6 @@ export function joined(parts: readonly Uint8Array<ArrayBuffer>[]): Uint8Array<Ar
 /** Before the second time; twice as long before the third. */
 export const NDJSON: "application/x-ndjson";
 export const FRAMES: "application/x-coldframe-frames";
-/** By their names among the options; `if_version` and `source` are encoded as well. */
 /** Requests to one server, over the `fetch` of the runtime, which keeps connections. */
 export class Transport {
     /**
@@ -121,12 +120,6 @@ export class Transport {
      * @returns {Wish}
      */
     _wish(route: Route, body: unknown, options: Record<string, any>): Wish;
-    /** @param {AbortSignal | undefined} wanted */
-    _ending(wanted: AbortSignal | undefined): {
-        signal: AbortSignal;
-        begun: () => void;
-        isOver: () => boolean;
-    };
 }
 export type Content = import("./terms.d.ts").Content;
 export type Route = import("./terms.d.ts").Route;

@@ -18,6 +18,69 @@ const HEADERS = /** @type {Record<string, string>} */ ({
   upload_offset: 'Coldframe-Upload-Offset',
 })
 /** By their names among the options; `if_version` and `source` are encoded as well. */
+const WAITS = ['wait_s', 'queue_s']
+/** What of a query asks the server to be silent for so long. */
+const PIECE_BYTES = 64 * 1024
+/** Of a body that is sent piece by piece, so that it can be seen whether the server takes it. */
+/** How what still reads an answer knows whether its caller has left. @type {WeakMap<Response, Ending>} */
+const endings = new WeakMap()
+
+/** Whether somebody still waits for an answer: its caller may leave, and its time may be over. */
+class Ending {
+  /**
+   * @param {AbortSignal | undefined} wanted
+   * @param {number | undefined} patience_s
+   */
+  constructor(wanted, patience_s) {
+    this._wanted = wanted
+    this._patience_s = patience_s
+    this._controller = new AbortController()
+    this.signal = this._controller.signal
+    this.isOver = false
+    this._hasBegun = false
+    this._leave = () => this._controller.abort(wanted?.reason)
+    if (wanted?.aborted) this._leave()
+    wanted?.addEventListener('abort', this._leave)
+    this.goOn()
+  }
+
+  /** The server has something to do from now on. */
+  goOn() {
+    if (this._patience_s === undefined || this._hasBegun) return
+    this.stay()
+    this._timer = setTimeout(() => {
+      this.isOver = true
+      this._controller.abort(new Error(`no answer within ${this._patience_s} s`))
+    }, this._patience_s * 1000)
+  }
+
+  /** It is not the server that is waited for. */
+  stay() {
+    clearTimeout(this._timer)
+  }
+
+  /** The answer is there, or its first part: what comes of it is read for as long as it takes. */
+  begin() {
+    this._hasBegun = true
+    this.stay()
+  }
+
+  /** Nobody waits any more. A signal may live as long as its program, so nothing may be left on it. */
+  end() {
+    this.begin()
+    this._wanted?.removeEventListener('abort', this._leave)
+  }
+
+  /**
+   * What to throw where reading an answer has failed: who has left is not told that something broke.
+   *
+   * @param {string} what
+   * @param {unknown} error
+   */
+  failed(what, error) {
+    return this._wanted?.aborted ? this._wanted.reason : broken(`${what}: ${causeOf(error)}`)
+  }
+}
 
 /** Requests to one server, over the `fetch` of the runtime, which keeps connections. */
 export class Transport {
@@ -27,6 +90,12 @@ export class Transport {
    * @param {{ timeout_s?: number, fetch?: typeof fetch }} [options] the longest silence before the head of an answer
    */
   constructor(url, token, options = {}) {
+    if (url.includes('@')) {
+      // It is not repeated: what stands before the sign may be a password.
+      throw new ColdframeError('INVALID_ARGUMENT', 'the address of a server takes no user name and no password', {
+        hint: 'give an address such as http://127.0.0.1:4560, and a token beside it',
+      })
+    }
     if (!/^https?:\/\/[^/]/.test(url)) {
       throw new ColdframeError('INVALID_ARGUMENT', `\`${url}\` is no address of a server`, {
         hint: 'give one such as http://127.0.0.1:4560',
@@ -58,18 +127,22 @@ export class Transport {
     }
     const isWhole = body === undefined || typeof body === 'string' || body instanceof Uint8Array || body instanceof Blob
     const safe = wish.repeatable || method === 'GET' || headers.has('Idempotency-Key')
+    const patience_s = this.timeout_s === undefined ? undefined : this.timeout_s + waitOf(wish.query)
     for (let attempt = 1; ; attempt += 1) {
-      const ending = this._ending(wish.signal)
+      const ending = new Ending(wish.signal, patience_s)
+      let isAnswered = false
       try {
         /** @type {Record<string, unknown>} */
-        const settings = { method, headers, body: isWhole ? body : streamOf(/** @type {AsyncIterable<Uint8Array>} */ (body)), redirect: 'error', signal: ending.signal }
-        if (!isWhole) settings.duplex = 'half'
+        const settings = { method, headers, body: sentOf(body, ending, patience_s !== undefined), redirect: 'manual', signal: ending.signal }
+        if (settings.body instanceof ReadableStream) settings.duplex = 'half'
         const answer = await this._fetch(this.url + path + queryOf(wish.query), /** @type {RequestInit} */ (settings))
-        ending.begun()
-        if (answer.status >= 400) throw await refusalOf(answer)
+        ending.begin()
+        endings.set(answer, ending)
+        if (leadsAway(answer)) throw await elsewhere(this.url, answer)
+        if (answer.status >= 400) throw await refusalOf(answer, wish.signal)
+        isAnswered = true
         return answer
       } catch (error) {
-        ending.begun()
         if (error instanceof ColdframeError) throw error
         if (wish.signal?.aborted) throw error
         if (nobodyListens(error)) {
@@ -77,11 +150,13 @@ export class Transport {
             hint: 'start one with `coldframe up`, or set COLDFRAME_URL',
           })
         }
-        if (!safe || !isWhole || ending.isOver() || attempt >= MOST_ATTEMPTS) {
+        if (!safe || !isWhole || ending.isOver || attempt >= MOST_ATTEMPTS) {
           throw broken(`the connection to ${this.url} broke before the answer: ${causeOf(error)}`)
         }
-        await new Promise((resolve) => setTimeout(resolve, PAUSE_MS * attempt))
+      } finally {
+        if (!isAnswered) ending.end()
       }
+      await new Promise((resolve) => setTimeout(resolve, PAUSE_MS * attempt))
     }
   }
 
@@ -93,10 +168,14 @@ export class Transport {
    */
   async json(method, path, wish = {}) {
     const answer = await this.request(method, path, wish)
+    const ending = endings.get(answer)
     try {
       return await answer.json()
     } catch (error) {
-      throw broken(`the answer of the server broke off, or is no JSON: ${causeOf(error)}`)
+      const what = 'the answer of the server broke off, or is no JSON'
+      throw ending?.failed(what, error) ?? broken(`${what}: ${causeOf(error)}`)
+    } finally {
+      ending?.end()
     }
   }
 
@@ -161,21 +240,6 @@ export class Transport {
     if (route.body === undefined || route.body === 'application/json') return { ...wish, payload: body }
     return { ...wish, body: /** @type {Content} */ (body), headers: { ...headers, 'Content-Type': route.body } }
   }
-
-  /** @param {AbortSignal | undefined} wanted */
-  _ending(wanted) {
-    const controller = new AbortController()
-    let over = false
-    const leave = () => controller.abort(wanted?.reason)
-    if (wanted?.aborted) leave()
-    wanted?.addEventListener('abort', leave, { once: true })
-    const late = () => {
-      over = true
-      controller.abort(new Error(`no answer within ${this.timeout_s} s`))
-    }
-    const timer = this.timeout_s === undefined ? undefined : setTimeout(late, this.timeout_s * 1000)
-    return { signal: controller.signal, begun: () => clearTimeout(timer), isOver: () => over }
-  }
 }
 
 /**
@@ -208,7 +272,10 @@ export function makeKey() {
  */
 export function pathOf(template, names) {
   return template.replace(/\{(\w+)\}/g, (_, name) => {
-    const value = String(names[name])
+    if (typeof names[name] !== 'string') {
+      throw new ColdframeError('INVALID_ARGUMENT', `\`${name}\` is left out`, { hint: 'name one that there is' })
+    }
+    const value = names[name]
     if (name === 'path') return encodePath(value)
     if (value === '' || value === '.' || value === '..') {
       throw new ColdframeError('INVALID_ARGUMENT', `\`${value}\` is no ${name}`, { hint: 'name one that there is' })
@@ -260,16 +327,47 @@ function queryOf(query) {
   return text && `?${text}`
 }
 
+/** @param {Record<string, unknown> | undefined} query */
+function waitOf(query) {
+  return WAITS.reduce((sum, name) => sum + (Number(query?.[name] ?? 0) || 0), 0)
+}
+
 /**
- * @param {AsyncIterable<Uint8Array>} parts
+ * A body as `fetch` takes it. Where the silence of the server is measured, a large one goes piece by piece: who sends a file for an hour
+ * waits for no answer meanwhile.
+ *
+ * @param {Content | undefined} body
+ * @param {Ending} ending
+ * @param {boolean} isTimed
+ * @returns {BodyInit | ReadableStream<Uint8Array> | undefined}
+ */
+function sentOf(body, ending, isTimed) {
+  if (body === undefined) return undefined
+  if (typeof body === 'string' || body instanceof Uint8Array || body instanceof Blob) {
+    const size = body instanceof Blob ? body.size : body.length
+    if (!isTimed || size <= PIECE_BYTES) return /** @type {BodyInit} */ (body)
+    return streamOf(body instanceof Blob ? body.stream() : piecesOf(typeof body === 'string' ? new TextEncoder().encode(body) : body), ending)
+  }
+  return streamOf(body, ending)
+}
+
+/** @param {Uint8Array} bytes */
+async function* piecesOf(bytes) {
+  for (let at = 0; at < bytes.length; at += PIECE_BYTES) yield bytes.subarray(at, at + PIECE_BYTES)
+}
+
+/**
+ * @param {AsyncIterable<Uint8Array> | ReadableStream<Uint8Array>} parts
+ * @param {Ending} ending
  * @returns {ReadableStream<Uint8Array>}
  */
-function streamOf(parts) {
-  if (parts instanceof ReadableStream) return parts
-  const iterator = parts[Symbol.asyncIterator]()
+function streamOf(parts, ending) {
+  const iterator = /** @type {AsyncIterable<Uint8Array>} */ (parts)[Symbol.asyncIterator]()
   return new ReadableStream({
     async pull(controller) {
+      ending.stay() // what comes next is waited for here
       const { done, value } = await iterator.next()
+      ending.goOn()
       if (done) controller.close()
       else controller.enqueue(value)
     },
@@ -279,9 +377,33 @@ function streamOf(parts) {
   })
 }
 
-/** @param {Response} answer */
-async function refusalOf(answer) {
+/**
+ * Whether another address is to be asked. It is not: a token would go there.
+ *
+ * @param {Response} answer
+ */
+function leadsAway(answer) {
+  return answer.type === 'opaqueredirect' || (answer.status >= 300 && answer.status < 400 && answer.status !== 304)
+}
+
+/**
+ * @param {string} url
+ * @param {Response} answer
+ */
+async function elsewhere(url, answer) {
+  await answer.body?.cancel().catch(() => undefined)
+  return new ColdframeError('UNAVAILABLE', `what answers at ${url} leads to another address, which is not followed`, {
+    hint: 'is this a Coldframe server? Give the address that it leads to, if that is one',
+  })
+}
+
+/**
+ * @param {Response} answer
+ * @param {AbortSignal | undefined} signal
+ */
+async function refusalOf(answer, signal) {
   const content = await answer.json().catch(() => undefined)
+  if (signal?.aborted) throw signal.reason
   if (typeof content?.error !== 'object') {
     return new ColdframeError('UNAVAILABLE', `the server answered ${answer.status} without an error object`, {
       hint: 'is this a Coldframe server?',
@@ -297,18 +419,20 @@ async function refusalOf(answer) {
  * @returns {AsyncGenerator<Uint8Array<ArrayBuffer>, void, undefined>}
  */
 export async function* partsOf(answer) {
+  const ending = endings.get(answer)
   const reader = answer.body?.getReader()
-  if (reader === undefined) return
   try {
-    for (;;) {
+    while (reader !== undefined) {
       const { done, value } = await reader.read().catch((error) => {
-        throw broken(`the connection to the server broke within the answer: ${causeOf(error)}`)
+        const what = 'the connection to the server broke within the answer'
+        throw ending?.failed(what, error) ?? broken(`${what}: ${causeOf(error)}`)
       })
       if (done) return
       if (value.length) yield value
     }
   } finally {
-    await reader.cancel().catch(() => undefined)
+    ending?.end()
+    await reader?.cancel().catch(() => undefined)
   }
 }
 

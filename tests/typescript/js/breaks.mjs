@@ -36,6 +36,7 @@ function clientOf(...answers) {
   }
   return [new Coldframe({ url: 'http://127.0.0.1:9', token: 'secret', fetch }), asked]
 }
+const EMPTY = 'e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855'
 const refusal = (code) => (error) => error instanceof ColdframeError && error.code === code
 
 // What may be repeated is, under the same key; what may not is not.
@@ -104,5 +105,111 @@ const refusal = (code) => (error) => error instanceof ColdframeError && error.co
   const [client] = clientOf(frames([frame({ event: 'bytes', offset: 0, sha256: '0'.repeat(64) }, new Uint8Array([1]))]))
   const sandbox = new Sandbox(client._transport, { sandbox_id: 'sbx_1' })
   await assert.rejects(async () => { for await (const _ of sandbox.download('a')); }, refusal('HOST_UNREACHABLE'))
+}
+
+// Where an address leads elsewhere nobody follows, and nobody asks three times.
+{
+  const [client, asked] = clientOf(new Response(null, { status: 302, headers: { Location: 'http://127.0.0.1:8/v1/sandboxes' } }))
+  const error = await client.sandboxes.list().catch((thrown) => thrown)
+  assert.equal(error.code, 'UNAVAILABLE')
+  assert.match(error.message, /leads to another address/)
+  assert.deepEqual([asked.length, asked[0].redirect], [1, 'manual'])
+}
+
+// A name that was left out is no name, and an address holds no password that an error could tell.
+{
+  const [client, asked] = clientOf()
+  for (const name of [undefined, null, 7]) await assert.rejects(async () => client.agents.get(name), refusal('INVALID_ARGUMENT'))
+  assert.equal(asked.length, 0)
+  for (const url of ['http://me:hunter2@127.0.0.1:9', 'me:hunter2@127.0.0.1', 'http://me:hunter/2@127.0.0.1:9']) {
+    const error = await (async () => new Coldframe({ url, token: 'secret' }))().catch((thrown) => thrown)
+    assert.equal(error.code, 'INVALID_ARGUMENT')
+    assert.ok(!`${error.message} ${error.hint} ${error.stack}`.includes('hunter'))
+  }
+}
+
+// Who leaves is not told that something broke, also while the answer is read; and nothing stays behind on a signal that lives on.
+{
+  const leaving = new AbortController()
+  const counted = { added: 0, removed: 0 }
+  const { addEventListener, removeEventListener } = leaving.signal
+  leaving.signal.addEventListener = (...given) => (counted.added++, addEventListener.apply(leaving.signal, given))
+  leaving.signal.removeEventListener = (...given) => (counted.removed++, removeEventListener.apply(leaving.signal, given))
+  const { signal } = leaving
+  const asked = []
+  const slow = (headers = {}) => new Response(new ReadableStream({ start: (one) => one.enqueue(new Uint8Array([123])) }), { headers })
+  const answers = [json([]), json({ error: { code: 'NOT_FOUND', message: 'no' } }, 404), broken(), json([]), frames([frame({ event: 'end', sha256: EMPTY })])]
+  const fetch = async (url, settings) => {
+    asked.push(settings.signal)
+    const answer = answers.shift() ?? slow({ 'Content-Type': url.includes('/files/') ? 'application/x-coldframe-frames' : 'application/json' })
+    if (answer instanceof Error) throw answer
+    if (!answer.body || answers.length) return answer
+    // As `fetch` does: the body breaks off when its signal says so.
+    const reader = answer.body.getReader()
+    const body = new ReadableStream({
+      start: (one) => settings.signal.addEventListener('abort', () => one.error(settings.signal.reason)),
+      async pull(one) {
+        const { done, value } = await reader.read()
+        if (done) one.close()
+        else one.enqueue(value)
+      },
+    })
+    return new Response(body, answer)
+  }
+  const client = new Coldframe({ url: 'http://127.0.0.1:9', token: 'secret', fetch })
+  const sandbox = new Sandbox(client._transport, { sandbox_id: 'sbx_1' })
+  await client.agents.list({ signal })
+  await assert.rejects(client.agents.list({ signal }), refusal('NOT_FOUND'))
+  await client.agents.list({ signal })
+  for await (const _ of sandbox.download('a', { signal }));
+  assert.equal(counted.added, 5)
+  assert.equal(counted.removed, counted.added)
+  const reason = new Error('enough')
+  const whole = client.agents.list({ signal }).catch((thrown) => thrown)
+  const parts = (async () => { for await (const _ of sandbox.download('a', { signal })); })().catch((thrown) => thrown)
+  while (asked.length < 7) await new Promise((resolve) => setImmediate(resolve))
+  setImmediate(() => leaving.abort(reason))
+  assert.deepEqual([await whole, await parts], [reason, reason])
+  assert.equal(asked.length, 7) // neither was sent again
+  assert.equal(counted.removed, counted.added)
+}
+
+// Patience is with the server: not shorter than what it was asked to wait, and not spent on what is sent.
+{
+  const timers = []
+  const { setTimeout: before } = globalThis
+  globalThis.setTimeout = (run, wait, ...given) => {
+    timers.push(wait)
+    return before(run, wait, ...given)
+  }
+  let came = 0
+  const fetch = async (url, settings) => {
+    if (settings.signal.aborted) throw settings.signal.reason
+    if (settings.body instanceof ReadableStream) for await (const part of settings.body) came += part.length
+    else came += settings.body?.length ?? 0
+    settings.signal.throwIfAborted()
+    return json(url.includes('/commands/') ? { state: 'ended' } : { value: { sha256: digest } })
+  }
+  const client = new Coldframe({ url: 'http://127.0.0.1:9', token: 'secret', timeout_s: 0.05, fetch })
+  const sandbox = new Sandbox(client._transport, { sandbox_id: 'sbx_1' })
+  await sandbox.wait('cmd_1')
+  assert.deepEqual(timers.splice(0), [30_050])
+  globalThis.setTimeout = before
+  const { createHash } = await import('node:crypto')
+  const part = new Uint8Array(1000)
+  const digest = createHash('sha256').update(part).update(part).digest('hex')
+  // What is slow here is the file, four times as slow as the server may be.
+  const slow = async function* () {
+    yield part
+    await new Promise((resolve) => setTimeout(resolve, 200))
+    yield part
+  }
+  await sandbox.upload('a', slow())
+  assert.equal(came, 2000)
+  // Of a large body it is seen that it is taken.
+  const whole = new Uint8Array(200_000)
+  came = 0
+  await sandbox.upload('a', whole).catch((error) => assert.match(error.message, /not what was sent/))
+  assert.equal(came, 200_000)
 }
 console.log('all well')
