@@ -66,6 +66,8 @@ def show_webhook(webhook: WebhookId) -> None:
     lines = [f"{info.webhook_id} is {info.state}: {', '.join(info.terms.events)} to {info.terms.url}"]
     if info.failing_since is not None:
         lines.append(f"  {info.attempts} attempts since {info.failing_since}: {info.last_error}")
+    elif info.last_error is not None:
+        lines.append(f"  {info.last_error}")
     if info.delivered_at is not None:
         lines.append(f"  delivered last at {info.delivered_at}")
     show(info, "\n".join(lines))

@@ -50,7 +50,7 @@ class WebhookInfo(Model):
     created_at: datetime
     created_by: str
     state: Literal["active", "failing", "dead"]
-    """`failing`: the last attempt did, and more are made. `dead`: for a day none has come through, and none is made until
+    """`failing`: the last attempt did, and more are made. `dead`: for a day of attempts none has come through, and none is made until
     somebody resumes it."""
     delivered_at: datetime | None = None
     """When an event was taken last."""
@@ -58,6 +58,7 @@ class WebhookInfo(Model):
     attempts: int = 0
     """In vain, for the event that is next."""
     last_error: str | None = None
+    """Why the last attempt failed; of one that is `active`, what is in the way here."""
 
 
 class MadeWebhook(Model):
@@ -83,7 +84,7 @@ class Announcement(Model):
     subject: str
     """What it is about: the call, build, pipeline or sandbox."""
     facts: dict[str, Any] = Field(default_factory=dict)
-    """Of a command `ended`, `exit_code`, `signal`, `out_of_memory`, `limit`, `duration_ms`; of a build its outcome."""
+    """Of a command `ended`, `exit_code`, `signal`, `out_of_memory`, `limit`, `duration_ms`; of a build `state` and `code`."""
 
 
 def sign(secret: str, body: bytes, at_s: int) -> str:

@@ -305,6 +305,7 @@ class Builds:
             self._rows.put(row, connection)
             body = {
                 **_about(row),
+                "label": self._sandboxes.label(self._sandboxes.find(row.sandbox_id), row.session_id),
                 "state": state,
                 "code": code,
                 "artifacts": len(done.artifacts),

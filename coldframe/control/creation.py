@@ -269,6 +269,7 @@ class Creation:
                 "agent_id": spec.agent_id,
                 "session_id": draft.session_id,
                 "caller": caller.name,
+                "label": self._sandboxes.label(info),
                 "spec": spec.model_dump_json(),
                 "degraded": list(degraded_of(report)),
             }

@@ -7,6 +7,7 @@ state that names what finishes it; at the next start the host says how things st
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypeVar
@@ -39,10 +40,13 @@ from coldframe.control.taints import Taints
 from coldframe.control.timers import Due, Timers
 from coldframe.policy.labels import join
 
+_log = logging.getLogger(__name__)
 T = TypeVar("T")
 End = Literal["stopped", "terminated"]
 LOOK_S = 1.0
 """For counting what an end takes away: it may be wanted because the keeper hangs."""
+MEASURE_TIMEOUT_S = 5.0
+"""For measuring a sandbox that goes on."""
 TIMER = "timer"
 """Who it was, where nobody asked."""
 
@@ -143,10 +147,15 @@ class Lifecycle:
             if info.state.state == "paused":
                 self._sandboxes.move(sandbox_id, "resuming")
             await self._hold(info, "running", by)
-            self._sandboxes.used.add(sandbox_id)  # its walls are measured again
+            self._sandboxes.used.add(sandbox_id)  # its walls are measured again, also if that fails now
             info = self._sandboxes.find(sandbox_id)
             self._sandboxes.begun(info)
-        return info
+            try:
+                async with asyncio.timeout(MEASURE_TIMEOUT_S):
+                    await self._sandboxes.measure(info)
+            except (ColdframeError, TimeoutError) as error:
+                _log.warning("the walls of sandbox `%s` could not be measured: %s", sandbox_id, error or "no answer")
+        return self._sandboxes.find(sandbox_id)
 
     async def _hold(self, info: SandboxInfo, state: Literal["paused", "running"], by: str, **more: Any) -> None:
         """Have the host do it, and record it. If one of the two fails it is as before, as far as the host can be asked."""
@@ -161,7 +170,8 @@ class Lifecycle:
             await act()
             with self._store.transaction() as connection:
                 self._sandboxes.move(sandbox_id, state)
-                body = {"sandbox_id": sandbox_id, "agent_id": info.agent_id, "caller": by, **more}
+                label = self._sandboxes.label(self._sandboxes.find(sandbox_id))
+                body = {"sandbox_id": sandbox_id, "agent_id": info.agent_id, "caller": by, "label": label, **more}
                 kind = "sandbox.paused" if state == "paused" else "sandbox.resumed"
                 self._ledger.append(kind, sandbox_id, body, connection=connection)
         except GuestLost as error:
@@ -362,6 +372,7 @@ class Lifecycle:
                 "agent_id": info.agent_id,
                 "session_id": session.session_id,
                 "caller": by,
+                "label": self._sandboxes.label(info),
                 "degraded": list(info.degraded),
             }
             self._ledger.append("sandbox.started", sandbox_id, body, connection=connection)

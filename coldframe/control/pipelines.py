@@ -300,7 +300,9 @@ class Pipelines:
                     await self._begin(run, pending)
                 else:
                     await self.ending(run.info, run.caller)
-                    body = {**self._of(run), "state": outcome(run.info.steps)}
+                    info = self._sandboxes.find(run.info.sandbox_id)
+                    label = self._sandboxes.label(info, run.info.session_id)
+                    body = {**self._of(run), "label": label, "state": outcome(run.info.steps)}
                     self._ledger.append("pipeline.ended", pipeline_id, body, durable=True)
                     return
             except (HostUnreachable, LedgerUnavailable) as error:

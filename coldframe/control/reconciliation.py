@@ -66,10 +66,12 @@ class Reconciliation:
             self._sandboxes.move(sandbox_id, "paused" if is_paused else "running")
             if is_paused is (state in ("paused", "resuming")):
                 return  # so it stands in the ledger already
+            info = self._sandboxes.find(sandbox_id)
             body = {
                 "sandbox_id": sandbox_id,
-                "agent_id": self._sandboxes.find(sandbox_id).agent_id,
+                "agent_id": info.agent_id,
                 "caller": "server",
+                "label": self._sandboxes.label(info),
                 "reason": "found so when the server started",
             }
             self._ledger.append(

@@ -473,9 +473,10 @@ class Sandboxes:
             info = self._find(sandbox_id)
             if info.state.state not in WITH_BOX:
                 return
+            label = self.label(info)
             self.move(sandbox_id, "lost", message=reason)
             self.close_sessions(sandbox_id)
-            body = {"sandbox_id": sandbox_id, "agent_id": info.agent_id, "reason": reason}
+            body = {"sandbox_id": sandbox_id, "agent_id": info.agent_id, "reason": reason, "label": label}
             self._ledger.append("sandbox.lost", sandbox_id, body, connection=connection)
 
     def raise_workspace_label(self, info: SandboxInfo, label: Label, *, connection: sa.Connection) -> None:
@@ -522,11 +523,12 @@ class Sandboxes:
         """Its box is gone: from `stopping` into that state, recorded."""
         self.told.pop(sandbox_id, None)
         with self._store.transaction() as connection:
+            info = self._find(sandbox_id)
+            label = self.label(info)
             self.move(sandbox_id, state)
             if state == "terminated":
                 self.close_sessions(sandbox_id)
-            agent_id = self._find(sandbox_id).agent_id
-            body = {"sandbox_id": sandbox_id, "agent_id": agent_id, "caller": by, **more}
+            body = {"sandbox_id": sandbox_id, "agent_id": info.agent_id, "caller": by, "label": label, **more}
             self._ledger.append(f"sandbox.{state}", sandbox_id, body, connection=connection)
 
     async def sweep(self) -> builtins.list[str]:
@@ -592,6 +594,11 @@ class Sandboxes:
         if found is None:
             raise _no_sandbox(sandbox_id)
         return self._labelled(found)
+
+    def label(self, info: SandboxInfo, session_id: str | None = None) -> Label:
+        """The highest that what is told of it may have: of its workspace, and of that session, else the one that calls join."""
+        session = self.session(info) if session_id is None else self._sessions.get(session_id)
+        return join(info.workspace_label, session.taint)
 
     def _load(self, sandbox_id: str) -> SandboxInfo | None:
         rows = self._store.read(f"SELECT {FIELDS} FROM sandboxes WHERE sandbox_id = ?", (sandbox_id,))  # noqa: S608

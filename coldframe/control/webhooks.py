@@ -2,16 +2,18 @@
 
 A web hook is a place in the ledger: what comes behind it is sent, one after the other, and the place moves when something was
 taken. So nothing is lost by a crash, what was under way then is sent again under the same id, and a receiver that was away
-gets all it has missed, in order. One that takes nothing for a day is left alone until somebody resumes it.
+gets all it has missed, in order. One that takes nothing for a day of attempts is left alone until somebody resumes it.
 """
 
 import asyncio
 import builtins
+import contextlib
 import json
 import logging
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -26,19 +28,22 @@ from coldframe.control.ledger import Ledger, format_time, parse_time
 from coldframe.control.rights import require
 from coldframe.control.store import Store, metadata
 from coldframe.control.vault import Vault
-from coldframe.control.webhook_posts import NotDelivered, Target, post, read_target, refuse_address
+from coldframe.control.webhook_posts import NotDelivered, Posts, Target, read_target, refuse_address
 from coldframe.policy.addresses import read_address
+from coldframe.policy.labels import join, parse
 
 MOST_WEBHOOKS = 100
-PAGE = 200
+PAGE = 50
+"""Entries that are read before everybody else has a turn."""
 GATHER_S = 0.1
 """From a commit to the look at what it brought: a look commits what was put off, and is to serve more than one end."""
-KEEP_EVERY = 10_000
-"""Entries that a place may be behind in the database where nothing was announced: they are looked through again at the start."""
+KEEP_EVERY = 500
+"""Entries that a place may be behind in the database where nothing was announced: after a crash they are looked through again."""
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
 DEAD_AFTER = timedelta(days=1)
-"""How long nothing has to come through before no more attempts are made."""
+"""How long nothing has to come through before no more attempts are made, and as many as are made in that time: while the server
+is off, or the machine asleep, none is."""
 MOST_ERROR_CHARACTERS = 300
 KINDS: Mapping[WebhookEvent, tuple[str, ...]] = {
     "command.ended": ("call.ended", "call.interrupted"),
@@ -56,8 +61,13 @@ KINDS: Mapping[WebhookEvent, tuple[str, ...]] = {
 """What stands in the ledger for each event."""
 _EVENTS: dict[str, WebhookEvent] = {kind: event for event, kinds in KINDS.items() for kind in kinds}
 _OF_COMMANDS = ("ended", "exit_code", "signal", "out_of_memory", "limit", "error_code")
-_OF_OTHERS = ("outcome", "state", "reason", "name", "build_id", "pipeline_id", "template")
-"""Of what else there is, told if the entry has it as plain text or number."""
+_OF_OTHERS = {
+    "build": ("state", "code", "build_id", "pipeline_id"),
+    "pipeline": ("state", "pipeline_id"),
+    "template": ("state", "code", "build_id", "name", "version"),
+}
+"""Of what else there is, told if the entry has it: ids, and words that we or people have made. Reasons and messages are not told:
+they may have in them what somebody's session has written."""
 _log = logging.getLogger("coldframe.webhooks")
 Post = Callable[..., Awaitable[None]]
 
@@ -82,6 +92,22 @@ _SELECT = (
 )
 
 
+@dataclass
+class _Course:
+    """How far one has come, while its task is there."""
+
+    terms: NewWebhook
+    target: Target
+    sealed: bytes
+    position: int
+    """The last entry that was looked at, or taken."""
+    kept: int
+    """The same in the database, where it may be behind."""
+    in_trouble: bool = False
+    """It stands in the database that something of ours is in the way."""
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+
+
 class Webhooks:
     """Keeps them, and delivers: one task for each that is not dead."""
 
@@ -90,9 +116,9 @@ class Webhooks:
         self._ledger = ledger
         self._vault = vault
         self._clock = clock
-        self._post: Post = post
+        self._post: Post = Posts().post
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._wakes: dict[str, asyncio.Event] = {}
+        self._courses: dict[str, _Course] = {}
         self._started = False
 
     def start(self) -> None:
@@ -109,6 +135,10 @@ class Webhooks:
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
         self._tasks.clear()
+        with contextlib.suppress(ColdframeError), self._store.transaction():  # else they are looked through again
+            for webhook_id, course in self._courses.items():
+                self._keep(webhook_id, course)
+        self._courses.clear()
 
     # -- keeping -----------------------------------------------------------------------------------------------------
 
@@ -195,10 +225,10 @@ class Webhooks:
             connection.execute(webhooks_table.delete().where(webhooks_table.c.webhook_id == webhook_id))
             body = {"webhook_id": webhook_id, "caller": caller.name}
             self._ledger.append("webhook.removed", webhook_id, body, connection=connection, durable=True)
+        self._courses.pop(webhook_id, None)
         if task := self._tasks.pop(webhook_id, None):
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-        self._wakes.pop(webhook_id, None)
 
     def resume(self, webhook_id: str, *, caller: Caller) -> WebhookInfo:
         """Try again at once, where it was: also what happened while it was dead is sent."""
@@ -233,48 +263,85 @@ class Webhooks:
 
     def _begin(self, webhook_id: str) -> None:
         if self._started:
+            row = self._row(webhook_id)
+            terms, position = NewWebhook.model_validate_json(row[1]), int(row[9])
             self._ledger.on_commit = self._wake
-            self._wakes[webhook_id] = asyncio.Event()
-            self._tasks[webhook_id] = asyncio.ensure_future(self._deliver(webhook_id))
+            self._courses[webhook_id] = _Course(terms, read_target(terms.url), row[10], position, position)
+            self._tasks[webhook_id] = asyncio.ensure_future(self._deliver(webhook_id, self._courses[webhook_id]))
 
     def _wake(self) -> None:
-        for wake in self._wakes.values():
-            wake.set()
+        for course in self._courses.values():
+            course.wake.set()
 
-    async def _deliver(self, webhook_id: str) -> None:
+    async def _deliver(self, webhook_id: str, course: _Course) -> None:
         """All that comes, one after the other, until it is dead or removed."""
-        wake = self._wakes[webhook_id]
-        row = self._row(webhook_id)
-        terms, position, kept = NewWebhook.model_validate_json(row[1]), int(row[9]), int(row[9])
-        target = read_target(terms.url)
-        kinds = sorted({kind for event in terms.events for kind in KINDS[event]})
+        pause_s = FIRST_PAUSE_S
         while True:
-            wake.clear()
+            course.wake.clear()
             try:
-                secret, reached = self._vault.open(row[10], webhook_id), self._ledger.committed_seq
-                page = self._ledger.entries(
-                    after=position, limit=PAGE, kinds=kinds, sandbox_id=terms.sandbox_id, agent_id=terms.agent_id
-                )
-                for entry in page:
-                    if announcement := _announcement(entry, webhook_id, terms):
-                        if not await self._until_taken(webhook_id, terms, target, secret, announcement):
-                            return
-                        self._taken(webhook_id, entry.seq)
-                        kept = entry.seq
-                    position = entry.seq
-                if len(page) < PAGE:
-                    position = max(position, reached)  # what is of other kinds is not looked through again
-                if position - kept >= KEEP_EVERY:
-                    with self._store.transaction() as connection:
-                        self._set(webhook_id, connection, position=position)
-                    kept = position
-            except ColdframeError as error:  # the ledger or the key, which may come back
-                _log.warning("web hook %s waits: %s", webhook_id, error.message)
-                page = []
-                await asyncio.sleep(LONGEST_PAUSE_S)
-            if len(page) < PAGE:
-                await wake.wait()
+                is_through = await self._deliver_page(webhook_id, course)
+                self._out_of_trouble(webhook_id, course)
+            except Exception as error:  # noqa: BLE001  the edge of a task: the ledger or the key, which may come back
+                self._in_trouble(webhook_id, course, error)
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+                continue
+            pause_s = FIRST_PAUSE_S
+            if is_through is None:
+                return
+            if is_through:
+                await course.wake.wait()
                 await asyncio.sleep(GATHER_S)
+            else:
+                await asyncio.sleep(0)  # others have a turn, however much there is to look through
+
+    async def _deliver_page(self, webhook_id: str, course: _Course) -> bool | None:
+        """Whether nothing is left for now; None: it is dead."""
+        terms = course.terms
+        secret, reached = self._vault.open(course.sealed, webhook_id), self._ledger.committed_seq
+        kinds = sorted({kind for event in terms.events for kind in KINDS[event]})
+        page = self._ledger.entries(
+            after=course.position, limit=PAGE, kinds=kinds, sandbox_id=terms.sandbox_id, agent_id=terms.agent_id
+        )
+        for entry in page:
+            if announcement := _announcement(entry, self._duration_us(entry), webhook_id, terms):
+                if not await self._until_taken(webhook_id, terms, course.target, secret, announcement):
+                    return None
+                self._taken(webhook_id, entry.seq)
+                course.kept = entry.seq
+            course.position = entry.seq
+        if len(page) < PAGE:
+            course.position = max(course.position, reached)  # what is of other kinds is not looked through again
+        if course.position - course.kept >= KEEP_EVERY:
+            self._keep(webhook_id, course)
+        return len(page) < PAGE
+
+    def _duration_us(self, entry: LedgerEntry) -> int:
+        """How long it took. Of what was interrupted nobody knows, and it counts until that was noticed, lest a long one is left out."""
+        if entry.kind == "call.interrupted":
+            begin = self._ledger.entry(int(entry.body["started_seq"]))
+            return 0 if begin is None else round((entry.at - begin.at).total_seconds() * 1_000_000)
+        return int(entry.body.get("duration_us") or 0)
+
+    def _keep(self, webhook_id: str, course: _Course) -> None:
+        if course.position > course.kept:
+            with self._store.transaction() as connection:
+                self._set(webhook_id, connection, position=course.position)
+            course.kept = course.position
+
+    def _in_trouble(self, webhook_id: str, course: _Course, error: Exception) -> None:
+        """Say what is in the way, which is no fault of the receiver's: it does not die of it."""
+        why = f"nothing can be sent: {error}"
+        _log.warning("web hook %s: %s", webhook_id, why, exc_info=not isinstance(error, ColdframeError))
+        with contextlib.suppress(ColdframeError), self._store.transaction() as connection:
+            self._set(webhook_id, connection, last_error=why[:MOST_ERROR_CHARACTERS])
+            course.in_trouble = True
+
+    def _out_of_trouble(self, webhook_id: str, course: _Course) -> None:
+        if course.in_trouble:
+            with self._store.transaction() as connection:
+                self._set(webhook_id, connection, last_error=None)
+            course.in_trouble = False
 
     async def _until_taken(
         self, webhook_id: str, terms: NewWebhook, target: Target, secret: str, announcement: Announcement
@@ -308,14 +375,14 @@ class Webhooks:
     def _failed(self, webhook_id: str, why: str) -> bool:
         """Keep that it failed; True if it is dead by that."""
         info, now = self._find(webhook_id), self._clock()
-        since = info.failing_since or now
-        is_dead = now - since >= DEAD_AFTER
+        since, attempts = info.failing_since or now, info.attempts + 1
+        is_dead = now - since >= DEAD_AFTER and attempts >= DEAD_AFTER.total_seconds() / LONGEST_PAUSE_S
         with self._store.transaction() as connection:
             self._set(
                 webhook_id,
                 connection,
                 failing_since=format_time(since),
-                attempts=info.attempts + 1,
+                attempts=attempts,
                 last_error=why[:MOST_ERROR_CHARACTERS],
                 is_dead=int(is_dead),
             )
@@ -341,31 +408,26 @@ def _info(row: tuple[Any, ...]) -> WebhookInfo:
     )
 
 
-def _announcement(entry: LedgerEntry, webhook_id: str, terms: NewWebhook) -> Announcement | None:
+def _announcement(entry: LedgerEntry, duration_us: int, webhook_id: str, terms: NewWebhook) -> Announcement | None:
     """What is told of an entry; None for one that is no event."""
     body, event = entry.body, _EVENTS[entry.kind]
     facts: dict[str, Any] = {}
-    label = Label.PUBLIC
     if event == "command.ended":
         if body.get("ended") in ("answered", "failed") or not body.get("command_id"):
             return None  # a tool that runs nothing
-        duration_us = body.get("duration_us") or 0
         if duration_us < terms.min_duration_s * 1_000_000:
             return None
-        label = max(
-            (Label(body[key]) for key in ("label", "taint_after") if body.get(key)),
-            key=lambda one: one.rank,
-            default=Label.PUBLIC,
-        )
+        label = join(*(parse(body[key]) for key in ("label", "taint_after") if body.get(key)))
         facts = {name: body.get(name) for name in _OF_COMMANDS}
-        facts["duration_ms"] = round(duration_us / 1000)
-        facts["ended"] = body.get("ended", "lost")
+        if entry.kind == "call.interrupted":
+            facts |= {"ended": "lost" if body.get("began", True) else "not_started", "duration_ms": None}
+        else:
+            facts["duration_ms"] = round(duration_us / 1000)
     else:
-        if label_told := body.get("label") or body.get("workspace_label"):
-            label = Label(label_told)
-        facts = {name: value for name in _OF_OTHERS if isinstance(value := body.get(name), str | int)}
-        if entry.kind.startswith("template."):
-            facts.setdefault("state", entry.kind.removeprefix("template.build_").removeprefix("template."))
+        what = event.partition(".")[0]
+        # Templates are the installation's; what an entry of before does not say of others is told to whom all may be.
+        label = Label.PUBLIC if what == "template" else parse(body.get("label"))
+        facts = {name: value for name in _OF_OTHERS.get(what, ()) if isinstance(value := body.get(name), str | int)}
     withheld = label.rank > terms.label.rank
     return Announcement(
         id=f"evt_{entry.seq:012d}",

@@ -12,7 +12,7 @@ import socket
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 import uvicorn
@@ -33,9 +33,10 @@ TIMEOUT_S = 30.0
 class Served:
     """Address, tokens by role, and the parts below for looking behind the surface."""
 
-    def __init__(self, data_dir: str, make_host: Callable[[str], Any]) -> None:
+    def __init__(self, data_dir: str, make_host: Callable[[str], Any], ahead: timedelta = timedelta(0)) -> None:
         self.data_dir = data_dir
         self._make_host = make_host
+        self._ahead = ahead
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="server", daemon=True)
         self.control: Control
@@ -64,7 +65,7 @@ class Served:
         os.makedirs(os.path.join(self.data_dir, "control"), exist_ok=True)
         self.host = self._make_host(self.data_dir)
         self.control = build_control(
-            data_dir=self.data_dir, host=self.host, clock=lambda: datetime.now(UTC), rules_path=None
+            data_dir=self.data_dir, host=self.host, clock=lambda: datetime.now(UTC) + self._ahead, rules_path=None
         )
         await self.control.start()
         self.owner_token, _ = self.control.tokens.create(Role.OWNER, "test owner")
@@ -144,8 +145,11 @@ class Served:
 
 
 @contextlib.contextmanager
-def serve_fake(data_dir: str, make_host: Callable[[str], Any] = FakeHost) -> Iterator[Served]:
-    served = Served(data_dir, make_host)
+def serve_fake(
+    data_dir: str, make_host: Callable[[str], Any] = FakeHost, *, ahead: timedelta = timedelta(0)
+) -> Iterator[Served]:
+    """*ahead*: how far its clock is before that of the machine."""
+    served = Served(data_dir, make_host, ahead)
     served.start()
     try:
         yield served
