@@ -14,6 +14,7 @@ from coldframe.host.cgroups import BoxGroups, Controllers
 from coldframe.host.confine import ConfineError
 from coldframe.host.conversation import conversation, heard
 from coldframe.host.processes import kill
+from coldframe.host.strays import mark_of
 from coldframe.host.written_pages import written_pages
 from coldframe.host.zygote_link import ZygoteLink
 
@@ -47,6 +48,8 @@ class Ahead:
         self._is_forking = False
         self._learned: tuple[int, int] = (-1, 0)
         """Which zygote was told what its keepers write, and after how many of these."""
+        self.likely: tuple[int, int] | None = None if os.getuid() == 0 else (os.getuid(), os.getgid())
+        """User and group of the sandbox that is likely to be next; bubblewrap is started for it."""
         self._closed = threading.Event()
         self._names: set[str] = set()
         """Of all groups that were made ahead and may have no mark yet."""
@@ -135,10 +138,15 @@ class Ahead:
             try:
                 groups.create_ahead()
                 places = groups.birthplaces()
+                places += groups.descriptors().named()
                 for _, file in places:
                     opened.callback(os.close, file)
-                files = [("answer", theirs.fileno()), *(place for place in places if place[0] == "birthplace")]
-                order = json.dumps({"files": [name for name, _ in files]}).encode()
+                files = [("answer", theirs.fileno()), *places]
+                likely = None
+                if self.likely is not None:
+                    uid, gid = self.likely
+                    likely = {"mark": mark_of(self._installation), "uid": uid, "gid": gid}
+                order = json.dumps({"files": [name for name, _ in files], "likely": likely}).encode()
                 with self._zygote.turn:
                     self._zygote.send(order, [file for _, file in files])
                 theirs.close()

@@ -302,6 +302,7 @@ class Builder:
         and so for no *occupant*, it goes on: `held` are its process, the first one's, its socket and its groups."""
         is_held = False
         ahead = self.ahead.take()
+        self.ahead.likely = order["uid"], order["gid"]
         theirs: socket.socket | None = None
         keeper = init = -1
         if ahead is None and order["waits"]:
@@ -317,9 +318,7 @@ class Builder:
                 GroupLimits(limits.memory_mib << 20, limits.pids, limits.cpus),
                 owner_uid=order["uid"],
             )
-            opened = groups.descriptors()
-            descriptors += [(f"per_command:{name}", file) for name, file in opened.per_command]
-            descriptors += [(f"attach_only:{name}", file) for name, file in opened.attach_only]
+            descriptors += groups.descriptors().named()
             descriptors += groups.birthplaces()
             files = [*more, *descriptors]
             if self._embedded:

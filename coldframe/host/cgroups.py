@@ -280,10 +280,10 @@ class BoxGroups:
                 write_text(f"{group}/cgroup.subtree_control", f"+{control}")
 
     def descriptors(self) -> GroupDescriptors:
-        """Directories for the keeper, close-on-exec; the caller closes its own copies."""
+        """Directories of those that are made, for the keeper, close-on-exec; the caller closes its own copies."""
         wanted = ["unified", "memory"] if "unified" in self.paths else ["memory", "cpuacct", "freezer"]
-        per_command = [name for name in wanted if name in self.paths]
-        attach_only = [name for name in ("pids", "cpu") if name in self.paths]
+        per_command = [name for name in wanted if name in self._made]
+        attach_only = [name for name in ("pids", "cpu") if name in self._made]
 
         def opened(name: str) -> int:
             path = self.paths[name] + ("/box" if name == "unified" else "")

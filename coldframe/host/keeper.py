@@ -22,7 +22,7 @@ import traceback
 from functools import partial
 from typing import Any, NamedTuple
 
-from coldframe.guest import contacts, main, refusals
+from coldframe.guest import contacts, main, refusals, rows
 from coldframe.guest import files as _files  # noqa: F401 - its verbs register themselves
 from coldframe.guest import runtimes as _runtimes  # noqa: F401
 from coldframe.guest import system_packages as _system_packages  # noqa: F401
@@ -31,7 +31,7 @@ from coldframe.host.birth import Births
 from coldframe.host.claims import Claims
 from coldframe.host.conversation import receive, require_whole
 from coldframe.host.egress import arrivals, capture
-from coldframe.host.isolation import denials, namespaces, own_system, programs, volume_mounts
+from coldframe.host.isolation import bubblewrap, denials, namespaces, own_system, programs, volume_mounts
 from coldframe.host.limits import SPARE_PROCESSES, GroupDescriptors
 from coldframe.host.outfit import Outfit, unpack
 from coldframe.host.quota import DiskQuota
@@ -86,6 +86,14 @@ class Order(NamedTuple):
     `birthplace`, the keeper's own, `first`, that of the first process, `per_command:NAME` and `attach_only:NAME`."""
 
 
+class Likely(NamedTuple):
+    """What a keeper that is forked ahead is told of whoever is likely to ask for a box."""
+
+    mark: str
+    uid: int
+    gid: int
+
+
 class Arrival(NamedTuple):
     """Who comes into a box that waits."""
 
@@ -113,7 +121,39 @@ def greet(answer: socket.socket) -> None:
     _tell(answer, {"keeper": os.getpid()})
 
 
-def become_keeper(order: Order, files: dict[str, int], *, is_known: bool = False) -> None:
+class Begun(NamedTuple):
+    """What a keeper that was forked ahead has of the box that is likely to be ordered."""
+
+    likely: Likely
+    groups: frozenset[str]
+    """Names of the control groups that bubblewrap is in."""
+    bwrap: namespaces.Early
+
+
+def begin(likely: Likely, files: dict[str, int]) -> Begun | None:
+    """Start bubblewrap, which is a third of a box's time that depends on no order. None where that cannot be done."""
+    if not rows.can_start():  # a fork of this would be a copy that waits
+        return None
+    try:
+        place = os.dup(files["first"]) if "first" in files else -1
+        entrance = _entrance(_groups(files), place) or bubblewrap.Entrance(-1, ())
+        return Begun(likely, _group_names(files), namespaces.Early(likely.mark, (likely.uid, likely.gid), entrance))
+    except OSError:
+        return None
+
+
+def _taken_up(begun: Begun | None, order: Order, files: dict[str, int]) -> namespaces.Early | None:
+    """What was begun, if this is the box for it. If not it is ended, while this process may do that."""
+    if begun is None:
+        return None
+    likely = Likely(order.mark, order.uid, order.gid)
+    if order.system is None and likely == begun.likely and _group_names(files) == begun.groups and begun.bwrap.waits():
+        return begun.bwrap
+    begun.bwrap.end()
+    return None
+
+
+def become_keeper(order: Order, files: dict[str, int], *, is_known: bool = False, begun: Begun | None = None) -> None:
     """Build and serve; the process ends here.
 
     On `answer` it greets and waits for a byte, unless the machine knows it already, then says `{"init": pid}` as soon as
@@ -128,11 +168,11 @@ def become_keeper(order: Order, files: dict[str, int], *, is_known: bool = False
             greet(answer)
             if not answer.recv(1):
                 os._exit(1)
-        setting, came, evidence = _build(order, files, answer)
+        setting, came, evidence = _build(order, files, answer, _taken_up(begun, order, files))
         _tell(answer, {"ready": evidence(is_whole=order.tells_all)})
         if came is not None:
             arrivals.hand_over(came, answer)  # and kept, as they are for as long as the box lives
-    except (OSError, confine.ConfineError, namespaces.BuildFailed) as error:
+    except (OSError, confine.ConfineError, bubblewrap.BuildFailed) as error:
         _tell(answer, {"failed": f"{error}"})
         os._exit(1)
     answer.close()
@@ -192,17 +232,21 @@ def _groups(files: dict[str, int]) -> GroupDescriptors | None:
     return GroupDescriptors(tuple(kinds["per_command"]), tuple(kinds["attach_only"]))
 
 
-def _entrance(groups: GroupDescriptors | None, birthplace: int) -> namespaces.Entrance | None:
+def _group_names(files: dict[str, int]) -> frozenset[str]:
+    return frozenset(name for name in files if ":" in name or name == "first")
+
+
+def _entrance(groups: GroupDescriptors | None, birthplace: int) -> bubblewrap.Entrance | None:
     """Into the groups of the box, for what becomes bubblewrap and with it the first process. Raises OSError."""
     if groups is None:
         return None
     directories = [file for name, file in (*groups.per_command, *groups.attach_only) if name != "unified"]
     tasks = (os.open("tasks", os.O_WRONLY | os.O_CLOEXEC, dir_fd=directory) for directory in directories)
-    return namespaces.Entrance(birthplace, tuple(tasks))
+    return bubblewrap.Entrance(birthplace, tuple(tasks))
 
 
 def _build(
-    order: Order, files: dict[str, int], answer: socket.socket
+    order: Order, files: dict[str, int], answer: socket.socket, early: namespaces.Early | None
 ) -> tuple[main.Setting, arrivals.Arrivals | None, "partial[dict[str, Any]]"]:
     system, users, layer = None, None, None
     if order.system is not None:  # by processes of the sandbox's user, so before there is a secret in this one
@@ -239,9 +283,13 @@ def _build(
     groups = _groups(files)
     if "birthplace" in files:
         os.close(files["birthplace"])
+    if early is not None and not namespaces.can_be_told(plan):
+        early.end()
+        early = None
     built = namespaces.build(
         plan,
-        entrance=_entrance(groups, files.get("first", -1)),
+        early=early,
+        entrance=None if early is not None else _entrance(groups, files.get("first", -1)),
         begun=lambda init, bwrap: _tell(answer, {"init": init, "bwrap": bwrap}),
     )
     init = os.pidfd_open(built.init)
@@ -250,6 +298,8 @@ def _build(
     caught: list[tuple[arrivals.Arrivals | None, refusals.Refusals]] = []
     covers = [denials.Covers()]
     changes_programs = order.runtimes is not None or bool(order.denied)
+    goes_early = system is None and not (changes_programs or order.waits)
+    """Whether the first process may become its program while the box is finished: not one that loads libraries of the sandbox's."""
     outside: list[attachment.Outside] = []
 
     def let_someone_in() -> None:
@@ -274,11 +324,15 @@ def _build(
         files.update(_await_word(answer))
 
     def while_privileged() -> None:
+        if goes_early:
+            files.update(_await_word(answer))
+            namespaces.let_go(built, program)
         if system is not None:
             own_system.settle_inside()
         namespaces.finish_mounts()
         volume_mounts.place(volumes, files)
-        files.update(_await_word(answer))  # that the first process is in its groups: it may start others now
+        if not goes_early:
+            files.update(_await_word(answer))  # that the first process is in its groups: it may start others now
         if order.waits:
             let_someone_in()
         mounted = programs.mount_points() if order.runtimes is not None else {}
@@ -304,7 +358,7 @@ def _build(
             outside.append(attachment.Outside(box, root))
 
     confine.join_namespaces(built.init, while_privileged=while_privileged, before_mounts=look_back)
-    if not changes_programs and not order.waits:
+    if not (goes_early or changes_programs or order.waits):
         namespaces.let_go(built, program)
     if system is None:
         confine.drop_all_capabilities()

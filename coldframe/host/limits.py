@@ -55,6 +55,11 @@ class GroupDescriptors(NamedTuple):
     attach_only: tuple[tuple[str, int], ...]
     """Groups of the whole box that a command is put into as well."""
 
+    def named(self) -> list[tuple[str, int]]:
+        """As the keeper is given them."""
+        kinds = ("per_command", self.per_command), ("attach_only", self.attach_only)
+        return [(f"{kind}:{name}", file) for kind, groups in kinds for name, file in groups]
+
 
 def forbid_core_files() -> None:
     """For this process and all that it starts. Raises OSError."""

@@ -50,42 +50,44 @@ def main() -> None:
         if pid == 0:
             channel.close()
             _settle()
-            if order is not None:
+            if isinstance(order, keeper.Order):
                 written_pages.copy_ahead(written)
+                keeper.become_keeper(order, given)
             else:
-                for name in given.keys() - {"answer"}:
-                    os.close(given.pop(name))
-                order, more = _await_order(given["answer"], written)
-                keeper.become_keeper(order, given | more, is_known=True)
-            keeper.become_keeper(order, given)
+                _wait_for_order(order, given, written)
         for file in files:
             os.close(file)
     os._exit(0)
 
 
-def _await_order(answer: int, written: written_pages.Ranges) -> tuple[keeper.Order, dict[str, int]]:
-    """In a keeper that was forked ahead: its order, once there is one. It ends here if the machine is gone."""
+def _wait_for_order(likely: keeper.Likely | None, given: dict[str, int], written: written_pages.Ranges) -> None:
+    """In a keeper that was forked ahead: build what is ordered, once something is. It ends here if the machine is gone."""
+    answer = given.pop("answer")
     machine = socket.socket(fileno=answer)
+    begun = None
     message = b""
     with contextlib.suppress(OSError):
         keeper.greet(machine)
         written_pages.copy_ahead(written)
+        begun = None if likely is None else keeper.begin(likely, given)
+        for file in given.values():
+            os.close(file)
         message, flags, files = receive(machine)
     if not message:
         os._exit(0)
     try:
-        order, given = _read(message, flags, files)
-        if order is None:
+        order, more = _read(message, flags, files)
+        if not isinstance(order, keeper.Order):
             raise ValueError("it is none")
     except (ValueError, TypeError) as error:
         _refuse([answer], f"the order of a keeper could not be read: {error}")
         os._exit(1)
     machine.detach()
-    return order, given
+    keeper.become_keeper(order, {"answer": answer, **more}, is_known=True, begun=begun)
 
 
-def _read(message: bytes, flags: int, files: list[int]) -> tuple[keeper.Order | None, dict[str, int]]:
-    """An order, None for one that comes later, and its descriptors by what they are.
+def _read(message: bytes, flags: int, files: list[int]) -> tuple[keeper.Order | keeper.Likely | None, dict[str, int]]:
+    """An order, or for one that comes later whose it is likely to be, if that is known; and its descriptors by what they are.
 
     Raises:
         ValueError, TypeError: it is none, or did not come whole.
@@ -94,8 +96,10 @@ def _read(message: bytes, flags: int, files: list[int]) -> tuple[keeper.Order | 
     given = json.loads(message)
     if not isinstance(given, dict):
         raise ValueError("it is no object")
-    order = keeper.Order(**given) if given.keys() != {"files"} else None
-    return order, dict(zip(given["files"], files, strict=True))
+    named = dict(zip(given["files"], files, strict=True))
+    if given.keys() == {"files", "likely"}:
+        return None if given["likely"] is None else keeper.Likely(**given["likely"]), named
+    return keeper.Order(**given), named
 
 
 def _refuse(files: list[int], reason: str) -> None:

@@ -51,7 +51,7 @@ STARTS_PROGRAMS = {  # file -> what it starts
     "coldframe.host.offered_tools": "the loader, to ask it for the libraries of a runtime",
     "coldframe.host.interpreter": "pip, for the packages of code cells, when somebody installs these",
     "coldframe.host.disk_images": "mkfs.ext4, e2fsck and resize2fs, on images that no box ever writes directly",
-    "coldframe.host.isolation.namespaces": "bwrap",
+    "coldframe.host.isolation.bubblewrap": "bwrap",
     "coldframe.host.isolation.own_system": "processes that hold user namespaces until these are open",
     "coldframe.host.egress.life": "the egress broker",
     "coldframe.host.layers.mounts": "the place in which an ordinary user mounts layers",

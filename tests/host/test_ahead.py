@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from coldframe.contract.errors import IsolationUnavailable
+from coldframe.contract.sandbox import Limits
+from coldframe.guest import rows
 from coldframe.host.builder import Builder
 from coldframe.host.cgroups import BoxGroups
 from coldframe.host.machine import Machine
@@ -16,6 +18,7 @@ from tests.host.machines import as_root_and_ordinary, needs_bubblewrap, new_box,
 from tests.host.test_machine import made, nothing_is_left
 
 pytestmark = needs_bubblewrap
+needs_rows = pytest.mark.skipif(os.uname().machine not in rows.CODE, reason="nothing is started early on this machine")
 
 
 def keeper_of(machine: Machine, name: str) -> int:
@@ -94,6 +97,131 @@ def test_a_keeper_that_waits_ends_with_the_machine_that_it_waits_for(who: str) -
         await until(gone, "it is gone")
 
     on_a_machine(steps, who=who)
+
+
+def _bubblewraps(keeper: int) -> list[int]:
+    """The children of a keeper that are that program already."""
+    children = Path(f"/proc/{keeper}/task/{keeper}/children").read_text().split()
+    return [int(pid) for pid in children if Path(f"/proc/{pid}/comm").read_text() == "bwrap\n"]
+
+
+async def _begun(machine: Machine) -> tuple[int, int]:
+    """The keeper that waits, and the bubblewrap that waits with it, once both are there."""
+    keeper = await waiting(machine._builder)
+
+    async def there() -> bool:
+        return len(_bubblewraps(keeper)) == 1
+
+    await until(there, "bubblewrap waits")
+    return keeper, _bubblewraps(keeper)[0]
+
+
+async def _gone(pid: int) -> None:
+    async def gone() -> bool:
+        return not os.path.exists(f"/proc/{pid}")
+
+    await until(gone, f"process {pid} is gone")
+
+
+def _maker_of(machine: Machine, name: str) -> int:
+    """The parent of the first process of a box."""
+    mark = machine._marks.read(name)
+    assert mark is not None
+    return int(Path(f"/proc/{mark.init}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+@needs_rows
+@as_root_and_ordinary
+def test_bubblewrap_waits_with_the_keeper_and_makes_the_box_of_the_user_who_asked_last(who: str) -> None:
+    async def steps(machine: Machine) -> None:
+        await machine.prepare()
+        await new_box(machine, "first")
+        _, early = await _begun(machine)
+        assert "\nCapEff:\t0000000000000000\n" in Path(f"/proc/{early}/status").read_text()
+        mark = machine._marks.read("first")
+        assert mark is not None
+        assert os.stat(f"/proc/{early}").st_uid == mark.uid
+        box = await new_box(machine, "second")
+        assert _maker_of(machine, "second") == early
+        assert (await run(box, "echo built")).stdout == "built\n"
+
+    on_a_machine(steps, who=who)
+
+
+@needs_rows
+def test_bubblewrap_that_waits_for_another_user_ends() -> None:
+    async def steps(machine: Machine) -> None:
+        await machine.prepare()
+        await new_box(machine, "first", agent="one")
+        keeper, early = await _begun(machine)
+        box = await new_box(machine, "second", agent="two")
+        assert keeper_of(machine, "second") == keeper
+        assert _maker_of(machine, "second") != early
+        await _gone(early)
+        assert (await run(box, "echo built")).stdout == "built\n"
+
+    on_a_machine(steps)
+
+
+@needs_rows
+@as_root_and_ordinary
+def test_bubblewrap_that_is_killed_while_it_waits_is_not_missed(who: str) -> None:
+    async def steps(machine: Machine) -> None:
+        await machine.prepare()
+        await new_box(machine, "first")
+        keeper, early = await _begun(machine)
+        os.kill(early, signal.SIGKILL)
+
+        async def dead() -> bool:
+            return "\nState:\tZ" in Path(f"/proc/{early}/status").read_text()
+
+        await until(dead, "it has ended")
+        box = await new_box(machine, "second")
+        assert keeper_of(machine, "second") == keeper
+        assert (await run(box, "echo built")).stdout == "built\n"
+
+    on_a_machine(steps, who=who)
+
+
+@needs_rows
+@as_root_and_ordinary
+def test_bubblewrap_that_waits_ends_with_its_keeper_and_with_the_machine(who: str) -> None:
+    async def steps(machine: Machine) -> None:
+        await machine.prepare()
+        await new_box(machine, "first")
+        keeper, early = await _begun(machine)
+        os.kill(keeper, signal.SIGKILL)
+        await _gone(early)
+        await new_box(machine, "second")
+        keeper, early = await _begun(machine)
+        assert machine._builder.ahead.keeper is not None
+        machine._builder.ahead.keeper.answer.close()  # as `kill -9` of the daemon does
+        await _gone(keeper)
+        await _gone(early)
+
+    on_a_machine(steps, who=who)
+
+
+@needs_rows
+def test_what_bubblewrap_that_waits_was_not_given_is_built_by_another() -> None:
+    """One with a limit of its processors, and one whose settings are put together."""
+
+    async def steps(machine: Machine) -> None:
+        await machine.prepare()
+        await new_box(machine, "first")
+        _, early = await _begun(machine)
+        if "cpu" in machine._controllers.hierarchies:
+            box = await new_box(machine, "capped", limits=Limits(cpus=0.5))
+            assert _maker_of(machine, "capped") != early
+            assert (await run(box, "echo built")).stdout == "built\n"
+            _, early = await _begun(machine)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(machine._settings, "current", lambda: None)
+            box = await new_box(machine, "put-together")
+        assert _maker_of(machine, "put-together") != early
+        assert (await run(box, "cat /etc/hostname")).stdout == "coldframe\n"
+
+    on_a_machine(steps)
 
 
 def test_a_sweep_spares_the_groups_of_the_keeper_that_waits_and_of_its_box_and_removes_those_of_an_earlier_one() -> (

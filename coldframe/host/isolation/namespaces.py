@@ -5,7 +5,7 @@ Standard library only: it runs in the keeper, as the sandbox's own unprivileged 
 are dropped). What bubblewrap itself cannot do (masking of /proc entries, caps on inodes) is done while
 joining, in `finish_mounts`.
 
-Order matters in `arguments`: later mounts cover earlier ones, and the read-only remounts come last.
+Order matters in `_furnishing`: later mounts cover earlier ones, and the read-only remounts come last.
 The first process sleeps and never forks: the kernel reaps for it, since it ignores SIGCHLD, and it has no
 handler, so nothing inside can signal it. (A shell that reaps needs a child to wait for; a payload that killed
 that child while the box was at its process limit ended the box, measured.) It gets this from bubblewrap, which is
@@ -22,22 +22,29 @@ import select
 import signal
 import socket
 import time
-import uuid
 from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
 
-from coldframe.guest.rows import UNAVAILABLE, Attempt, Call, Row
-from coldframe.host import birth, confine, routes
-from coldframe.host.limits import group_steps
+from coldframe.host import confine, routes
+from coldframe.host.isolation.bubblewrap import BWRAP as BWRAP
+from coldframe.host.isolation.bubblewrap import (
+    BuildFailed,
+    Channels,
+    Entrance,
+    data_file,
+    open_channels,
+    start,
+    start_in_groups,
+)
 
 LEVEL = "namespaces"
-BWRAP = "/usr/bin/bwrap"
 HOME = "/home/user"
 TOOLS = "/opt/coldframe/bin"
 FIRST = "/opt/coldframe/sleep"
 SLEEP = "/usr/bin/sleep"
 """What `FIRST` is a copy of."""
+_PROGRAM = (FIRST, "infinity")
 BUILD_TIMEOUT_S = GO_TIMEOUT_S = 10.0
 LOOK_S = 0.0002
 """Between two looks at a process that nobody tells about: what one look costs, ten times over."""
@@ -179,15 +186,6 @@ class Plan(NamedTuple):
     """Directories of the host, and where in the box they can be written to until they are placed (`volume_mounts.py`)."""
 
 
-class Entrance(NamedTuple):
-    """Open ways into the control groups of the box, for bubblewrap and with it the first process. Closed once used."""
-
-    birthplace: int
-    """Directory of a version 2 group; -1 for none."""
-    tasks: tuple[int, ...]
-    """Files of version 1 groups."""
-
-
 class Built(NamedTuple):
     init: int
     """Process id of the box's first process, in the builder's namespace."""
@@ -197,16 +195,17 @@ class Built(NamedTuple):
     """Write end of the pipe on which the first process waits for its filter."""
 
 
-class BuildFailed(Exception):
-    """The box could not be built; the text is bubblewrap's own or the step's."""
-
-
-def arguments(plan: Plan, *, info: int, word: int, first: int, data: dict[str, int]) -> list[str]:
-    """bubblewrap's command line. Numbers are descriptors that it inherits."""
-    line = [marked_name(plan.mark), *_spaces(plan), "--cap-drop", "ALL"]
+def _opening(mark: str, users: tuple[int, int] | None, channels: Channels) -> list[str]:
+    """bubblewrap's command line as far as it is the same for all boxes. Numbers are descriptors that it inherits."""
+    line = [marked_name(mark), *_spaces(users), "--cap-drop", "ALL"]
     line += ["--uid", str(UID), "--gid", str(GID), "--hostname", HOSTNAME, "--clearenv"]
     line += ["--new-session", "--die-with-parent", "--as-pid-1"]
-    line += ["--info-fd", str(info), "--seccomp", str(word)]
+    return [*line, "--info-fd", str(channels.info_write), "--seccomp", str(channels.filter_read)]
+
+
+def _furnishing(plan: Plan, *, first: int, data: dict[str, int]) -> list[str]:
+    """The rest of it but for the program."""
+    line = []
     if plan.root is not None:
         line += ["--bind", plan.root, "/"]
     else:
@@ -251,14 +250,14 @@ def arguments(plan: Plan, *, info: int, word: int, first: int, data: dict[str, i
     for path in (*_covered(plan), BOOT):
         line += ["--perms", "0444", "--ro-bind-data", str(data[path]), path]
     closed = "/" if plan.root is None else os.path.dirname(FIRST)
-    return [*line, "--remount-ro", "/dev", "--remount-ro", closed, "--chdir", HOME, FIRST, "infinity"]
+    return [*line, "--remount-ro", "/dev", "--remount-ro", closed, "--chdir", HOME]
 
 
-def _spaces(plan: Plan) -> list[str]:
+def _spaces(users: tuple[int, int] | None) -> list[str]:
     """bubblewrap's options for them: in a system of its own the users are there already."""
-    if plan.users is None:
+    if users is None:
         return ["--unshare-all", "--unshare-user", "--disable-userns"]
-    outer, inner = map(str, plan.users)
+    outer, inner = map(str, users)
     kinds = [f"--unshare-{kind}" for kind in ("ipc", "pid", "net", "uts", "cgroup")]
     return [*kinds, "--userns", outer, "--userns2", inner]
 
@@ -311,57 +310,110 @@ def _first_program() -> bytes:
         return file.read()
 
 
-def build(plan: Plan, *, begun: Callable[[int, int], None], entrance: Entrance | None = None) -> Built:
+class Early:
+    """A bubblewrap that is started before anybody knows what box it is to build, and waits to be told. It is the user's that is
+    likely to ask.
+    """
+
+    def __init__(self, mark: str, user: tuple[int, int], entrance: Entrance) -> None:
+        """Raises OSError: there is none."""
+        read, self._options = os.pipe2(os.O_CLOEXEC)
+        channels = self.channels = open_channels(_first_program())
+        line = [*_opening(mark, None, channels), "--args", str(read), *_PROGRAM]
+        handed = (*channels.handed(), read)
+        self.pid, self.row = start_in_groups(line, channels.complaint, handed, entrance, early=user)
+        channels.hand_over()
+        os.close(read)
+
+    def waits(self) -> bool:
+        """Whether it does still."""
+        try:
+            return os.waitpid(self.pid, os.WNOHANG)[0] == 0
+        except ChildProcessError:
+            return False
+
+    def tell(self, options: list[str]) -> None:
+        """Have it go on. Raises OSError: it has ended."""
+        rest = memoryview(b"".join(b"%s\0" % os.fsencode(word) for word in options))
+        try:
+            while rest:
+                rest = rest[os.write(self._options, rest) :]
+        finally:
+            os.close(self._options)
+
+    def end(self) -> None:
+        """Nobody wants it. For whoever may signal its user."""
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+        os.close(self._options)
+        self.channels.close()
+
+
+def can_be_told(plan: Plan) -> bool:
+    """Whether one that was started early has all that this takes."""
+    return plan.root is None and not _made_up(plan)
+
+
+def _made_up(plan: Plan) -> dict[str, str]:
+    """The files of a box that bubblewrap is given the text of, but for `BOOT`."""
+    settings = {path: SETTINGS[path] for path in OWN_SETTINGS} if plan.root is not None else SETTINGS
+    return {**(settings if plan.settings is None else {}), **plan.files, **_covered(plan)}
+
+
+def build(
+    plan: Plan, *, begun: Callable[[int, int], None], entrance: Entrance | None = None, early: Early | None = None
+) -> Built:
     """Start bubblewrap and wait until the box stands, with its first process about to start.
 
     `begun` is told the ids of that process and of bubblewrap's own as soon as there are both, while bubblewrap is still
     at work in the first. It waits for its filter then, the last thing that bubblewrap asks for; if the keeper dies, it
     ends for want of one. Must run as the sandbox's own user. bubblewrap dies with the calling *thread*, which is the
     keeper's only one, so the box cannot outlive its keeper. Where there is no birth in a group, it is for others to
-    move both there.
+    move both there. *early* one that `can_be_told` is used up, and has its entrance behind it.
 
     Raises:
         BuildFailed: with what bubblewrap said; nothing is left of the attempt.
     """
     if os.getuid() == 0:
         raise BuildFailed("refusing to build a box as uid 0")
-    info_read, info_write = os.pipe2(os.O_CLOEXEC)
-    filter_read, word = os.pipe2(os.O_CLOEXEC)
-    complaint = os.memfd_create("complaint", os.MFD_CLOEXEC)
-    settings = {path: SETTINGS[path] for path in OWN_SETTINGS} if plan.root is not None else SETTINGS
-    made_up = {**(settings if plan.settings is None else {}), **plan.files, **_covered(plan), BOOT: f"{uuid.uuid4()}\n"}
-    data = {path: _data_file("setting", text.encode()) for path, text in made_up.items()}
-    told, first = _file_with_end(_first_program())
-    line = arguments(plan, info=info_write, word=filter_read, first=first, data=data)
-    handed = (info_write, filter_read, first, *data.values(), *(plan.users or ()))
+    data = {path: data_file("setting", text.encode()) for path, text in _made_up(plan).items()}
+    channels = open_channels(_first_program()) if early is None else early.channels
+    furnishing = _furnishing(plan, first=channels.first, data={**data, BOOT: channels.boot})
     row = None
     try:
-        if entrance is None:
-            pid = _start_bwrap(line, complaint, handed)
+        if early is not None:
+            pid, row = early.pid, early.row
+            early.tell(furnishing)
         else:
-            pid, row = _start_bwrap_in_groups(line, complaint, handed, entrance)
+            line = [*_opening(plan.mark, plan.users, channels), *furnishing, *_PROGRAM]
+            handed = (*channels.handed(), *data.values(), *(plan.users or ()))
+            if entrance is None:
+                pid = start(line, channels.complaint, handed)
+            else:
+                pid, row = start_in_groups(line, channels.complaint, handed, entrance)
+            for file in handed:
+                os.close(file)
     except OSError as error:
         raise BuildFailed(f"{BWRAP}: {error.strerror}") from error
-    for file in handed:
-        os.close(file)
     try:
-        information = _read_all(info_read)
+        information = _read_all(channels.info_read)
         if information:
             init = int(json.loads(information)["child-pid"])
             begun(init, pid)
-            if _stands(init, told):
-                return Built(init=init, bwrap=pid, word=word)
-        os.close(word)
+            if _stands(init, channels.told):
+                return Built(init=init, bwrap=pid, word=channels.filter_write)
+        os.close(channels.filter_write)
         with contextlib.suppress(ProcessLookupError, ChildProcessError):
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
-        said = os.pread(complaint, 4000, 0).decode("utf-8", "replace").strip()
+        said = os.pread(channels.complaint, 4000, 0).decode("utf-8", "replace").strip()
         if row is not None and (number := row.progress().error):
             said = f"{BWRAP}: {os.strerror(number)}"
         raise BuildFailed(said or "bubblewrap ended without a word")
     finally:
-        told.close()
-        for file in (info_read, complaint):
+        channels.told.close()
+        for file in (channels.info_read, channels.complaint):
             os.close(file)
 
 
@@ -422,90 +474,6 @@ def await_first() -> None:
     finally:
         os.close(name)
     raise BuildFailed("the first process of the box did not go on")
-
-
-def _start_bwrap(line: list[str], complaint: int, handed: tuple[int, ...]) -> int:
-    """Only `handed` goes along. The environment is empty: bubblewrap's own reaper would show ours to the box."""
-    _hand_on(handed)
-    # Not `fork`: the pages of this Python would be copied for a process that runs a few lines of it.
-    actions = [(os.POSIX_SPAWN_OPEN, number, "/dev/null", os.O_RDWR, 0) for number in (0, 1)]
-    kept = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    try:
-        return os.posix_spawn(BWRAP, line, {}, file_actions=[*actions, (os.POSIX_SPAWN_DUP2, complaint, 2)])
-    finally:
-        signal.signal(signal.SIGCHLD, kept)
-
-
-def _start_bwrap_in_groups(
-    line: list[str], complaint: int, handed: tuple[int, ...], entrance: Entrance
-) -> tuple[int, Row | None]:
-    """The same, born or moved by itself into the groups of the box; with its row, which is to be kept until it is at work.
-
-    What goes wrong before stands there, or in its complaint where it has to be forked.
-    """
-    _hand_on(handed)
-    null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
-    steps = [Call("dup3", source, target, 0) for target, source in enumerate((null, null, complaint))]
-    steps += group_steps(entrance.tasks)
-    row = Row([("start", steps)], [Attempt(os.fsencode(BWRAP), [os.fsencode(word) for word in line], {})])
-    made: tuple[int, Row | None]
-    kept = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    try:
-        pid, process = row.start(entrance.birthplace)
-        os.close(process)
-        made = pid, row
-    except OSError as error:
-        if error.errno not in UNAVAILABLE:
-            raise
-        made = _fork_bwrap(line, complaint, steps, entrance.birthplace), None
-    finally:
-        signal.signal(signal.SIGCHLD, kept)
-    for file in (null, *entrance.tasks, entrance.birthplace):
-        if file >= 0:
-            os.close(file)
-    return made
-
-
-def _fork_bwrap(line: list[str], complaint: int, steps: list[Call], birthplace: int) -> int:
-    pid, _ = birth.Births(possible=True).fork(birthplace)
-    if pid == 0:
-        try:
-            for act in steps:
-                act()
-            os.execve(BWRAP, line, {})
-        except OSError as error:
-            os.write(complaint, f"{BWRAP}: {error.strerror}".encode())
-        finally:
-            os._exit(127)
-    return pid
-
-
-def _hand_on(files: tuple[int, ...]) -> None:
-    confine.close_range(3, on_exec=True)
-    for file in files:
-        os.set_inheritable(file, True)
-
-
-def _data_file(name: str, content: bytes) -> int:
-    file = os.memfd_create(name, os.MFD_CLOEXEC)
-    os.write(file, content)
-    os.lseek(file, 0, os.SEEK_SET)
-    return file
-
-
-def _file_with_end(content: bytes) -> tuple[socket.socket, int]:
-    """Second, something to be read once like a file; first, what hangs up when nobody holds that any more.
-
-    A socket takes some hundred kilobytes. What is larger comes as a file that tells nobody: the first hangs up at once.
-    """
-    ours, theirs = socket.socketpair()
-    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * len(content))
-    ours.setblocking(False)
-    if ours.send(content) != len(content):
-        theirs.close()
-        return ours, _data_file("program", content)
-    ours.shutdown(socket.SHUT_WR)
-    return ours, theirs.detach()
 
 
 def _read_all(file: int) -> bytes:
