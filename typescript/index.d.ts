@@ -1,4 +1,4 @@
-// Declarations of the SDK. Made of: sha256 dcb1b659b9ed77a87bdfefdb79da0cf655970f931d89717ab1bb87c5f3afaad9
+// Declarations of the SDK. Made of: sha256 f6a8da67a6ff7b93bad60df8134c0a31769029a8443431b66796d7c034e39a87
 /**
  * All bytes of a download.
  *

@@ -158,13 +158,16 @@ def change(
     end_links: Annotated[
         bool, typer.Option("--end-links", help="Links given before, and who came in by one, are let in no more.")
     ] = False,
+    record: Annotated[
+        bool, typer.Option("--record", help="Record what it is made from, so that it can be rebuilt.")
+    ] = False,
 ) -> None:
     """Share it otherwise. Whoever would not be let in now is sent away at once."""
     from coldframe.cli.connection import connect
 
     with connect() as client:
         found = client.previews.change(
-            preview, public=public, up_to=up_to, expires_in_s=expires_in_s, end_links=end_links
+            preview, public=public, up_to=up_to, expires_in_s=expires_in_s, end_links=end_links, record=record
         )
     show(found, f"{found.preview_id}: {_access(found)}")
 

@@ -2775,10 +2775,13 @@ class Previews:
         up_to: str | None = None,
         expires_in_s: float | None = None,
         end_links: bool = False,
+        record: bool = False,
     ) -> models.PreviewInfo:
         """Share it otherwise; what is None stays. Whoever would not be let in now is sent away at once; with *end_links*
-        also whoever came in by a link, or by typing the token, and links that were given open nothing any more."""
-        given = {"public": public, "up_to": up_to, "expires_in_s": expires_in_s, "end_links": end_links or None}
+        also whoever came in by a link, or by typing the token, and links that were given open nothing any more. With *record*
+        it can be rebuilt from now on."""
+        given = {"public": public, "up_to": up_to, "expires_in_s": expires_in_s}
+        given |= {"end_links": end_links or None, "record": record or None}
         payload = {key: value for key, value in given.items() if value is not None}
         reply = ask(self._transport, "PATCH", _preview_path(preview_id), payload=payload, repeatable=True)
         return read_answer(models.PreviewInfo, reply.body)

@@ -82,6 +82,9 @@ class PreviewChange(Model):
     public: bool | None = None
     up_to: Label | None = None
     expires_in_s: float | None = Field(default=None, gt=0, le=LONGEST_TIMER_S)
+    record: bool = False
+    """Record now from what it is made, so that it can be rebuilt elsewhere, if that is not on record yet: also where the server
+    was started after its port was shared."""
 
 
 class InputFile(Model):

@@ -52,6 +52,7 @@ from coldframe.control.partial_uploads import PartialUploads
 from coldframe.control.persistence import Persistence
 from coldframe.control.pipelines import Pipelines
 from coldframe.control.preview_access import PreviewAccess
+from coldframe.control.preview_commands import PreviewCommands
 from coldframe.control.preview_inputs import PreviewInputsTaken
 from coldframe.control.preview_rebuilds import PreviewRebuilds
 from coldframe.control.preview_rows import PreviewRows
@@ -369,6 +370,7 @@ def build_control(
             preview_access,
             preview_states,
             preview_inputs,
+            PreviewCommands(ledger, preview_states, clock),
             sandboxes,
             judged,
             gate,

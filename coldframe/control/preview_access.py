@@ -114,6 +114,7 @@ class Visit:
     bytes_out: int = 0
     open: int = 0
     away: asyncio.TimerHandle | None = None
+    came_through: bool = False
 
 
 @dataclass
@@ -136,7 +137,12 @@ class Admitted:
     expiry: asyncio.TimerHandle | None = None
 
     async def connect(self) -> socket.socket:
-        return await self._access.connect(*self.key)
+        made = await self._access.connect(*self.key)
+        if not self.visit.came_through:
+            self.visit.came_through = True
+            if self.row.command_id is None and not self.row.preview_id.startswith(OF_LEASE):
+                self._access.learn(self.row)
+        return made
 
     async def explain(self, error: ColdframeError) -> ColdframeError:
         found = await self._access.explain(self.row, self.key[1], error)
@@ -189,6 +195,8 @@ class PreviewAccess:
         """By sandbox: what ends each request that is under way."""
         self.why: Callable[[PreviewRow, int, ColdframeError], Awaitable[ColdframeError]] | None = None
         """Finds out why something does not serve."""
+        self.learn: Callable[[PreviewRow], None] = lambda _: None
+        """Finds out which command serves, where that is not on record and something does."""
 
     # -- one request ---------------------------------------------------------------------------
 
@@ -203,7 +211,9 @@ class PreviewAccess:
         row = self._shared(label_id, port)
         try:
             known = self._recognise(row, shown)
-            if not (shown.only_looks or known.may_act):
+            if not (shown.only_looks or known.may_act) and row.public:  # as everybody may, and for as long as they do
+                known = Known("public", f"public:{known.key}", known.by)
+            elif not (shown.only_looks or known.may_act):
                 raise GrantMissing(
                     "viewers of a preview look, and send it nothing",
                     hint="ask for a link for members, or use such a token",
@@ -212,7 +222,7 @@ class PreviewAccess:
             if sum(visit.open for visit in self._of_sandbox(row.sandbox_id)) >= MOST_OPEN:
                 raise PreviewUnavailable(f"{MOST_OPEN} requests of this sandbox are under way", retry="later")
         except ColdframeError as error:
-            error.facts.setdefault("preview_id", row.preview_id)
+            led_on(error, row)
             if isinstance(error, PreviewGone | PreviewLocked | PreviewLabelled | GrantMissing):
                 self._note_denied(row, port, shown, error)
             raise
@@ -558,6 +568,24 @@ def standing(info: SandboxInfo) -> ColdframeError | None:
         sandbox_id=name,
         state=state,
     )
+
+
+def led_on(error: ColdframeError, row: PreviewRow) -> None:
+    """Have it say what can be done about this very preview. What has ended leads to its record, which stays."""
+    error.facts.setdefault("preview_id", row.preview_id)
+    if row.preview_id.startswith(OF_LEASE):
+        return
+    if isinstance(error, PreviewEnded):
+        error.next_actions[1:] = [
+            next_action("preview.show", "shows its record: what served, what it was made from, how it stands"),
+            next_action("preview.log", "shows the end of what it printed, for as long as results are kept"),
+        ]
+        if row.inputs is None:
+            del error.next_actions[0]
+            error.advice = "look at its record; from what it was made is not in it, so share a port of another sandbox"
+    for action in error.next_actions:
+        if action["op"].startswith("preview.") and not action["args"]:
+            action["args"] = {"preview_id": row.preview_id}
 
 
 def _told(row: PreviewRow) -> dict[str, str | int | None]:

@@ -76,7 +76,7 @@ class PreviewRebuilds:
         if row.inputs is None:
             raise WrongState(
                 "from what it was made is not on record, so it cannot be made again",
-                hint="share a port with `start` or `record`",
+                hint="share a port with `start` or `record`, or record what serves by `coldframe preview change --record`",
                 preview_id=preview_id,
             )
         if row.revoked_at is not None:

@@ -29,7 +29,7 @@ from coldframe.contract.files import ProcessInfo
 from coldframe.contract.preview import LOG_LINES, PreviewState, PreviewStatus
 from coldframe.contract.state import StateObject
 from coldframe.control.outputs import Outputs
-from coldframe.control.preview_access import PreviewAccess, standing
+from coldframe.control.preview_access import PreviewAccess, led_on, standing
 from coldframe.control.preview_rows import PreviewRow
 from coldframe.control.sandboxes import Sandboxes
 
@@ -145,9 +145,7 @@ class PreviewStates:
                 found = await self._of_nobody(row, port, error)
         if "log_lines" not in found.facts and row.command_id is not None:
             found.facts["log_lines"] = list(await self._shown_log(row))
-        found.facts.setdefault("preview_id", row.preview_id)
-        if found.next_actions[0]["op"].startswith("preview.") and not found.next_actions[0]["args"]:
-            found.next_actions[0]["args"] = {"preview_id": row.preview_id}
+        led_on(found, row)
         return found
 
     async def _of_nobody(self, row: PreviewRow, port: int, error: ColdframeError) -> ColdframeError:

@@ -12,8 +12,8 @@ import hashlib
 import math
 import secrets
 from collections.abc import Callable
-from datetime import datetime, timedelta
-from typing import Any, Literal
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from coldframe.contract.caller import Caller
 from coldframe.contract.errors import (
@@ -27,7 +27,6 @@ from coldframe.contract.errors import (
     from_wire,
     next_action,
 )
-from coldframe.contract.ledger import CallStarted
 from coldframe.contract.policy import Label, Role
 from coldframe.contract.preview import (
     PreviewChange,
@@ -42,16 +41,16 @@ from coldframe.contract.preview import (
 from coldframe.contract.sandbox import WITH_BOX, SandboxInfo
 from coldframe.contract.tool import ToolResult
 from coldframe.control.acts import Acts
-from coldframe.control.call_records import ids_of
 from coldframe.control.gate import Gate
 from coldframe.control.judged_acts import JudgedActs
 from coldframe.control.ledger import Ledger
 from coldframe.control.lifecycle import Lifecycle
 from coldframe.control.outputs import Outputs
 from coldframe.control.preview_access import TOKEN_PREFIX, PreviewAccess, standing
+from coldframe.control.preview_commands import PreviewCommands
 from coldframe.control.preview_inputs import PreviewInputsTaken
 from coldframe.control.preview_rows import PreviewRow, PreviewRows
-from coldframe.control.preview_states import PreviewStates, ports_of
+from coldframe.control.preview_states import PreviewStates
 from coldframe.control.rights import require
 from coldframe.control.sandboxes import Sandboxes
 from coldframe.control.store import Store
@@ -75,6 +74,7 @@ class Previews:
         access: PreviewAccess,
         states: PreviewStates,
         inputs: PreviewInputsTaken,
+        commands: PreviewCommands,
         sandboxes: Sandboxes,
         judged: JudgedActs,
         gate: Gate,
@@ -88,6 +88,7 @@ class Previews:
         self.access = access
         self._states = states
         self._inputs = inputs
+        self._commands = commands
         self._sandboxes = sandboxes
         self._judged = judged
         self._gate = gate
@@ -95,6 +96,7 @@ class Previews:
         self._lifecycle = lifecycle
         self._clock = clock
         self._acts = Acts()
+        self.access.learn = self._learn
         self.place: Callable[[str], str | None] = lambda _: None
         """The URL of an address at the edge of this installation; None without one."""
 
@@ -184,7 +186,7 @@ class Previews:
     async def _begin(self, caller: Caller, info: SandboxInfo, row: PreviewRow, asked: PreviewRequest) -> PreviewRow:
         """Start it, or find out what serves already, and record from what it can be made again."""
         if asked.start is None:
-            row = await self._adopt(row)
+            row = await self._learned(row)
             if asked.record:
                 row = await self._recorded(caller, info, row, row.start)
             return row
@@ -234,28 +236,17 @@ class Previews:
         self._ledger.append("preview.recorded", row.preview_id, {**_told(row), **told, "caller": caller.name})
         return row
 
-    async def _adopt(self, row: PreviewRow) -> PreviewRow:
-        """Whose port it is, by the processes of the box, and how that command was called."""
-        _, processes = await self._states.inside(row)
-        owner = next(
-            (one.command_id for one in processes if row.port in ports_of([one], None) and one.command_id), None
-        )
-        if owner is None:
+    async def _learned(self, row: PreviewRow) -> PreviewRow:
+        """With the command that serves, if it was not on record and can be seen now."""
+        if row.command_id is not None or row.revoked_at is not None:
             return row
-        begun = self._ledger.course(ids_of(owner).call_id).get("call.started")
-        if begun is None:
-            return self._put(row, command_id=owner, started_at=self._clock())
-        started = CallStarted.model_validate(begun.body)
-        terms = dict(row.terms)
-        command = started.command if started.command is not None else started.argv
-        if command is not None and started.shell_session is None:
-            names = {} if started.inputs is None else dict.fromkeys(started.inputs.environment, "")
-            user: Literal["user", "root"] = (
-                "root" if started.inputs is not None and started.inputs.user == "root" else "user"
-            )
-            start = ServerStart(command=command, cwd=started.cwd or "", user=user, env=names)
-            terms["start"] = start.model_dump(mode="json")
-        return self._put(row, command_id=owner, started_at=self._clock(), terms=terms)
+        found = await self._commands.serving(row)
+        now = self._rows.by_id(row.preview_id) or row
+        return self._put(row, **found) if found and now.command_id is None else now
+
+    def _learn(self, row: PreviewRow) -> None:
+        """A visitor came through, so something serves. Nobody waits for what is found."""
+        asyncio.ensure_future(self._acts.whole(self._learned(row))).add_done_callback(_settle)
 
     # -- what serves ---------------------------------------------------------------------------
 
@@ -342,7 +333,7 @@ class Previews:
 
     async def stop(self, caller: Caller, preview_id: str) -> PreviewInfo:
         """End what serves; the address stays, and says so. Raises GrantMissing, NotFound, WrongState."""
-        row = self._own(caller, preview_id, "preview.stop")
+        row = await self._learned(self._own(caller, preview_id, "preview.stop"))
         if row.command_id is None:
             raise WrongState("no command that serves is on record", hint="end the server itself", preview_id=preview_id)
         await self._end_command(caller, row)
@@ -364,6 +355,7 @@ class Previews:
         return await self._acts.whole(self._restart(caller, row, env or {}))
 
     async def _restart(self, caller: Caller, row: PreviewRow, env: dict[str, str]) -> PreviewInfo:
+        row = await self._learned(row)
         start = row.start
         if start is None:
             raise WrongState(
@@ -438,12 +430,12 @@ class Previews:
 
     async def get(self, caller: Caller, preview_id: str) -> PreviewInfo:
         """One, as it stands now. Raises GrantMissing, NotFound."""
-        row = self._own(caller, preview_id, "preview.read")
+        row = await self._learned(self._own(caller, preview_id, "preview.read"))
         return self._info(row, await self._status(caller, row))
 
     async def log(self, caller: Caller, preview_id: str, lines: int) -> tuple[str, ...]:
         """The end of what it has printed. Raises GrantMissing, NotFound; DeniedByRule: a rule withholds it."""
-        row = self._own(caller, preview_id, "preview.read")
+        row = await self._learned(self._own(caller, preview_id, "preview.read"))
         if row.command_id is not None:
             await self._outputs.output(caller, row.sandbox_id, row.command_id, "stdout", 0, 1)  # as anybody may read it
         return await self._states.log(row, lines)
@@ -460,33 +452,41 @@ class Previews:
 
     # -- change --------------------------------------------------------------------------------
 
-    def change(self, caller: Caller, preview_id: str, asked: PreviewChange) -> PreviewInfo:
-        """Share it otherwise. Whoever would not be let in now is sent away at once.
+    async def change(self, caller: Caller, preview_id: str, asked: PreviewChange) -> PreviewInfo:
+        """Share it otherwise, or record from what it is made. Whoever would not be let in now is sent away at once. To share it
+        with fewer takes no right to share, and no rule is asked about it.
 
-        Raises GrantMissing, NotFound, WrongState, PreviewLabelled; Refused: a rule is against it.
+        Raises GrantMissing, NotFound, WrongState, PreviewLabelled; Refused: a rule is against it. InvalidArgument: no command
+        that serves is on record.
         """
-        row = self._own(caller, preview_id, "preview.create")
+        row = self._own(caller, preview_id, "preview.revoke")
         self._require_living(row)
         public = row.public if asked.public is None else asked.public
         up_to = asked.up_to or (Label.PUBLIC if public else row.up_to)
-        if public:
-            self._judged.require_grant(caller, "preview.publish", "share_port", row.sandbox_id)
-            if up_to is not Label.PUBLIC:
-                raise InvalidArgument("a `public` preview shows what is labelled PUBLIC, and no more", argument="up_to")
-        info = self._sandboxes.find(row.sandbox_id)
-        label = self.access.label_of(info)
-        if (asked.up_to is not None or asked.public) and label.rank > up_to.rank:
-            raise PreviewLabelled(f"what it shows is labelled {label.value}", label=label.value, up_to=up_to.value)
-        told = {"port": row.port, "public": public, "up_to": up_to.value}
-        _, judged = self._judged.allow(caller, info, "share_port", told)
         expires_at = row.expires_at
         if asked.expires_in_s is not None:
             expires_at = self._clock() + timedelta(seconds=asked.expires_in_s)
         changed = row._replace(public=public, up_to=up_to, expires_at=expires_at)
+        shares_more = _shares_more(row, changed)
+        if shares_more or asked.record:
+            require(caller, "preview.create")
+        if public and shares_more:
+            self._judged.require_grant(caller, "preview.publish", "share_port", row.sandbox_id)
+        if public and up_to is not Label.PUBLIC:
+            raise InvalidArgument("a `public` preview shows what is labelled PUBLIC, and no more", argument="up_to")
+        info = self._sandboxes.find(row.sandbox_id)
+        label = self.access.label_of(info)
+        if (asked.up_to is not None or asked.public) and label.rank > up_to.rank:
+            raise PreviewLabelled(f"what it shows is labelled {label.value}", label=label.value, up_to=up_to.value)
+        if asked.record and row.inputs is None:
+            await self._acts.whole(self._record_now(caller, info, row))
+        told: dict[str, Any] = {"port": row.port, "public": public, "up_to": up_to.value}
+        judged = self._judged.allow(caller, info, "share_port", told)[1] if shares_more else {}
+        new: dict[str, Any] = {"public": public, "up_to": up_to, "expires_at": expires_at}
         if asked.end_links:
-            changed = changed._replace(cookie_key=secrets.token_bytes(32))
-            told["end_links"] = True
+            new["cookie_key"], told["end_links"] = secrets.token_bytes(32), True
         with self._store.transaction(durable=True) as connection:
+            changed = (self._rows.by_id(row.preview_id) or row)._replace(**new)
             self._rows.put(changed, connection)
             body = {**_told(row), "caller": caller.name, **told, **judged}
             self._ledger.append("preview.changed", row.preview_id, body, connection=connection, durable=True)
@@ -494,6 +494,10 @@ class Previews:
             self.access.end_links(row.preview_id)
         self.access.check_again(row.sandbox_id)
         return self._info(changed)
+
+    async def _record_now(self, caller: Caller, info: SandboxInfo, row: PreviewRow) -> None:
+        row = await self._learned(row)
+        await self._recorded(caller, info, row, row.start)
 
     async def revoke(self, caller: Caller, preview_id: str) -> PreviewInfo:
         """Take it back: nobody is let in from now on, and who is in is sent away. What serves goes on, and from what it
@@ -567,6 +571,21 @@ class Previews:
         return row.info().model_copy(
             update={"status": status, "label": label, "url": self.place(row.address) if row.port else None}
         )
+
+
+def _settle(task: "asyncio.Task[Any]") -> None:
+    if not task.cancelled():
+        task.exception()
+
+
+def _shares_more(row: PreviewRow, changed: PreviewRow) -> bool:
+    """With others, more, or for longer."""
+    longest = datetime.max.replace(tzinfo=UTC)
+    return (
+        (changed.public and not row.public)
+        or changed.up_to.rank > row.up_to.rank
+        or (changed.expires_at or longest) > (row.expires_at or longest)
+    )
 
 
 def _arguments(start: ServerStart) -> dict[str, Any]:

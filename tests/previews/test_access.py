@@ -425,6 +425,52 @@ def test_who_came_by_a_link_is_sent_away_when_its_time_is_over_and_when_links_ar
 
 
 @pytest.mark.req("T4.45")
+def test_links_are_ended_without_the_right_to_share_since_that_shares_with_nobody(
+    owner: SyncColdframe, governed: Installation
+) -> None:
+    with owner.sandboxes.create(agent_id="ending-links") as sandbox:
+        preview = serve(owner, sandbox, 8000, public=True)
+        visitor = Visitor(preview)
+        came = opened(owner, preview, visitor)
+        secret, _ = owner.tokens.create(Role.AGENT, "agent", agent_id="ending-links")
+        owner.policy.load(
+            "version: 1\nrules:\n  - {id: closed, hook: PRE_TOOL_CALL, when: {tool: share_port}, then: deny}\n"
+        )
+        with SyncColdframe(governed.url, secret) as agent:
+            agent.previews.change(preview.preview_id, end_links=True)
+            with pytest.raises(GrantMissing):
+                agent.previews.change(preview.preview_id, public=True, expires_in_s=None, up_to="CONFIDENTIAL")
+            with pytest.raises(DeniedByRule):
+                owner.previews.change(preview.preview_id, up_to="INTERNAL", public=False)
+            agent.previews.change(preview.preview_id, public=False)
+            with pytest.raises(GrantMissing):
+                agent.previews.change(preview.preview_id, public=True)
+        assert visitor.ask("/echo", headers=came, as_visitor=False).status == 401
+        changed = owner.ledger.entries(kinds=["preview.changed"], subject=preview.preview_id)
+        assert [one.body.get("end_links", False) for one in changed] == [True, False]
+
+
+@pytest.mark.req("T4.45")
+def test_a_viewer_of_a_public_one_may_do_what_strangers_may_and_for_as_long(
+    client: SyncColdframe, sandbox: SyncSandbox
+) -> None:
+    preview = serve(client, sandbox, 8000, public=True)
+    visitor = Visitor(preview)
+    viewer = opened(client, preview, visitor, role="viewer")
+    token, _ = client.tokens.create(Role.VIEWER, "looks")
+    for sent in (viewer, {"Authorization": f"Bearer {token}"}, {}):
+        assert visitor.ask("/upload", method="POST", body=b"x", headers=sent, as_visitor=False).status == 200
+    with visitor.upgrade(f"Cookie: {viewer['Cookie']}", f"Origin: http://{visitor.host}", own=False) as one:
+        assert read_until(one, b"\r\n\r\n").startswith(b"HTTP/1.1 101")
+        client.previews.change(preview.preview_id, public=False)
+        assert is_cut(one)
+    assert visitor.ask("/echo", headers=viewer, as_visitor=False).status == 200
+    page = visitor.ask("/upload", method="POST", body=b"x", headers={**viewer, "Accept": "text/html"}, as_visitor=False)
+    assert (page.status, b"<title>You may only look here</title>" in page.body) == (403, True)
+    assert client.previews.list(sandbox.id)[0].public is False
+
+
+@pytest.mark.req("T4.45")
 def test_no_answer_is_to_be_indexed_and_no_secret_is_in_a_log(
     client: SyncColdframe, preview: PreviewCreated, visitor: Visitor, installation: Installation
 ) -> None:

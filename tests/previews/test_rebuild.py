@@ -13,13 +13,14 @@ from coldframe.contract.errors import (
     GrantMissing,
     InputChanged,
     InputMissing,
+    InvalidArgument,
     PreviewProcessExited,
     WrongState,
 )
 from coldframe.contract.policy import Role
 from tests.host.egress.registries import CONTROL_PORT, PORT
 from tests.host.egress.world import ADDRESSES, SITE
-from tests.installation import Installation
+from tests.installation import Installation, wait_until
 from tests.previews.visiting import APP, Visitor, sha256
 from tests.reachable import alone
 
@@ -125,6 +126,30 @@ def test_one_of_which_nothing_is_on_record_says_so(client: SyncColdframe, sandbo
     preview = client.previews.create(sandbox.id, 8000)
     with pytest.raises(WrongState):
         client.previews.rebuild(preview.preview_id)
+
+
+def test_one_that_was_shared_before_its_server_listened_is_recorded_later(
+    client: SyncColdframe, sandbox: SyncSandbox, installation: Installation
+) -> None:
+    preview = client.previews.create(sandbox.id, 8000)
+    with pytest.raises(InvalidArgument) as nobody:
+        client.previews.change(preview.preview_id, record=True)
+    assert nobody.value.facts["argument"] == "record"
+    sandbox.write_file("dist/index.html", PAGE.decode())
+    sandbox.run_command(START, background=True)
+    visitor = Visitor(preview)
+    wait_until(lambda: visitor.ask("/").status == 200, "it serves")
+    told = installation.cli("preview", "change", preview.preview_id, "--record")
+    assert told.returncode == 0, told.stderr
+    kept = client.previews.change(preview.preview_id, record=True).inputs  # a second time changes nothing
+    assert kept is not None
+    assert (kept.start.command, kept.body_sha256) == (START, sha256(PAGE))
+    recorded = client.ledger.entries(kinds=["preview.recorded"], subject=preview.preview_id)
+    assert [one.body["snapshot_id"] for one in recorded] == [kept.snapshot_id]
+    sandbox.terminate(discard=True)
+    rebuilt = client.previews.rebuild(preview.preview_id)
+    assert (rebuilt.body_same, visitor.ask("/").body) == (True, PAGE)
+    client.sandboxes.get(rebuilt.sandbox_id).terminate(discard=True)
 
 
 def test_another_sandbox_is_taken_only_if_it_began_from_the_same(

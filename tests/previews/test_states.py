@@ -13,6 +13,7 @@ from coldframe.contract.preview import PreviewStatus
 from coldframe.contract.sandbox import Limits
 from tests.installation import Installation
 from tests.previews.visiting import APP, Visitor, read_until, serve
+from tests.promises.raw import own_installation
 
 pytestmark = pytest.mark.req("T3.71")
 PAGE = {"Accept": "text/html,application/xhtml+xml"}
@@ -99,11 +100,46 @@ def test_a_sandbox_that_has_ended_leads_to_the_rebuild(client: SyncColdframe) ->
     status = told_alike(client, preview, visitor, "PREVIEW_ENDED")
     assert status.state == "ended"
     assert status.status is not None
-    assert status.status.next_actions[0]["op"] == "preview.rebuild"
+    operations = ["preview.show", "preview.log"]
+    if preview.inputs is not None:  # else it could not be rebuilt, and that is not offered
+        operations.insert(0, "preview.rebuild")
+    for told in (status.status.next_actions, visitor.ask("/").json["error"]["next_actions"]):
+        assert [one["op"] for one in told] == operations
+        assert all(one["args"] == {"preview_id": preview.preview_id} for one in told)
     with pytest.raises(PreviewUnavailable) as caught:
         client.previews.restart(preview.preview_id)
     assert caught.value.code == "PREVIEW_ENDED"
     client.previews.revoke(preview.preview_id)
+
+
+@pytest.mark.req("T4.49")
+def test_what_work_has_left_opens_after_its_sandbox_has_ended_for_as_long_as_results_are_kept() -> None:
+    with (
+        own_installation(COLDFRAME_RESULTS_KEEP_S="86400") as installation,
+        SyncColdframe(installation.url, installation.token) as client,
+    ):
+        with client.sandboxes.create(agent_id="evidence") as box:
+            box.write_file("shots/screenshots/page.png", b"\x89PNG")
+            printed = box.run_command("echo all well; echo made > report.txt")
+            preview = serve(client, box, 8000)
+            link = client.previews.link(preview.preview_id).url
+        visitor = Visitor(preview)
+        came = visitor.ask(link.partition(visitor.host)[2], as_visitor=False)
+        assert came.status == 303  # the link opens; what it leads to is the record
+        cookie = {"Cookie": str(came.get("Set-Cookie")).partition(";")[0], **PAGE}
+        page = visitor.ask("/", headers=cookie, as_visitor=False)
+        assert (page.status, page.get("Coldframe-Code")) == (503, "PREVIEW_ENDED")
+        for command in ("show", "log", *(["rebuild"] if preview.inputs is not None else [])):
+            assert f"coldframe preview {command} {preview.preview_id}".encode() in page.body
+        assert client.previews.log(preview.preview_id) == ("begins",)
+        assert client.previews.get(preview.preview_id).command_id == preview.command_id
+        ended = client.sandboxes.get(box.id)
+        assert ended.info.state.state == "terminated"
+        assert ended.output(printed.command_id).data == b"all well\n"
+        kinds = {one.name: one.kind for one in ended.artifacts().artifacts}
+        assert (kinds["report.txt"], kinds["shots/screenshots/page.png"]) == ("output", "screenshot")
+        assert ended.read_file("report.txt").content == "made\n"
+        assert b"".join(ended.download("shots/screenshots/page.png")) == b"\x89PNG"
 
 
 @pytest.mark.req("T4.43")
@@ -152,6 +188,35 @@ def test_one_that_nobody_has_started_yet_is_not_listening_and_serves_as_soon_as_
     sandbox.run_command("exec python3 app.py ::1 8000", background=True)
     until(lambda: visitor.ask("/echo").status == 200)
     assert status_of(client, preview).state == "healthy"
+
+
+@pytest.mark.parametrize("found_by", ["a visit", "a look", "a stop"])
+def test_one_that_was_shared_before_its_server_listened_learns_its_command(
+    client: SyncColdframe, sandbox: SyncSandbox, found_by: str
+) -> None:
+    preview = client.previews.create(sandbox.id, 8000)
+    visitor = Visitor(preview)
+    sandbox.write_file("app.py", APP)
+    line = "exec python3 app.py 127.0.0.1 8000"
+    job = sandbox.run_command(line, background=True)
+    if found_by == "a visit":
+        until(lambda: visitor.ask("/echo").status == 200)
+        until(lambda: client.previews.list(sandbox.id)[0].command_id is not None)
+    else:
+        until(lambda: any(port.port == 8000 for one in sandbox.processes() for port in one.ports))
+    if found_by == "a stop":
+        client.previews.stop(preview.preview_id)
+        told_alike(client, preview, visitor, "PREVIEW_STOPPED")
+    else:
+        shown = client.previews.get(preview.preview_id)
+        assert (shown.command_id, shown.command) == (job.command_id, line)
+        assert shown.status is not None
+        assert shown.status.status is not None
+        assert shown.status.status.evidence == (job.command_id,)
+        end(visitor)
+        assert "the last words" in told_alike(client, preview, visitor, "PREVIEW_PROCESS_EXITED").log_lines
+    client.previews.restart(preview.preview_id)
+    assert visitor.ask("/echo").status == 200
 
 
 def test_a_server_that_ran_before_is_known_by_its_port_and_can_be_started_again(

@@ -34,6 +34,7 @@ _TITLES = {
     "PREVIEW_LOCKED": "This preview is private",
     "PREVIEW_GONE": "This preview is over",
     "PREVIEW_LABEL": "This may not be shown",
+    "GRANT_MISSING": "You may only look here",
 }
 
 
@@ -95,6 +96,16 @@ def _json(error: ColdframeError, head: RequestHead | None, label: str, status: i
     return told
 
 
+def _commands(error: ColdframeError) -> list[tuple[str, dict[str, object], str]]:
+    """What whoever may can do about what has ended: there is nothing to wait for, and the page is all that is left to find it by."""
+    if error.code != "PREVIEW_ENDED":
+        return []
+    about = [
+        one for one in error.next_actions if one["op"].startswith("preview.") and set(one["args"]) == {"preview_id"}
+    ]
+    return [(one["op"].removeprefix("preview."), dict(one["args"]), one["effect"]) for one in about]
+
+
 def _html(error: ColdframeError, label: str) -> str:
     title = _TITLES.get(error.code, "It does not serve now")
     again = f'<meta http-equiv="refresh" content="{AGAIN_S}">' if error.code in _COMES else ""
@@ -108,6 +119,10 @@ def _html(error: ColdframeError, label: str) -> str:
     if exit_code is not None:
         parts.append(f"<p>Exit code {html.escape(str(exit_code))}</p>")
     parts.append(f"<p><small>{html.escape(error.advice)}</small></p>")
+    parts += [
+        f"<p><small><code>coldframe preview {op} {html.escape(str(args['preview_id']))}</code> {html.escape(effect)}</small></p>"
+        for op, args, effect in _commands(error)
+    ]
     lines = error.facts.get("log_lines")
     if isinstance(lines, list) and lines and error.code != "PREVIEW_LOCKED":
         parts.append(f"<pre>{html.escape(chr(10).join(map(str, lines)))}</pre>")

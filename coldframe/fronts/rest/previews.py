@@ -61,7 +61,7 @@ async def get_preview(request: Request) -> PreviewInfo:
 
 async def change_preview(request: Request, asked: PreviewChange) -> PreviewInfo:
     """Share it otherwise. Whoever would not be let in now is sent away at once."""
-    return control_of(request).previews.change(caller_of(request), _id(request), asked)
+    return await control_of(request).previews.change(caller_of(request), _id(request), asked)
 
 
 async def revoke_preview(request: Request) -> PreviewInfo:
