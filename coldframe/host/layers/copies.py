@@ -18,9 +18,12 @@ from coldframe.host.layers.branch import OPAQUE, Branch, is_whiteout, join, requ
 from coldframe.host.layers.draft import Draft, Facts, copy_content, facts_of
 from coldframe.host.layers.mapping import Users, moved
 from coldframe.host.layers.merged import MergedView, Place
+from coldframe.host.layers.writeback import Writeback
 
 
-def copy_branch(source: Branch, target: str, *, without: Collection[bytes] = ()) -> None:
+def copy_branch(
+    source: Branch, target: str, *, without: Collection[bytes] = (), written: Writeback | None = None
+) -> None:
     """Copy a layer into an empty directory: whiteouts, opaque directories, attributes, links, holes and times.
 
     *without* are paths that are left out, whatever they hold. Nothing may change meanwhile.
@@ -31,7 +34,7 @@ def copy_branch(source: Branch, target: str, *, without: Collection[bytes] = ())
     """
     first_names: dict[tuple[int, int], bytes] = {}
     left_out = set(without)
-    with Draft(target) as draft:
+    with Draft(target, written) as draft:
         draft.directory(b"", facts_of(source.top(), source.attributes(b"", of_overlay=True)))
         ahead = [(path, status) for path, status in _entries(source, b"")]
         while ahead:
@@ -64,14 +67,22 @@ class Heirs(NamedTuple):
         return facts._replace(owner=moved(facts.owner, branch.users, self.users))
 
 
-def merge(view: MergedView, target: str, *, highest: int, by_links: bool, heirs: Heirs | None = None) -> None:
+def merge(
+    view: MergedView,
+    target: str,
+    *,
+    highest: int,
+    by_links: bool,
+    heirs: Heirs | None = None,
+    written: Writeback | None = None,
+) -> None:
     """Put the *highest* layers of a view together in an empty directory; the others stay what they are, below it.
 
     What these hold and the merged ones hide stays hidden. *by_links* shares the files with the layers, which must be
     on the same disk and never change. *heirs* get all of it; None: whoever has it now.
     """
     first_names: dict[tuple[int, int], bytes] = {}
-    with Draft(target) as draft:
+    with Draft(target, written) as draft:
         top = view.top()
         draft.directory(b"", _given(heirs, view.branches[top.branches[0]], facts_of(top.status, view.attributes(top))))
         ahead = [top]
@@ -130,7 +141,7 @@ def _copy_name(
         try:
             writing = draft.open_file(path)
             try:
-                copy_content(reading, writing)
+                copy_content(reading, writing, draft.written)
                 draft.finish_file(writing, facts)
             finally:
                 os.close(writing)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from coldframe.guest.paths import DIRECTORY, open_unlinked
 from coldframe.host.layers.branch import split
+from coldframe.host.layers.writeback import Writeback
 
 _HERE, _EXCHANGE = -100, 2
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -42,7 +43,9 @@ def facts_of(status: os.stat_result, attributes: dict[bytes, bytes]) -> Facts:
 class Draft:
     """The files of a layer to be, below an empty directory. Parents have to be made before what they hold."""
 
-    def __init__(self, path: str | bytes) -> None:
+    def __init__(self, path: str | bytes, written: Writeback | None = None) -> None:
+        self.written = written
+        """Who is told of all that is made, so that it can be waited for."""
         self._root = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         self._parent = b""
         self._held = self._root
@@ -74,9 +77,12 @@ class Draft:
 
     def finish_file(self, file: int, facts: Facts) -> None:
         _dress(file, facts)
+        if self.written is not None:
+            self.written.finished()
 
     def hard_link(self, path: bytes, target: bytes) -> None:
         """A second name for the file *target* of this draft."""
+        self._made_other()
         parent, name = self._above(path)
         above, target_name = split(target)
         source = open_unlinked(self._root, above, DIRECTORY)
@@ -87,16 +93,19 @@ class Draft:
 
     def adopt(self, path: bytes, source_directory: int, source_name: bytes) -> None:
         """A second name for a file of another layer. Raises OSError, EMLINK or EXDEV where that cannot be."""
+        self._made_other()
         parent, name = self._above(path)
         os.link(source_name, name, src_dir_fd=source_directory, dst_dir_fd=parent, follow_symlinks=False)
 
     def symbolic_link(self, path: bytes, target: bytes, facts: Facts) -> None:
+        self._made_other()
         parent, name = self._above(path)
         os.symlink(target, name, dir_fd=parent)
         self._dress_name(parent, name, facts)
 
     def special(self, path: bytes, kind: int, facts: Facts) -> None:
         """A pipe or a socket, by the kind bits of its mode."""
+        self._made_other()
         parent, name = self._above(path)
         os.mknod(name, kind | 0o600, dir_fd=parent)
         os.chmod(f"/proc/self/fd/{parent}/{os.fsdecode(name)}", facts.mode)  # made just now by us, in a place of ours
@@ -105,6 +114,10 @@ class Draft:
     def whiteout(self, path: bytes) -> None:
         parent, name = self._above(path)
         os.mknod(name, stat.S_IFCHR, 0, dir_fd=parent)
+
+    def _made_other(self) -> None:
+        if self.written is not None:
+            self.written.other()
 
     def finish(self) -> None:
         """Give all directories their modes, owners and times. Nothing can be added any more."""
@@ -149,7 +162,7 @@ def exchange(one: str, other: str) -> None:
         raise OSError(number, os.strerror(number), one)
 
 
-def copy_content(source: int, target: int) -> bool:
+def copy_content(source: int, target: int, written: Writeback | None = None) -> bool:
     """Copy a file into an empty one, holes kept. Whether its blocks are shared, which costs neither time nor space."""
     try:
         fcntl.ioctl(target, FICLONE, source)
@@ -160,7 +173,7 @@ def copy_content(source: int, target: int) -> bool:
     size = os.fstat(source).st_size
     os.ftruncate(target, size)
     for start, end in data_ranges(source, size):
-        _copy_range(source, target, start, end)
+        _copy_range(source, target, start, end, written)
     return False
 
 
@@ -181,7 +194,7 @@ def data_ranges(file: int, size: int) -> list[tuple[int, int]]:
     return found
 
 
-def _copy_range(source: int, target: int, start: int, end: int) -> None:
+def _copy_range(source: int, target: int, start: int, end: int, written: Writeback | None) -> None:
     at, by_kernel = start, True
     while at < end:
         wanted = min(end - at, _PIECE_BYTES)
@@ -197,4 +210,6 @@ def _copy_range(source: int, target: int, start: int, end: int) -> None:
             done = os.pwrite(target, os.pread(source, wanted, at), at)
         if done == 0:
             raise OSError(errno.EIO, "a file became shorter while it was copied")
+        if written is not None:
+            written.wrote(target, at, done)
         at += done

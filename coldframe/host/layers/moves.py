@@ -72,7 +72,7 @@ class Moves(Register):
     ) -> Stack:
         with self._lock:
             upper = self._trees.begin_upper(facts, users=users)
-            self._trees.finish(upper, sealed=False)
+            self._trees.finish(upper)
             stack = Stack(new_id(), kind, owner, layers, upper, self._clock(), name, users, template)
             self._put_stack(stack)
         return stack
@@ -133,7 +133,7 @@ class Moves(Register):
         kept = left_out if carried is None else self._matching(stack.upper, carried)
         facts = facts or self._trees.top_facts(stack.upper)
         upper = self._trees.begin_upper(facts, self._trees.files(stack.upper), kept, users=stack.users)
-        self._trees.finish(upper, sealed=False)
+        self._trees.finish(upper)
         template = stack.template if template is None else template
         return Going(stack, replace(stack, layers=layers, upper=upper, template=template), left_out)
 
@@ -174,7 +174,7 @@ class Moves(Register):
         """The upper layer into a draft."""
         with self._trees.branch(stack.upper) as branch:
             left_out = omitted(branch, self._patterns(stack.kind))
-            copies.copy_branch(branch, self._trees.draft_files(tree), without=left_out)
+            copies.copy_branch(branch, self._trees.draft_files(tree), without=left_out, written=self._drafts[tree])
 
     @contextmanager
     def system_layers(self, snapshot_id: str) -> Iterator[tuple[str, list[tuple[str, Users]]]]:
@@ -269,10 +269,12 @@ class Moves(Register):
 
     def _put_drafted(self, snapshot: Snapshot) -> None:
         """With the drafts that it is made of, which are layers from now on."""
+        drafts = [tree for tree in snapshot.trees if tree in self._drafts]
+        for tree in drafts:
+            self._trees.seal_draft(tree, self._drafts[tree])
         with self._lock:
-            for tree in snapshot.trees:
-                if tree in self._drafts:
-                    self._trees.finish(tree, sealed=True)
+            for tree in drafts:
+                self._trees.finish(tree)
             self._put_snapshot(snapshot)
 
     def _measure(self, tree: str) -> None:

@@ -33,6 +33,7 @@ from coldframe.host.layers.records import (
     read_stack,
 )
 from coldframe.host.layers.trees import Trees
+from coldframe.host.layers.writeback import Writeback
 from coldframe.host.removal import try_removal
 
 _log = logging.getLogger(__name__)
@@ -103,7 +104,7 @@ class Register:
             """Trees that somebody reads or is about to name."""
             self._moves: list[Move] = []
             """That hold, and are not in all descriptions yet."""
-            self._drafts: set[str] = set()
+            self._drafts: dict[str, Writeback] = {}
             """That are being made now."""
             self._recover()
         except BlockingIOError as error:
@@ -347,7 +348,7 @@ class Register:
     def _draft(self, users: Users | None = None) -> Iterator[str]:
         with self._lock:
             tree = self._trees.begin(users)
-            self._drafts.add(tree)
+            self._drafts[tree] = written = Writeback()
         try:
             yield tree
         except BaseException:
@@ -358,7 +359,8 @@ class Register:
             raise
         finally:
             with self._lock:
-                self._drafts.discard(tree)
+                del self._drafts[tree]
+            written.close()
 
     def _patterns(self, kind: StackKind) -> list[bytes]:
         return patterns_of(OF_HOME if kind == "home" else OF_SYSTEM, self._more_omissions)

@@ -92,7 +92,7 @@ class LayerStore(Moves):
             owner = owner or branch.owner
         with self._lock:
             upper = self._trees.begin_upper(facts._replace(owner=facts.owner and owner), path, left_out, users=users)
-            self._trees.finish(upper, sealed=False)
+            self._trees.finish(upper)
             tree = self._trees.await_directory(users)
             stack = Stack(new_id(), "home", owner, (tree,), upper, self._clock(), name, users)
             self._put_stack(stack)
@@ -281,9 +281,11 @@ class LayerStore(Moves):
                     by_links = all(self._is_of(one, stack) for one in upmost)
                     heirs = None if by_links else copies.Heirs(stack.owner, stack.users)
                     files = self._trees.draft_files(tree)
-                    copies.merge(view, files, highest=len(upmost), by_links=by_links, heirs=heirs)
+                    written = self._drafts[tree]
+                    copies.merge(view, files, highest=len(upmost), by_links=by_links, heirs=heirs, written=written)
+                self._trees.seal_draft(tree, self._drafts[tree])
                 with self._lock:
-                    self._trees.finish(tree, sealed=True)
+                    self._trees.finish(tree)
                     self._put_stack(replace(stack, layers=(*kept, tree)))
             return True
 
@@ -417,7 +419,8 @@ class LayerStore(Moves):
             began = time.monotonic()
             with frozen or nullcontext():
                 with MergedView([path]) as view:
-                    copies.merge(view, self._trees.draft_files(tree), highest=1, by_links=False)
+                    files, written = self._trees.draft_files(tree), self._drafts[tree]
+                    copies.merge(view, files, highest=1, by_links=False, written=written)
                 beside.copy()
             took_ms = (time.monotonic() - began) * 1000
             taken = self._new_snapshot((tree,), kind, owner, wish)

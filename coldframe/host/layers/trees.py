@@ -9,7 +9,6 @@ empty                           the lowest layer of a stack that has none
 """
 
 import contextlib
-import ctypes
 import errno
 import fcntl
 import json
@@ -23,9 +22,8 @@ from coldframe.host.layers.branch import Branch, split
 from coldframe.host.layers.draft import Draft, Facts, copy_content, facts_of
 from coldframe.host.layers.manifest import layer_records
 from coldframe.host.layers.mapping import Users
+from coldframe.host.layers.writeback import Writeback, sync_all
 from coldframe.host.removal import remove_tree
-
-_libc = ctypes.CDLL(None, use_errno=True)
 
 PARENTS = ("trees", "drafts", "gone")
 
@@ -90,11 +88,13 @@ class Trees:
             draft.finish()
         return tree
 
-    def finish(self, tree: str, *, sealed: bool) -> None:
-        """The draft is a layer from now on, and on disk if it is sealed."""
-        if sealed:
-            self._mark_sealed(os.path.join(self.drafts, tree))
-            sync_all(self.drafts)  # its own top may be closed to us
+    def seal_draft(self, tree: str, written: Writeback) -> None:
+        """It will not change any more, and is on disk."""
+        self._mark_sealed(os.path.join(self.drafts, tree))
+        written.settle(os.path.join(self.drafts, tree), self.draft_files(tree))
+
+    def finish(self, tree: str) -> None:
+        """The draft is a layer from now on."""
         os.rename(os.path.join(self.drafts, tree), self.place(tree))
 
     def strip_draft(self, tree: str, paths: Collection[bytes]) -> None:
@@ -260,17 +260,6 @@ def _strip(branch: Branch, paths: Collection[bytes]) -> None:
         above, name = split(path)
         with contextlib.suppress(FileNotFoundError):
             remove_tree(f"/proc/self/fd/{branch.directory(above)}/{os.fsdecode(name)}")
-
-
-def sync_all(path: str) -> None:
-    """Everything that was written to the file system of *path* is on disk afterwards."""
-    held = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        if _libc.syncfs(held) != 0:
-            number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number), path)
-    finally:
-        os.close(held)
 
 
 def _altered(tree: str, path: bytes) -> SnapshotCorrupt:

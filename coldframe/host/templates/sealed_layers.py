@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from coldframe.contract.errors import TemplateChanged
 from coldframe.host.layers.mapping import Users
-from coldframe.host.layers.trees import sync_all
+from coldframe.host.layers.writeback import sync_all
 from coldframe.host.removal import remove_tree
 from coldframe.host.templates import sealing
 from coldframe.host.templates.id_range import IdRange

@@ -22,7 +22,7 @@ from typing import Any, Literal, NamedTuple
 
 from coldframe.contract.errors import NotFound, TemplateChanged, Unavailable, WrongState, next_action
 from coldframe.contract.template import Manager, Package, Settings, TemplateFacts, template_digest
-from coldframe.host.layers.trees import sync_all
+from coldframe.host.layers.writeback import sync_all
 from coldframe.host.removal import remove_in_range
 from coldframe.host.templates import debian
 from coldframe.host.templates.id_range import (
