@@ -116,6 +116,11 @@ def summary(sandbox: SandboxId) -> None:
         since = ", and passed since" if one.passed_since else ""
         lines.append(f"  {one.command_id} {one.command}: {one.ended} {one.exit_code}{since}")
         lines += [f"    {line}" for line in one.last_output.splitlines()[-8:]]
+    lines += ["packages that have changed"] * bool(found.drift)
+    lines += [
+        f"  {one.manager} {one.name}: {one.before or 'none'} -> {one.after or 'none'} since the {one.against}"
+        for one in found.drift
+    ]
     if found.notes is not None:
         lines += [found.notes.path, *(f"  {line}" for line in found.notes.text.splitlines())]
     lines += [f"left out: {one}" for one in found.left_out]

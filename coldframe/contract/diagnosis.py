@@ -10,13 +10,18 @@ import shlex
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
+from pydantic import Field
+
 from coldframe.contract.errors import next_action
 from coldframe.contract.model import Model
 from coldframe.contract.profile import Profile
+from coldframe.contract.versions import NEAREST, closest, nearest
 
 READ_BYTES = 64 * 1024
 """Of the end of each stream."""
 MOST_NAME = 200
+MOST_VERSIONS = 1000
+"""Of those that there are, the newest."""
 Ecosystem = Literal[
     "shell", "python", "node", "shared_library", "header", "compiler", "browser", "python_version", "node_version"
 ]
@@ -39,6 +44,8 @@ class Diagnosis(Model):
     """The program, module, library, header or browser, as the message names it."""
     wanted: str | None = None
     """What of it: a version, or the package that has it."""
+    nearest: tuple[str, ...] = Field(default=(), exclude_if=lambda nearest: not nearest)
+    """Of a version that is not to be had: those next to it, in order, where the output names what there is."""
     evidence: str
     """The line that says so."""
     suggested_action: SuggestedAction
@@ -62,6 +69,7 @@ class _Found(NamedTuple):
     package: str
     wanted: str | None
     evidence: str
+    nearest: tuple[str, ...] = ()
 
 
 def diagnose(failed: Failed) -> Diagnosis | None:
@@ -83,6 +91,7 @@ def _diagnosis(found: _Found, failed: Failed) -> Diagnosis:
         ecosystem=found.ecosystem,
         name=found.name[:MOST_NAME],
         wanted=None if found.wanted is None else found.wanted[:MOST_NAME],
+        nearest=tuple(one[:MOST_NAME] for one in found.nearest),
         evidence=found.evidence[:400],
         suggested_action=_action(found, failed),
     )
@@ -91,6 +100,7 @@ def _diagnosis(found: _Found, failed: Failed) -> Diagnosis:
 # -- what is missing --------------------------------------------------------------------------------------------------
 
 _PROGRAM = r"(?P<name>[A-Za-z0-9._+-]{1,100})"
+_VERSION = re.compile(r"[0-9][\w.+!-]{0,60}")
 _Reader = Callable[[re.Match[str], str], _Found | None]
 
 
@@ -151,10 +161,15 @@ def _puppeteer(match: re.Match[str], text: str) -> _Found:
 
 
 def _pip_version(match: re.Match[str], text: str) -> _Found:
+    """What is suggested is named, and the nearest to what was wanted: nothing puts another version in its place unasked."""
     wanted = match["wanted"].strip()
-    name, newest = _distribution(wanted), match["there"].split(",")[-1].strip()
-    package = name if newest in ("", "none") else f"{name}=={newest}"
-    return _Found("python_version", name, package, wanted, _line(match, text))
+    name = _distribution(wanted)
+    there_are = [one for one in re.split(r",\s*", match["there"].strip()) if _VERSION.fullmatch(one)][-MOST_VERSIONS:]
+    pinned = re.search(r"[=<>~!]=?\s*([0-9][\w.+!-]*)", wanted)
+    near = nearest(pinned[1], there_are) if pinned else there_are[-NEAREST:]
+    best = closest(pinned[1], there_are) if pinned else there_are[-1] if there_are else None
+    package = name if best is None else f"{name}=={best}"
+    return _Found("python_version", name, package, wanted, _line(match, text), tuple(near))
 
 
 def _pip_conflict(match: re.Match[str], text: str) -> _Found:
@@ -386,7 +401,7 @@ _FETCHES = "it takes a network profile that reaches registries, as `packages`"
 def _action(found: _Found, failed: Failed) -> SuggestedAction:
     if found.ecosystem == "browser":
         return _browser(found)
-    if found.ecosystem in ("python", "python_version"):
+    if found.ecosystem in ("python", "python_version") and found.package != "pip":
         return _pip(found.package.split(), failed, again=found.ecosystem == "python_version")
     if found.ecosystem == "node":
         return _run(["npm", "install", found.package], f"installs it in the directory; {_FETCHES}")
@@ -398,12 +413,13 @@ def _action(found: _Found, failed: Failed) -> SuggestedAction:
     if found.name in _BY_NPM:
         words = ["npm", "install", "--global", "--prefix", "/home/user/.local", _BY_NPM[found.name]]
         return _run(words, f"installs it for this user; {_FETCHES}")
+    package = _PROGRAMS["pip"] if found.package == "pip" else found.package  # which pip cannot install itself
     if failed.profile != "computer":
         action = next_action(
-            "sandbox.promote", f"gives it a system of its own, where root can `apt-get install {found.package}`"
+            "sandbox.promote", f"gives it a system of its own, where root can `apt-get install {package}`"
         )
         return SuggestedAction(op=action["op"], args={"to": "computer"}, effect=action["effect"])
-    shown = shlex.quote(found.package)
+    shown = shlex.quote(package)
     words = ["sh", "-c", f"apt-get update && apt-get install --yes {shown}"]
     return _run(words, f"installs it into the system; {_FETCHES}", user="root")
 

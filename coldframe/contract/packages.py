@@ -77,13 +77,18 @@ class PackageChange(Model):
     """The version now; None: it is gone."""
 
 
+class PackageDrift(PackageChange):
+    against: Literal["template", "snapshot"]
+    """What it is compared with: the template of its system, or the newest snapshot of its workspace."""
+
+
 class PackageView(Model):
     packages: tuple[PackageRow, ...]
     template_sha256: str | None = None
     snapshot_id: str | None = None
     """What it is compared with: the one that was asked for, or the newest of this workspace."""
     since_template: tuple[PackageChange, ...] = ()
-    """Of the system of its own, what differs from its template."""
+    """Of the system of its own, and of what `user` has installed in `~/.local` in front of it, what differs from its template."""
     since_snapshot: tuple[PackageChange, ...] = ()
     complete: bool
     label: Label

@@ -5,6 +5,7 @@ from datetime import datetime
 from pydantic import Field
 
 from coldframe.contract.model import Model
+from coldframe.contract.packages import PackageDrift
 from coldframe.contract.policy import Label
 from coldframe.contract.profile import Profile
 
@@ -82,6 +83,8 @@ class WorkspaceSummary(Model):
     failed: tuple[FailedCommand, ...] = ()
     """Those that failed last, the newest first."""
     ports: tuple[OpenPort, ...] = ()
+    drift: tuple[PackageDrift, ...] = ()
+    """Packages that came, went or changed since the template of its system, and since its newest snapshot."""
     notes: Notes | None = None
     contract: dict[str, str | int | bool | list[str] | None] = Field(default_factory=dict)
     """Essentials of the contract by their lines."""

@@ -422,7 +422,7 @@ def build_control(
         forks=Forks(snapshots, sandboxes, creation, judged),
         promotions=promotions,
         descriptions=Descriptions(store, ledger, sandboxes, gate, persistence, clock),
-        summaries=Summaries(ledger, sandboxes, gate, outputs, clock),
+        summaries=Summaries(ledger, sandboxes, gate, outputs, packages, clock),
         archives=SnapshotArchives(store, ledger, rulebook, snapshots, judged, host, clock),
         templates=templates,
         template_builds=template_builds,

@@ -8,16 +8,17 @@ import contextlib
 import re
 from collections import defaultdict
 from functools import partial
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from pydantic import StrictStr
 
 from coldframe.contract.caller import Caller
-from coldframe.contract.errors import ColdframeError, HostUnreachable, NotFound, from_wire
+from coldframe.contract.errors import ColdframeError, HostUnreachable, NotFound, WrongState, from_wire
 from coldframe.contract.packages import (
     FoundPackage,
     ListPackages,
     PackageChange,
+    PackageDrift,
     PackageManager,
     PackageRow,
     PackagesFound,
@@ -44,6 +45,8 @@ MOST_LOOKS = 4
 MOST_CALLS = 10_000
 """At the end of the record of a sandbox, that are looked through."""
 _METADATA = re.compile(r"(?:^|/)([^/]+)\.dist-info/METADATA$")
+_FOR_USER = re.compile(r"\.local/lib/(?:python[0-9.]+/site-packages|node_modules)/")
+"""Where `pip install` and `npm install --global` of who is not root put what their programs then find before the system's."""
 _NPM = re.compile(r"(?:^|/)node_modules/((?:@[^/]+/)?[^/@.][^/]*)/package\.json$")
 _Key = tuple[PackageManager, str]
 
@@ -122,7 +125,7 @@ class Packages:
             packages=tuple(rows),
             template_sha256=info.template_sha256,
             snapshot_id=kept,
-            since_template=() if found.system is None else _changes(template, _versions(found.system)),
+            since_template=() if found.system is None else _since_template(template, found.system, found.now),
             since_snapshot=_since(found) if kept is not None else (),
             complete=not unseen and all(one.complete for one in looked),
             label=label,
@@ -210,6 +213,21 @@ class Packages:
             found[one.manager, one.name].append(one.version)
         return found
 
+    async def drift(self, caller: Caller, sandbox_id: str) -> tuple[tuple[PackageDrift, ...], Label] | None:
+        """What differs from its template and from its newest snapshot, the template first, with the label of what is told; None
+        where there is neither. Raises as `view` does, and WrongState if not all could be looked at."""
+        info = self._sandboxes.get(caller, sandbox_id)
+        if info.template_sha256 is None and self._snapshot_of(caller, info, None) is None:
+            return None
+        view = await self.view(caller, sandbox_id)
+        if not view.complete:
+            raise WrongState("not all that is installed could be looked at", sandbox_id=sandbox_id)
+        lines: list[PackageDrift] = []
+        against: Literal["template", "snapshot"]
+        for against, changes in (("template", view.since_template), ("snapshot", view.since_snapshot)):
+            lines += [PackageDrift(against=against, **one.model_dump()) for one in changes]
+        return tuple(lines), view.label
+
     async def handed_over(self, caller: Caller, sandbox_id: str) -> dict[tuple[PackageManager, str, str], str]:
         """Digests of what registries have given a sandbox, by manager, name and version. Raises GrantMissing, NotFound."""
         self._sandboxes.get(caller, sandbox_id)
@@ -284,6 +302,25 @@ def _changes(before: dict[_Key, list[str]], after: dict[_Key, list[str]]) -> tup
     return tuple(lines)
 
 
+def _since_template(
+    template: dict[_Key, list[str]], system: PackagesFound, workspace: PackagesFound
+) -> tuple[PackageChange, ...]:
+    """Of the system, and of what `user` has put before it: what a program finds is that."""
+    there = _versions(system)
+    lines = list(_changes(template, there))
+    for one in workspace.packages:
+        below = there.get((one.manager, one.name), [])
+        if _FOR_USER.match(one.place) and one.version not in below and not _is_within(one):
+            before = sorted(below)[-1] if below else None
+            lines.append(PackageChange(manager=one.manager, name=one.name, before=before, after=one.version))
+    return tuple(sorted(lines, key=lambda line: (line.manager, line.name)))
+
+
+def _is_within(one: FoundPackage) -> bool:
+    """What a package of npm has brought along for itself is nobody else's."""
+    return one.place.count("node_modules/") > 1
+
+
 def _since(found: LookAnswer) -> tuple[PackageChange, ...]:
     """A system that is in no snapshot says nothing of what was before."""
     has_both = found.kept_system is not None
@@ -299,7 +336,7 @@ def _rows(
     kept, rows = _versions(found.kept, found.kept_system), []
     left = {key: list(versions) for key, versions in kept.items()}
     in_template = {key: list(versions) for key, versions in template.items()}
-    for part, top in ((found.now, HOME), (found.system, "")):
+    for part, top in ((found.system, ""), (found.now, HOME)):  # the system's are the template's before the workspace's
         for one in () if part is None else part.packages:
             key: _Key = (one.manager, one.name)
             rows.append(
@@ -307,7 +344,7 @@ def _rows(
                     manager=one.manager,
                     name=one.name,
                     installed=one.version,
-                    in_template=_taken(in_template if part is found.system else {}, key, one.version),
+                    in_template=_taken(in_template, key, one.version) or _same_or_first(template, key, one.version),
                     in_snapshot=_taken(left, key, one.version),
                     bytes=one.bytes,
                     place=f"{top}/{one.place}",
@@ -327,6 +364,12 @@ def _rows(
                 )
             )
     return sorted(rows, key=lambda row: (row.manager, row.name, row.place or "~"))
+
+
+def _same_or_first(there: dict[_Key, list[str]], key: _Key, version: str) -> str | None:
+    """Of one that is there beside the one that the template has: it is told all the same what that is."""
+    versions = there.get(key)
+    return None if not versions else version if version in versions else versions[0]
 
 
 def _taken(there: dict[_Key, list[str]], key: _Key, version: str) -> str | None:

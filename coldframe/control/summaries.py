@@ -13,6 +13,8 @@ from coldframe.contract.caller import Caller
 from coldframe.contract.command import CommandInfo
 from coldframe.contract.errors import ColdframeError, FileMissing, from_wire
 from coldframe.contract.files import ProcessInfo
+from coldframe.contract.packages import PackageDrift
+from coldframe.contract.policy import Label
 from coldframe.contract.sandbox import WITH_BOX, SandboxInfo
 from coldframe.contract.summary import (
     MOST_BYTES,
@@ -29,6 +31,7 @@ from coldframe.control.call_records import ids_of
 from coldframe.control.gate import Gate
 from coldframe.control.ledger import Ledger
 from coldframe.control.outputs import Outputs
+from coldframe.control.packages import Packages
 from coldframe.control.rights import require
 from coldframe.control.sandboxes import Sandboxes
 from coldframe.policy.labels import join
@@ -45,6 +48,7 @@ MOST_CALLS = 60
 MOST_CHANGES = 12
 MOST_FAILED = 3
 MOST_RUNNING = 8
+MOST_DRIFT = 20
 OUTPUT_BYTES = 700
 NOTES_BYTES = 1500
 COMMAND_CHARACTERS = 240
@@ -63,12 +67,19 @@ class Summaries:
     """Starts nothing but what reads files."""
 
     def __init__(
-        self, ledger: Ledger, sandboxes: Sandboxes, gate: Gate, outputs: Outputs, clock: Callable[[], datetime]
+        self,
+        ledger: Ledger,
+        sandboxes: Sandboxes,
+        gate: Gate,
+        outputs: Outputs,
+        packages: Packages,
+        clock: Callable[[], datetime],
     ) -> None:
         self._ledger = ledger
         self._sandboxes = sandboxes
         self._gate = gate
         self._outputs = outputs
+        self._packages = packages
         self._clock = clock
 
     async def summarize(self, caller: Caller, sandbox_id: str) -> WorkspaceSummary:
@@ -84,6 +95,7 @@ class Summaries:
         tree, files = await self._tree(caller, info, left_out)
         notes = await self._notes(caller, info, files, left_out)
         processes = await self._processes(caller, info, left_out)
+        drift, label = await self._drift(caller, info, left_out)
         commands: list[tuple[str, CommandInfo]] = []
         for one in beside:
             found = await self._outputs.commands(caller, one.sandbox_id, newest=MOST_CALLS)
@@ -98,12 +110,13 @@ class Summaries:
                 profile=now.spec.profile,
                 state=now.state.state,
                 at=self._clock(),
-                label=join(now.workspace_label, session.taint),
+                label=join(label, now.workspace_label, session.taint),
                 tree=tree,
                 recent_changes=self._changes(beside),
                 running=_running(commands, processes),
                 failed=failed,
                 ports=_ports(processes),
+                drift=drift,
                 notes=notes,
                 contract=await self._contract(caller, now),
                 left_out=tuple(left_out),
@@ -164,6 +177,19 @@ class Summaries:
         except ColdframeError as error:
             left_out.append(f"ports: {error.code}")
             return []
+
+    async def _drift(
+        self, caller: Caller, info: SandboxInfo, left_out: list[str]
+    ) -> tuple[tuple[PackageDrift, ...], Label]:
+        try:
+            found = await self._packages.drift(caller, info.sandbox_id)
+        except ColdframeError as error:
+            left_out.append(f"drift: {error.code}")
+            found = None
+        lines, label = found or ((), Label.PUBLIC)
+        if len(lines) > MOST_DRIFT:
+            left_out.append(f"drift: {len(lines) - MOST_DRIFT} packages")
+        return lines[:MOST_DRIFT], label
 
     async def _failed(self, caller: Caller, commands: list[tuple[str, CommandInfo]]) -> tuple[FailedCommand, ...]:
         """Those that failed last. One that was repeated is told once."""
@@ -312,6 +338,7 @@ def fitted(summary: WorkspaceSummary) -> WorkspaceSummary:
         ("tree", lambda one: one.tree[: len(one.tree) // 2]),
         ("recent_changes", lambda one: one.recent_changes[: len(one.recent_changes) // 2]),
         ("failed", lambda one: tuple(_with_less(failed) for failed in one.failed)),
+        ("drift", lambda one: one.drift[: len(one.drift) // 2]),
         ("notes", lambda one: None if one.notes is None else _less_notes(one.notes)),
         ("running", lambda one: one.running[: len(one.running) // 2]),
         ("ports", lambda one: one.ports[: len(one.ports) // 2]),

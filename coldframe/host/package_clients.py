@@ -33,8 +33,9 @@ def dress(outfit: Outfit, settings: RegistrySettings, *, install_scripts: bool =
 
 
 def client_files(settings: RegistrySettings, *, install_scripts: bool = True) -> dict[str, str]:
-    """Files of the box by their paths; no credential is in them."""
-    pip = ["[global]", "disable-pip-version-check = 1"]
+    """Files of the box by their paths; no credential is in them. pip is let install beside Debian's packages: what it writes is
+    the workspace's or a system of its own, which nobody else manages. An older one reads over that line."""
+    pip = ["[global]", "disable-pip-version-check = 1", "break-system-packages = 1"]
     if settings.python:
         first, *others = settings.python
         pip.append(f"index-url = {first.address}")

@@ -97,6 +97,13 @@ CASES = [
         ["python3", "-m", "pip", "install", "tinychart==1.2"],
     ),
     (
+        "ERROR: Could not find a version that satisfies the requirement tinychart==1.1 (from versions: 1.0, 1.2, 10.0)\n",
+        "python_version",
+        "tinychart",
+        ["python3", "-m", "pip", "install", "tinychart==1.0"],
+    ),
+    ("/usr/bin/python3: No module named pip\n", "python", "pip", None),
+    (
         "ERROR: Cannot install a==1.0 and b==2.0 because these package versions have conflicting dependencies.\n",
         "python_version",
         "a",
@@ -154,6 +161,22 @@ def test_a_program_that_could_not_be_started_is_named_by_its_own_word() -> None:
     )
     assert found is not None and (found.ecosystem, found.name) == ("shell", "frobnicate")
     assert diagnose(failed("", words="./run.sh", exit_code=127)._replace(start_error="No such file")) is None
+
+
+@pytest.mark.req("T4.19")
+def test_a_version_that_is_not_to_be_had_is_told_with_the_nearest_and_never_replaced_by_what_is_far_from_it() -> None:
+    there = "0.9, 1.0, 1.2, 1.10, 2.0rc1, 2.0, 3.0"
+    text = f"ERROR: Could not find a version that satisfies the requirement tinychart=={{}} (from versions: {there})\n"
+    for wanted, near, suggested in (
+        ("1.11", ("1.0", "1.2", "1.10", "2.0rc1", "2.0"), "1.10"),
+        ("0.1", ("0.9", "1.0", "1.2", "1.10", "2.0rc1"), "0.9"),
+        ("9", ("1.2", "1.10", "2.0rc1", "2.0", "3.0"), "3.0"),
+    ):
+        found = diagnose(failed(text.format(wanted)))
+        assert found is not None and (found.wanted, found.nearest) == (f"tinychart=={wanted}", near)
+        assert found.suggested_action.args["command"][-1] == f"tinychart=={suggested}"
+    none = diagnose(failed("ERROR: ... satisfies the requirement tinychart==1 (from versions: none)\n"))
+    assert none is not None and none.nearest == () and "nearest" not in none.model_dump()
 
 
 def test_the_python_that_missed_it_installs_it() -> None:

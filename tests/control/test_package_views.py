@@ -12,6 +12,7 @@ from coldframe.contract.network import NetworkPackage
 from coldframe.contract.packages import PackageChange, PackageManager
 from coldframe.contract.sandbox import SandboxInfo
 from coldframe.contract.snapshot import SnapshotRequest
+from coldframe.contract.template import Package
 from tests.control.bench import OTHER, OWNER, VIEWER, Bench, opened
 
 SITE = ".venv/lib/python3.11/site-packages"
@@ -92,6 +93,122 @@ def test_each_of_twelve_packages_is_told_where_it_is_and_what_drifted(
                 await bench.control.packages.view(VIEWER, info.sandbox_id)
 
     asyncio.run(scenario())
+
+
+@pytest.mark.req("T4.24")
+def test_each_package_of_a_system_is_told_in_every_combination_of_four_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fourteen of each manager: of sixteen combinations two are of packages that are nowhere but in the cache, or nowhere."""
+
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            cases = [one for one in itertools.product((True, False), repeat=4) if one[0] or one[2] or one[3]]
+            managers: tuple[PackageManager, ...] = ("pip", "npm")
+            system = bench.root / "system" / "ada" / "usr" / "local"
+            system.mkdir(parents=True)
+            handed: list[tuple[NetworkPackage, str | None]] = []
+            expected: dict[tuple[PackageManager, str], tuple[str | None, bool | None, str | None, str | None]] = {}
+            templated: list[Package] = []
+            gone: list[Path] = []
+            later: list[tuple[str, str, str]] = []
+            for manager in managers:
+                for number, (installed, cached, template, kept) in enumerate(cases):
+                    name, version = f"{manager}-package-{number}", f"1.{number}"
+                    if cached:
+                        digest = f"sha256:{len(handed):064x}"
+                        kind = {"pip": "python", "npm": "npm"}[manager]
+                        bench.host.cached.add(digest)
+                        package = NetworkPackage(kind=kind, name=name, version=version, file=name, digest=digest)
+                        handed.append((package, f"cmd_{number}"))
+                    if template:
+                        templated.append(Package(manager=manager, name=name, version=version))
+                    if kept:
+                        folder = install(system, manager, name, version)
+                        gone += [] if installed else [folder]
+                    elif installed:
+                        later.append((manager, name, version))
+                    # What only the template has was handed over to whoever built that, and to nobody here.
+                    told = cached if cached and (installed or kept) else None
+                    expected[manager, name] = tuple(  # type: ignore[assignment]
+                        told if one is None else version if one else None for one in (installed, None, template, kept)
+                    )
+            info = await templated_sandbox(bench, *templated)
+            taken = await bench.control.snapshots.take(OWNER, info.sandbox_id, SnapshotRequest())
+            for folder in gone:
+                remove(folder)
+            for one in later:
+                install(system, *one)
+
+            async def packages_of(_: str) -> object:
+                for one in handed:
+                    yield one
+
+            monkeypatch.setattr(bench.control.packages._contacts, "packages_of", packages_of)
+            view = await bench.control.packages.view(OWNER, info.sandbox_id)
+            found = {
+                (one.manager, one.name): (one.installed, one.cached, one.in_template, one.in_snapshot)
+                for one in view.packages
+            }
+            assert len(view.packages) == len(expected) == 28 and found == expected
+            assert (view.complete, view.snapshot_id) == (True, taken.snapshot_id)
+            since = {(one.manager, one.name): (one.before, one.after) for one in view.since_template}
+            assert since == {key: (old, new) for key, (new, _, old, _) in expected.items() if old != new}
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.req("T4.24")
+def test_what_the_user_puts_in_front_of_a_template_is_drift_and_told_to_whoever_goes_on(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            system = bench.root / "system" / "ada" / "usr" / "local"
+            install(system, "pip", "leftbox", "1.0")
+            install(system, "pip", "other", "2.0")
+            install(system / "lib", "npm", "rightbox", "3.0")
+            info = await templated_sandbox(
+                bench,
+                Package(manager="pip", name="leftbox", version="1.0"),
+                Package(manager="pip", name="other", version="2.0"),
+                Package(manager="npm", name="rightbox", version="3.0"),
+            )
+            assert (await bench.control.packages.view(OWNER, info.sandbox_id)).since_template == ()
+            assert (await bench.control.summaries.summarize(OWNER, info.sandbox_id)).drift == ()
+            home = bench.root / "workspace" / "ada"
+            folder = install(home, "pip", "leftbox", "1.1")
+            (home / ".local/lib/python3.11").mkdir(parents=True)
+            folder.parent.rename(home / ".local/lib/python3.11/site-packages")  # `pip install -U` of who is not root
+            own = install(home / ".local/lib", "npm", "rightbox", "3.0")
+            install(own, "npm", "inner", "0.1")
+            install(home / "project", "npm", "leftbox", "7.0")
+            line = PackageChange(manager="pip", name="leftbox", before="1.0", after="1.1")
+            view = await bench.control.packages.view(OWNER, info.sandbox_id)
+            assert view.since_template == (line,)
+            rows = sorted(
+                (one.installed or "", one.in_template or "")
+                for one in view.packages
+                if one.manager == "pip" and one.name == "leftbox"
+            )
+            assert rows == [("1.0", "1.0"), ("1.1", "1.0")], "the template's beside the workspace's"
+            taken = await bench.control.snapshots.take(OWNER, info.sandbox_id, SnapshotRequest())
+            install(home / "project", "npm", "fresh", "1.0")
+            await bench.control.lifecycle.stop(OWNER, info.sandbox_id)
+            await bench.control.lifecycle.start(OWNER, info.sandbox_id)
+            told = await bench.control.summaries.summarize(OWNER, info.sandbox_id)
+            assert [(one.against, one.name, one.before, one.after) for one in told.drift] == [
+                ("template", "leftbox", "1.0", "1.1"),
+                ("snapshot", "fresh", None, "1.0"),
+            ]
+            assert taken.snapshot_id and told.left_out == ()
+
+    asyncio.run(scenario())
+
+
+async def templated_sandbox(bench: Bench, *packages: Package) -> SandboxInfo:
+    """With a system of its own, of a template that has these."""
+    facts = bench.host.templates.add_setup()
+    bench.host.templates.known[facts.digest] = facts.model_copy(update={"packages": packages})
+    return await bench.sandbox("ada", profile="computer", template="debian")
 
 
 @pytest.mark.req("T4.24")

@@ -52,7 +52,7 @@ from coldframe.contract.files import (
 )
 from coldframe.contract.git import ReadRepository, RepositoryAnswer
 from coldframe.contract.outputs import FoundOutput, OutputsAnswer
-from coldframe.contract.packages import ListPackages, PackagesFound
+from coldframe.contract.packages import ListPackages, ListSystemPackages, PackagesFound
 from coldframe.guest.manifest import digest_tree
 from coldframe.guest.packages import list_packages
 from coldframe.guest.repository import read_repository
@@ -237,8 +237,21 @@ class FakeFiles:
         return OutputsAnswer(found=tuple(found[path] for path in sorted(found)), missing=tuple(missing))
 
 
+def system_of(workspace: str) -> str:
+    """Where a test puts the system of its own of a workspace."""
+    return workspace.replace("/workspace/", "/system/")
+
+
 def _list_packages(files: FakeFiles, request: ListPackages) -> PackagesFound:
-    root = os.open(files.workspace, os.O_PATH | os.O_DIRECTORY)
+    return _packages_below(files.workspace, request)
+
+
+def _list_system_packages(files: FakeFiles, request: ListSystemPackages) -> PackagesFound:
+    return _packages_below(system_of(files.workspace), request)
+
+
+def _packages_below(place: str, request: ListPackages) -> PackagesFound:
+    root = os.open(place, os.O_PATH | os.O_DIRECTORY)
     try:
         return PackagesFound.model_validate(list_packages(root, request.model_dump(), b"")[0])
     finally:
@@ -284,6 +297,7 @@ FILE_VERBS: dict[type[Any], Callable[[FakeFiles, Any], Any]] = {
     ReadRepository: _read_repository,
     DigestTree: _digest_tree,
     ListPackages: _list_packages,
+    ListSystemPackages: _list_system_packages,
 }
 
 

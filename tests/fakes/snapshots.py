@@ -27,7 +27,7 @@ from coldframe.contract.snapshot import (
     SystemPoint,
     WorkspacePoint,
 )
-from tests.fakes.files import FILE_VERBS, FakeFiles
+from tests.fakes.files import FILE_VERBS, FakeFiles, system_of
 
 A = TypeVar("A", bound=Model)
 RECORD = ".exec_history"
@@ -53,8 +53,15 @@ class FakeSnapshots:
 
     def path(self, point: Point) -> str:
         self._check_reachable()
-        if isinstance(point, SystemPoint):
-            raise NotFound("no workspace of the fake has a system of its own")
+        if isinstance(point, SystemPoint):  # one is there if a test has made it
+            if isinstance(point.of, SnapshotPoint):
+                place = f"{self._kept(point.of.snapshot_id)}.system"
+            else:
+                assert point.of is not None
+                place = system_of(self.workspace(point.of))
+            if not os.path.isdir(place):
+                raise NotFound("it has no system of its own")
+            return place
         found = self.workspace(point) if isinstance(point, WorkspacePoint) else self._kept(point.snapshot_id)
         if not os.path.isdir(found):
             raise NotFound("there is no such workspace or snapshot")
@@ -74,6 +81,8 @@ class FakeSnapshots:
         snapshot_id = os.urandom(8).hex()
         target = self._kept(snapshot_id)
         shutil.copytree(source, target, symlinks=True, ignore=shutil.ignore_patterns(RECORD))
+        if os.path.isdir(system_of(source)):
+            shutil.copytree(system_of(source), f"{target}.system", symlinks=True)
         sizes = [os.lstat(os.path.join(place, name)).st_size for place, _, names in os.walk(target) for name in names]
         self.facts[snapshot_id] = SnapshotFacts(
             snapshot_id=snapshot_id,
@@ -127,6 +136,7 @@ class FakeSnapshots:
         self._check_reachable()
         if self.facts.pop(snapshot_id, None) is not None:
             shutil.rmtree(self._kept(snapshot_id))
+            shutil.rmtree(f"{self._kept(snapshot_id)}.system", ignore_errors=True)
 
     async def changes(self, before: Point, after: Point, *, after_path: str | None = None, limit: int) -> ChangesPage:
         old, new = _contents(self.path(before)), _contents(self.path(after))

@@ -13,6 +13,7 @@ from itertools import chain, islice
 
 from coldframe.contract.errors import DependencyMissing
 from coldframe.contract.template import Manager, Package
+from coldframe.contract.versions import nearest
 from coldframe.host.layers.merged import MergedView, Place
 from coldframe.host.templates.debian import MOST_STATUS, installed_of
 
@@ -21,7 +22,6 @@ MOST_DESCRIPTION = 4 * 1024 * 1024
 """Bytes of the metadata of one package."""
 MOST_READ = 512 * 1024 * 1024
 """Of all of them."""
-NEAREST = 5
 _PYTHONS = (b"usr/local/lib", b"usr/lib")
 """Where Python looks first comes first."""
 _PYTHON = re.compile(rb"python3(\.[0-9]+)?")
@@ -91,20 +91,6 @@ def missing(
         version=version,
         nearest=list(close),
     )
-
-
-def nearest(version: str, there_are: Sequence[str]) -> list[str]:
-    """Those that stand next to *version* when all are put in order."""
-    ordered = sorted(set(there_are), key=_ordinal)
-    at = sum(_ordinal(one) < _ordinal(version) for one in ordered)
-    low = max(0, min(at - NEAREST // 2 - 1, len(ordered) - NEAREST))
-    return ordered[low : low + NEAREST]
-
-
-def _ordinal(version: str) -> list[tuple[int, int, str]]:
-    parts = re.findall(r"\d+|[a-z]+", version.lower())
-    ordinal = [(1, int(part[:18]), "") if part.isdigit() else (0, 0, part) for part in parts]
-    return [*ordinal, (0, 1, "")]  # a candidate comes before what it is one of
 
 
 class _Metadata:

@@ -8,8 +8,9 @@ import pytest
 
 from coldframe.contract.errors import DependencyMissing
 from coldframe.contract.template import NpmStep, Package
+from coldframe.contract.versions import nearest
 from coldframe.host.templates import inventory
-from coldframe.host.templates.inventory import installed_in, nearest, refuse_differences
+from coldframe.host.templates.inventory import installed_in, refuse_differences
 from coldframe.host.templates.recipe_steps import Question, acts_of, reason_in
 
 
