@@ -31,6 +31,7 @@ from typing import NamedTuple, NoReturn
 from coldframe.guest.rows import Call
 from coldframe.guest.spawn import BoxUser
 from coldframe.host import confine
+from coldframe.host.isolation.host_keys import give_host_key
 from coldframe.host.isolation.namespaces import FIRST, GID, HOME, MASKED_SIZES, OWN_SETTINGS, TOOLS, UID
 from coldframe.host.isolation.programs import unescape
 from coldframe.host.layers.mapping import Extents, mount_with_users
@@ -221,6 +222,7 @@ def _make_sound(system: System) -> None:
         for path in (*_DIRECTORIES, *_FILES):
             _require(top, path, system.first, is_wanted=stat.S_ISDIR if path in _DIRECTORIES else stat.S_ISREG)
         _give_identity(top, system.first)
+        give_host_key(top, system.first)
     finally:
         os.close(top)
 

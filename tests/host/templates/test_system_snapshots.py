@@ -41,7 +41,7 @@ useradd -m worker; install -o worker -g worker -m 640 /dev/null /var/of-worker
 python3 -c 'import os; os.setxattr("/usr/bin/mine", "user.note", b"kept")'
 mkfifo /var/pipe; ln -s mine /usr/bin/linked
 mkdir -p /etc/ssh /var/lib/systemd /root/.config/chromium/Default /home/worker/.mozilla/firefox/p
-echo canary-key > /etc/ssh/ssh_host_rsa_key; echo canary-seed > /var/lib/systemd/random-seed
+echo canary-key > /etc/ssh/ssh_host_rsa_key; touch /etc/ssh/sshd_config; echo canary-seed > /var/lib/systemd/random-seed
 echo canary-cookie > /root/.config/chromium/Default/Cookies
 echo canary-login > /home/worker/.mozilla/firefox/p/logins.json
 echo state-one > /var/state; install -o user -g user -m 600 /dev/null /home/user/private; echo root > /home/user/of-root
@@ -52,6 +52,7 @@ stat -c '%n %U %G %a %h %F' /usr/bin/mine /usr/bin/also-mine /var/of-worker /var
 ls /etc/skel; ls /usr/bin/less 2>&1; python3 -c 'import os; print(os.getxattr("/usr/bin/mine", "user.note"))'
 cat /var/state; id worker
 """
+HOST_KEY = "stat -c '%a %U' /etc/ssh/ssh_host_ed25519_key; cat /etc/ssh/ssh_host_*.pub"
 CANARIES = "grep -rsl canary- /etc /var /root /home || true"
 
 
@@ -113,6 +114,7 @@ def test_a_system_goes_back_and_forks_keep_its_owners_and_none_of_its_identity(t
         assert await said(machine, "back", FACTS) == facts
         assert await said(machine, "back", CANARIES) == ""
         first = await said(machine, "back", "cat /etc/machine-id")
+        host_keys = {await said(machine, "back", HOST_KEY)}
         await back.end()
 
         for number, snapshot in enumerate((live, at_rest)):
@@ -122,11 +124,13 @@ def test_a_system_goes_back_and_forks_keep_its_owners_and_none_of_its_identity(t
             assert await said(machine, f"fork-{number}", CANARIES) == ""
             its_own = await said(machine, f"fork-{number}", "cat /etc/machine-id")
             assert its_own not in (identity, first) and len(its_own) == 33
+            host_keys.add(await said(machine, f"fork-{number}", HOST_KEY))
             await said(machine, f"fork-{number}", "echo forked > /var/state; chown worker /var/pipe; touch ~/mine")
             if snapshot is live:
                 report = await fork.report()
                 assert report.boundary_weakened == ()
             await fork.end()
+        assert len(host_keys) == 3 and all(key.startswith("600 root\nssh-ed25519 ") for key in host_keys)
         user, _ = machine.systems.user_of("workspace/agent") or (0, 0)
         written = Path(machine.layers.stacking(machine.systems.stack_of("workspace/fork-0") or "", "").upper)
         for path in written.rglob("*"):  # none of it is the first one's
