@@ -48,11 +48,12 @@ class LineageInput(Model):
 
 
 class AssumedInputs(Model):
-    """What else the call may have taken in: all items of a session or a workspace before an entry of the ledger."""
+    """What else the call may have taken in: all items of a session, a workspace, or what its sandbox shared with others, before
+    an entry of the ledger."""
 
-    scope: Literal["session", "workspace"]
+    scope: Literal["session", "workspace", "volume", "snapshot"]
     name: str
-    """Session id; agent id, or sandbox id for a temporary workspace."""
+    """Session id; agent id, or sandbox id for a temporary workspace; id of the volume or of the snapshot that was read."""
     before_seq: int
 
 

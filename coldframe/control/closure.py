@@ -8,13 +8,22 @@ told by the numbers of their steps alone, page by page. What is known is walked 
 
 import asyncio
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from coldframe.control.lineage_rows import NEVER, Step
+from coldframe.control.lineage_rows import NEVER, Step, is_any_shared, shared_by
 from coldframe.control.store import Store
 
 LOOKED_AT_ONCE = 10_000
 """Numbers that are gone through before others are served: some milliseconds."""
+
+
+Scope = Literal["session_id", "place", "shared"]
+"""Shared is a volume or a snapshot, which steps of several places have to do with."""
+_GIVES = {"session_id": "s.kind = 'call'", "place": "s.leaves", "shared": "{}.writes"}
+"""Which of its steps give on what is taken in there, or take there what they give."""
+_WHERE_SHARED = (
+    "SELECT DISTINCT s.place FROM lineage_steps s JOIN lineage_shared a ON a.step = s.number WHERE a.shared = ?"
+)
 
 
 class Reach(NamedTuple):
@@ -33,32 +42,39 @@ class Closure:
         self._step = step
         self._back = back
         self._last = last
-        self._sessions: dict[str, list[Reach]] = {}
-        self._places: dict[str, list[Reach]] = {}
+        self._reached: dict[Scope, dict[str, list[Reach]]] = {"session_id": {}, "place": {}, "shared": {}}
+        self._scopes: tuple[Scope, ...] = tuple(self._reached) if is_any_shared(store) else ("session_id", "place")
 
     @property
     def places(self) -> tuple[str, ...]:
-        return tuple(self._places)
+        return tuple(self._reached["place"])
 
     async def find(self, *, heard: bool, left: bool) -> None:
         """Reach as far as it goes. Forward, *heard* and *left* say what began it: something that a session took in,
         something that was left at a place, or both."""
         step, generation = self._step, 1
-        sessions, places = dict[str, int](), dict[str, int]()
+        wanted: dict[Scope, dict[str, int]] = {scope: {} for scope in self._scopes}
         if step.session_id is not None and (self._back or heard):
-            sessions[step.session_id] = step.started
+            wanted["session_id"][step.session_id] = step.started
         if self._back or left:
-            places[step.place] = step.ended if self._back else step.started
-        self._places[step.place] = []
-        while sessions or places:
-            of_sessions = self._grow(self._sessions, sessions, generation)
-            of_places = self._grow(self._places, places, generation)
-            sessions, places = {}, {}
-            for scope, before, bound in of_sessions:
-                await self._go_on("session_id", scope, before, bound, places)
-            for scope, before, bound in of_places:
-                await self._go_on("place", scope, before, bound, sessions)
+            bound = step.ended if self._back else step.started
+            wanted["place"][step.place] = bound
+            for shared, writes in shared_by(self._store, step.number):
+                if self._back or writes:
+                    wanted["shared"][shared] = bound
+        self._reached["place"][step.place] = []
+        while any(wanted.values()):
+            grown = {kind: self._grow(self._reached[kind], wanted[kind], generation) for kind in self._scopes}
+            wanted = {kind: {} for kind in self._scopes}
+            for kind, scopes in grown.items():
+                for scope, before, bound in scopes:
+                    for to in self._scopes:
+                        if to != kind or to == "shared":
+                            await self._go_on(kind, scope, before, bound, to, wanted[to])
             generation += 1
+        for shared in self._reached["shared"]:  # what only looks there leaves nothing at its own place
+            for (place,) in self._store.read(_WHERE_SHARED, (shared,)):
+                self._reached["place"].setdefault(place, [])
 
     def _grow(
         self, known: dict[str, list[Reach]], wanted: dict[str, int], generation: int
@@ -73,22 +89,30 @@ class Closure:
                 grown.append((scope, before, bound))
         return grown
 
-    async def _go_on(self, column: str, scope: str, before: int, bound: int, further: dict[str, int]) -> None:
-        """From what a session reaches to places, and the other way: what else its steps have to do with is within reach.
+    async def _go_on(
+        self, kind: Scope, scope: str, before: int, bound: int, to: Scope, further: dict[str, int]
+    ) -> None:
+        """From what one scope reaches to those of another kind: what else its steps have to do with is within reach.
 
         What came by one step after it was taken on from there is not: so nothing reaches past the step that is traced.
         """
-        if column == "session_id":
-            to, (low, high) = "place", (0, bound - 1) if self._back else (bound, before)
-            number, gives = "started", "kind = 'call'" if self._back else "leaves"
+        if self._back:
+            number, gives = "s.started", _GIVES[kind].format("a")
+            low, high = before - 1 if to == "session_id" else 0, bound - 1
         else:
-            to, (low, high) = "session_id", (before - 1, bound - 1) if self._back else (bound, NEVER)
-            number, gives = ("started", "leaves") if self._back else ("ended", "kind = 'call'")
-        reach = "started" if to == "session_id" or not self._back else "ended"
+            number, gives = "s.started" if kind == "session_id" else "s.ended", _GIVES[to].format("b")
+            low, high = bound, before if kind == "session_id" else NEVER
+        reach = "s.started" if to == "session_id" or not self._back else "s.ended"
         most, least = (max, min) if self._back else (min, max)
+        source, target = (f"{name}.shared" if one == "shared" else f"s.{one}" for name, one in (("a", kind), ("b", to)))
+        joins = [
+            f"JOIN lineage_shared {name} ON {name}.step = s.number"
+            for name, one in (("a", kind), ("b", to))
+            if one == "shared"
+        ]
         query = (
-            f"SELECT {to}, {most.__name__}({reach}) FROM lineage_steps "  # noqa: S608  names of ours
-            f"WHERE {column} = ? AND {number} > ? AND {number} <= ? AND {gives} AND {to} IS NOT NULL GROUP BY {to}"
+            f"SELECT {target}, {most.__name__}({reach}) FROM lineage_steps s {' '.join(joins)} "  # noqa: S608  names of ours
+            f"WHERE {source} = ? AND {number} > ? AND {number} <= ? AND {gives} AND {target} IS NOT NULL GROUP BY {target}"
         )
         for first, last in self._windows(low, high):
             for name, found in self._store.read(query, (scope, first, last)):
@@ -109,12 +133,16 @@ class Closure:
         """Of an item of *step* that its session heard, or that it left; None if the trace does not have it."""
         if step.number == self._step.number:
             return None
-        in_session = self._sessions.get(step.session_id or "", ())
-        at_place = self._places.get(step.place, ())
+        in_session = self._reached["session_id"].get(step.session_id or "", ())
+        at_place = self._reached["place"].get(step.place, ())
+        shared = self._reached["shared"]
+        elsewhere = shared_by(self._store, step.number) if shared else ()
         if self._back:
             found = [one.generation for one in in_session if heard and step.started < one.bound]
-            found += [one.generation for one in at_place if left and step.started < one.bound]
+            reaches = [at_place, *(shared.get(name, ()) for name, writes in elsewhere if writes)]
+            found += [one.generation for reach in reaches for one in reach if left and step.started < one.bound]
         else:
             found = [one.generation for one in in_session if step.started > one.bound]
-            found += [one.generation for one in at_place if step.ended > one.bound]
+            reaches = [at_place, *(shared.get(name, ()) for name, _ in elsewhere)]
+            found += [one.generation for reach in reaches for one in reach if step.ended > one.bound]
         return min(found, default=None)

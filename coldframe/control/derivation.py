@@ -5,6 +5,7 @@ took in is seldom on record, so it is assumed from where both were. A step may h
 
 * all that calls of its session gave which started before it,
 * all that was left where it ran (workspace, box, printed output, contacts) by steps that started before it ended,
+* the same of the volumes that its sandbox had, and of a snapshot that the place was made of: steps of several places share those,
 
 and of these inputs only those that the record names are `known`. No edge is written for what is assumed: it follows from
 the numbers `started` and `ended`, which are numbers of ledger entries (`closure.py`).
@@ -24,7 +25,7 @@ from typing import Any
 from coldframe.contract.errors import LedgerUnavailable
 from coldframe.contract.ledger import LedgerEntry
 from coldframe.control.call_records import ids_of
-from coldframe.control.ledger import Ledger, parse_time
+from coldframe.control.ledger import Ledger, format_time, parse_time
 from coldframe.control.lineage_items import (
     Given,
     by_inputs,
@@ -43,6 +44,7 @@ from coldframe.control.store import Store
 
 AT_ONCE = 100
 """Entries and changed files in one transaction, in which nobody else is served: some milliseconds."""
+_ATTACHMENTS = ("volume.attached", "volume.detached")
 LOOKED_THROUGH_AT_ONCE = 10_000
 """Entries, of which most may be of no interest."""
 
@@ -56,6 +58,8 @@ class Derivation:
         self._ledger = ledger
         self._lock = asyncio.Lock()
         self._generations: dict[str, int] = {}
+        self._attached: dict[str, dict[str, bool]] | None = None
+        """Volumes of each sandbox, and whether it writes there; None before that was looked up."""
         self._under_way: Iterator[None] | None = None
         self._take: dict[str, Callable[[LedgerEntry], Iterable[None] | None]] = {
             "agent.created": self._take_agent,
@@ -67,8 +71,13 @@ class Derivation:
             "network.contact": self._take_contact,
             "network.denied": self._take_contact,
             "sandbox.lost": self._take_sandbox_end,
+            "sandbox.reset": self._take_reset,
             "sandbox.stopped": self._take_sandbox_end,
             "sandbox.terminated": self._take_sandbox_end,
+            "snapshot.forked": self._take_fork,
+            "snapshot.taken": self._take_snapshot,
+            "volume.attached": self._take_attachment,
+            "volume.detached": self._take_attachment,
         }
 
     async def catch_up(self) -> int:
@@ -91,7 +100,7 @@ class Derivation:
                         is_over = next(self._under_way, self) is self
                 except BaseException:
                     self._under_way = None
-                    self._generations.clear()
+                    self._forget()
                     raise
                 if is_over:
                     self._under_way = None
@@ -100,6 +109,7 @@ class Derivation:
     def _take_on(self, after: int, upto: int) -> Iterator[None]:
         """Take the entries past *after* up to *upto*. Comes up where a transaction may end, in the midst of an entry too."""
         marks = ", ".join("?" * len(self._take))
+        self._attached_until(after)
         query = f"SELECT seq FROM ledger WHERE seq > ? AND seq <= ? AND kind IN ({marks}) ORDER BY seq"  # noqa: S608
         taken = 0
         for (seq,) in self._store.read(query, (after, upto, *self._take)):
@@ -120,9 +130,14 @@ class Derivation:
         seq = self._rows.position()
         if seq is not None:
             return seq
-        self._generations.clear()
+        self._forget()
         self._rows.begin_anew()
         return 0
+
+    def _forget(self) -> None:
+        """What was looked up."""
+        self._generations.clear()
+        self._attached = None
 
     # -- entries ---------------------------------------------------------------------------------------------------
 
@@ -139,7 +154,7 @@ class Derivation:
 
     def _take_start(self, entry: LedgerEntry) -> None:
         body = entry.body
-        step = self._rows.add_step(
+        step = self._add_step(
             Step(
                 number=entry.seq,
                 kind="call",
@@ -153,10 +168,13 @@ class Derivation:
                 leaves=writes(body["tool"]),
                 left_running=False,
                 rank=self._rows.height(body["session_id"]),
-            )
+            ),
+            reads=body.get("snapshot_ids") or (),
         )
         if step.leaves:
             self._rows.raise_height(step.place, step.rank)
+        if self._rows.shared_by(step.number):  # from now on what is here may be there too, and the other way
+            self._rows.raise_derived(entry, step._replace(rank=self._rows.height_around(step)))
 
     def _take_end(self, entry: LedgerEntry) -> Iterator[None]:
         """May be broken off after each of AT_ONCE files."""
@@ -199,7 +217,7 @@ class Derivation:
     def _take_input(self, entry: LedgerEntry) -> None:
         body, command = entry.body, self._rows.find_step(entry.body["call_id"])
         place = self._place(body["agent_id"], body["sandbox_id"], entry.seq)
-        step = self._rows.add_step(
+        step = self._add_step(
             Step(
                 number=entry.seq,
                 kind="input",
@@ -235,7 +253,7 @@ class Derivation:
         step = self._rows.find_step(key)
         if step is None:
             place = self._place(body["agent_id"], body["sandbox_id"], entry.seq)
-            step = self._rows.add_step(
+            step = self._add_step(
                 Step(
                     number=entry.seq,
                     kind="contact",
@@ -269,13 +287,15 @@ class Derivation:
                     self._rows.add_edge(command, item, "known")
             self._rows.raise_derived(entry, step)
         else:
-            risen = max(step.rank, rank, self._rows.height(step.session_id), self._rows.height(step.place))
+            risen = max(step.rank, rank, self._rows.height_around(step))
             later = step._replace(rank=risen, ended=entry.seq)
             if risen > step.rank:
                 self._rows.raise_items(entry, later, of_contact(body, rank, risen))
             self._rows.move_end(later)
             if risen > step.rank:
                 self._rows.raise_derived(entry, later)
+            else:  # it may have been raised by what it took in late, which none has that saw it earlier
+                self._rows.raise_derived(entry, later._replace(rank=rank))
         self._rows.note_contact(entry, step, (one["method"] for one in requests))
 
     # -- what a call took in and gave ------------------------------------------------------------------------------
@@ -303,7 +323,7 @@ class Derivation:
         self._rows.replace_file(step.place, path, "superseded")
         started = self._ledger.entry(step.number)
         labels = [one["decision"]["label"] for one in (body, started.body if started else {}) if one.get("decision")]
-        found = self._rows.add_step(
+        found = self._add_step(
             step._replace(
                 number=entry.seq,
                 kind="found",
@@ -330,6 +350,77 @@ class Derivation:
             self._rows.replace_file(step.place, one["path"], retention)
             if number % AT_ONCE == 0:
                 yield
+
+    # -- what several places share ---------------------------------------------------------------------------------
+
+    def _add_step(self, step: Step, *, reads: Iterable[str] = ()) -> Step:
+        """With the volumes of its sandbox and the snapshots that it *reads*, labelled no lower than those."""
+        shared = dict(self._volumes_of(step.sandbox_id)) | {f"snapshot:{one}": False for one in reads}
+        step = self._rows.add_step(step._replace(rank=max([step.rank, *map(self._rows.height, shared)])))
+        for name, is_writable in shared.items():
+            self._rows.share(step, name, writes=is_writable and step.leaves)
+        return step
+
+    def _take_snapshot(self, entry: LedgerEntry) -> None:
+        self._take_copy(entry, f"snapshot:{entry.subject}", is_made=True)
+
+    def _take_fork(self, entry: LedgerEntry) -> None:
+        self._take_copy(entry, f"snapshot:{entry.subject}", is_made=False)
+
+    def _take_reset(self, entry: LedgerEntry) -> None:
+        snapshot = f"snapshot:{entry.body['to']}"
+        if self._rows.is_shared(snapshot):
+            self._take_copy(entry, snapshot, is_made=False)
+
+    def _take_copy(self, entry: LedgerEntry, snapshot: str, *, is_made: bool) -> None:
+        """Between a place and a snapshot, which *is made* of the place or the place of it."""
+        body = entry.body
+        place = self._place(body["agent_id"], body["sandbox_id"], entry.seq)
+        step = self._rows.add_step(
+            Step(
+                number=entry.seq,
+                kind="copy",
+                step_id=f"{entry.kind}/{entry.seq}",
+                started=entry.seq,
+                ended=entry.seq,
+                ended_at=format_time(entry.at),
+                place=place,
+                sandbox_id=body["sandbox_id"] or "",
+                session_id=None,
+                leaves=not is_made,
+                left_running=False,
+                rank=max(rank_of(body["label"]), self._rows.height(place), self._rows.height(snapshot)),
+            )
+        )
+        self._rows.share(step, snapshot, writes=is_made)
+        self._rows.raise_derived(entry, step)
+
+    def _take_attachment(self, entry: LedgerEntry) -> None:
+        self._note_attachment(entry, self._attached_until(entry.seq - 1))
+
+    def _volumes_of(self, sandbox_id: str) -> Mapping[str, bool]:
+        return (self._attached or {}).get(sandbox_id, {})
+
+    def _attached_until(self, seq: int) -> dict[str, dict[str, bool]]:
+        """The volumes that sandboxes had then."""
+        if self._attached is None:
+            self._attached, after = {}, 0
+            while found := self._ledger.entries(kinds=_ATTACHMENTS, after=after, limit=AT_ONCE):
+                for one in found:
+                    if one.seq <= seq:
+                        self._note_attachment(one, self._attached)
+                after = found[-1].seq
+        return self._attached
+
+    @staticmethod
+    def _note_attachment(entry: LedgerEntry, attached: dict[str, dict[str, bool]]) -> None:
+        body, shared = entry.body, f"volume:{entry.subject}"
+        if entry.kind == "volume.attached":
+            attached.setdefault(body["sandbox_id"], {})[shared] = body["mode"] == "rw"
+        elif volumes := attached.get(body["sandbox_id"]):
+            volumes.pop(shared, None)
+            if not volumes:
+                del attached[body["sandbox_id"]]
 
     # -- places ----------------------------------------------------------------------------------------------------
 

@@ -32,7 +32,7 @@ from coldframe.control.closure import LOOKED_AT_ONCE, Closure
 from coldframe.control.derivation import Derivation
 from coldframe.control.ledger import Ledger, parse_time
 from coldframe.control.lineage_items import label_of
-from coldframe.control.lineage_rows import Step
+from coldframe.control.lineage_rows import Step, shared_by
 from coldframe.control.rights import require
 from coldframe.control.store import Store
 
@@ -359,7 +359,7 @@ class Lineage:
                 LineageInput(item_id=item_id, certainty=certainty)
                 for item_id, certainty in self._store.read(_INPUTS, (row.step.number, MOST_INPUTS))
             ),
-            assumed_inputs=_assumed(row.step, row.agent_id),
+            assumed_inputs=_assumed(row.step, row.agent_id, shared_by(self._store, row.step.number)),
             transformations=() if maker is None else (_transformation(maker),),
             location=_location(row, command_id),
             retention=row.retention,
@@ -429,11 +429,16 @@ def _of_call(row: _Row, entry: LedgerEntry, call: LedgerEntry | None) -> tuple[L
     return origin, LineageAccess(by=body["caller"], at=at, how="input" if row.kind == "input" else body["tool"])
 
 
-def _assumed(step: Step, agent_id: str | None) -> tuple[AssumedInputs, ...]:
-    workspace = AssumedInputs(scope="workspace", name=agent_id or step.sandbox_id, before_seq=step.ended)
-    if step.session_id is None:
-        return (workspace,)
-    return AssumedInputs(scope="session", name=step.session_id, before_seq=step.started), workspace
+def _assumed(step: Step, agent_id: str | None, shared: Iterable[tuple[str, bool]]) -> tuple[AssumedInputs, ...]:
+    found = [AssumedInputs(scope="workspace", name=agent_id or step.sandbox_id, before_seq=step.ended)]
+    if step.session_id is not None:
+        found.insert(0, AssumedInputs(scope="session", name=step.session_id, before_seq=step.started))
+    for name, _ in shared:
+        kind, _, identity = name.partition(":")
+        found.append(
+            AssumedInputs(scope="volume" if kind == "volume" else "snapshot", name=identity, before_seq=step.ended)
+        )
+    return tuple(found)
 
 
 def _transformation(call: LedgerEntry) -> Transformation:

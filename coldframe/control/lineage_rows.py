@@ -14,7 +14,7 @@ from coldframe.control.ledger import format_time, parse_time
 from coldframe.control.lineage_items import Given, by_inputs
 from coldframe.control.store import Store, metadata
 
-FORM = 2
+FORM = 3
 """Of the index. Another one than the database has makes it anew."""
 UNFINISHED = 0
 """The form of an index that has a part of an entry."""
@@ -102,6 +102,16 @@ edges_table = sa.Table(
     sqlite_with_rowid=False,
 )
 sa.Index("lineage_edges_item", edges_table.c.item)
+shared_table = sa.Table(
+    "lineage_shared",
+    metadata,
+    sa.Column("step", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("shared", sa.Text, primary_key=True),
+    sa.Column("writes", sa.Boolean, nullable=False),
+    sqlite_with_rowid=False,
+)
+"""Volumes and snapshots that a step had beside its place: what it gave may be there if it `writes`."""
+sa.Index("lineage_shared_shared", shared_table.c.shared)
 
 _INSERT_STEP = "INSERT INTO lineage_steps VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _STEP = "number, kind, step_id, started, ended, ended_at, place, sandbox_id, session_id, leaves, left_running, rank"
@@ -121,13 +131,24 @@ _REPLACE = (
 _EMPTY_PLACE = "UPDATE lineage_items SET retention = 'removed' WHERE place = ? AND retention = 'kept'"
 _RAISE_HEIGHT = "INSERT INTO lineage_heights VALUES (?, ?) ON CONFLICT (scope) DO UPDATE SET rank = excluded.rank WHERE rank < excluded.rank"
 _RAISE_ITEMS = "UPDATE lineage_items SET rank = ?, reason = ?, assigned_at = ? WHERE step = ? AND rank < ?"
-_HEARD_IT = "session_id = ? AND started > ?"
-_SAW_IT = "place = ? AND ended > ?"
+_TOOK = {
+    "session": "session_id = ? AND started > ?",
+    "place": "place = ? AND ended > ?",
+    "shared": "number IN (SELECT step FROM lineage_shared WHERE shared = ?) AND ended > ?",
+}
+"""Who took in what is in a scope from a number on."""
+_GAVE_ON = {
+    "session": "SELECT session_id, min(max(started, ?)) FROM lineage_steps WHERE {took} AND kind = 'call' GROUP BY session_id",
+    "place": "SELECT place, min(max(started, ?)) FROM lineage_steps WHERE {took} AND leaves GROUP BY place",
+    "shared": "SELECT x.shared, min(max(started, ?)) FROM lineage_steps JOIN lineage_shared x ON x.step = number "
+    "WHERE {took} AND x.writes GROUP BY x.shared",
+}
 _OVERLAPS = (
     "SELECT 1 FROM lineage_steps WHERE place = ? AND ended > ? AND +started < ? AND number != ? AND kind = 'call' AND leaves "
     "LIMIT 1"
 )
 _LEFT_RUNNING = "SELECT 1 FROM lineage_steps WHERE place = ? AND +started < ? AND left_running LIMIT 1"
+_SHARED_BY = "SELECT shared, writes FROM lineage_shared WHERE step = ? ORDER BY shared"
 _ENDED_SINCE = "SELECT min(ended) FROM lineage_steps WHERE place = ? AND ended_at >= ?"
 
 
@@ -165,7 +186,7 @@ class LineageRows:
 
     def begin_anew(self) -> None:
         with self._store.transaction():
-            for table in ("position", "heights", "steps", "items", "edges"):
+            for table in ("position", "heights", "steps", "items", "edges", "shared"):
                 self._store.raw.execute(f"DELETE FROM lineage_{table}")  # noqa: S608
             self._store.raw.execute("INSERT INTO lineage_position VALUES (1, 0, ?)", (FORM,))
 
@@ -187,12 +208,24 @@ class LineageRows:
 
     def remove_step(self, step: Step) -> None:
         self._store.raw.execute("DELETE FROM lineage_steps WHERE number = ?", (step.number,))
+        self._store.raw.execute("DELETE FROM lineage_shared WHERE step = ?", (step.number,))
+
+    def share(self, step: Step, shared: str, *, writes: bool) -> None:
+        """Note that *step* has a volume or a snapshot before it."""
+        self._store.raw.execute("INSERT OR IGNORE INTO lineage_shared VALUES (?, ?, ?)", (step.number, shared, writes))
+
+    def is_shared(self, shared: str) -> bool:
+        return bool(self._store.read("SELECT 1 FROM lineage_shared WHERE shared = ? LIMIT 1", (shared,)))
+
+    def shared_by(self, number: int) -> list[tuple[str, bool]]:
+        """What a step shares with others, and whether it writes there."""
+        return shared_by(self._store, number)
 
     def end_step(self, entry: LedgerEntry, step: Step, rank: int, left_running: bool) -> Step:
         """With all that it may have taken in by now."""
         text = entry.body.get("ended_at")
         ended_at = format_time(entry.at if text is None else parse_time(text))
-        rank = max(rank, step.rank, self.height(step.session_id), self.height(step.place))
+        rank = max(rank, step.rank, self.height_around(step))
         self._store.raw.execute(
             "UPDATE lineage_steps SET ended = ?, ended_at = ?, left_running = ?, rank = ? WHERE number = ?",
             (entry.seq, ended_at, left_running, rank, step.number),
@@ -281,6 +314,11 @@ class LineageRows:
         rows = self._store.read("SELECT rank FROM lineage_heights WHERE scope = ?", (scope,))
         return int(rows[0][0]) if rows else 0
 
+    def height_around(self, step: Step) -> int:
+        """Of all that it may have taken in by now."""
+        scopes = (step.session_id, step.place, *(shared for shared, _ in self.shared_by(step.number)))
+        return max(map(self.height, scopes))
+
     def raise_height(self, scope: str, rank: int) -> None:
         self._store.raw.execute(_RAISE_HEIGHT, (scope, rank))
 
@@ -294,16 +332,19 @@ class LineageRows:
         What one of those gave before it can have taken this in has nothing to do with it, so each goes with a number.
         """
         rank, reached = step.rank, dict[str, int]()
-        todo = [(_HEARD_IT, step.session_id, step.started)] if step.kind == "call" else []
-        todo += [(_SAW_IT, step.place, step.started)] if step.leaves else []
+        todo = [("session", step.session_id, step.started)] if step.kind == "call" else []
+        todo += [("place", step.place, step.started)] if step.leaves else []
+        todo += [("shared", shared, step.started) for shared, writes in self.shared_by(step.number) if writes]
+        targets = tuple(_GAVE_ON) if is_any_shared(self._store) else ("session", "place")
         while rank and todo:
-            took, scope, since = todo.pop()
+            kind, scope, since = todo.pop()
             if scope is None:
                 continue
             self.raise_height(scope, rank)
             if since >= reached.get(scope, NEVER):  # it was gone through from further back
                 continue
             reached[scope] = since
+            took = _TOOK[kind]
             values = (rank, scope, since, rank)
             self._store.raw.execute(f"UPDATE lineage_steps SET rank = ? WHERE {took} AND rank < ?", values)  # noqa: S608
             self._store.raw.execute(
@@ -312,8 +353,15 @@ class LineageRows:
                 (rank, by_inputs(rank), format_time(entry.at), rank, scope, since),
             )
             # What took it in gives it on: calls of a session at places, and what was at a place to sessions.
-            gives, to, went = (
-                (_SAW_IT, "place", "leaves") if took is _HEARD_IT else (_HEARD_IT, "session_id", "kind = 'call'")
-            )
-            query = f"SELECT {to}, min(max(started, ?)) FROM lineage_steps WHERE {took} AND {went} GROUP BY {to}"  # noqa: S608
-            todo += [(gives, name, begun) for name, begun in self._store.read(query, (since, scope, since))]
+            for to in targets:
+                query = _GAVE_ON[to].format(took=took)
+                todo += [(to, name, begun) for name, begun in self._store.read(query, (since, scope, since))]
+
+
+def shared_by(store: Store, number: int) -> list[tuple[str, bool]]:
+    """The volumes and snapshots that a step had, and whether it writes there."""
+    return [(shared, bool(writes)) for shared, writes in store.read(_SHARED_BY, (number,))]
+
+
+def is_any_shared(store: Store) -> bool:
+    return bool(store.read("SELECT 1 FROM lineage_shared LIMIT 1"))

@@ -34,6 +34,10 @@ OPERATIONS = st.one_of(
     st.tuples(st.just("request"), PLACE, LABELS),
     st.tuples(st.just("input"), PLACE, WHERE),
     st.tuples(st.just("reset"), WHERE),
+    st.tuples(st.just("attach"), WHERE, st.integers(0, 1), st.booleans()),
+    st.tuples(st.just("detach"), WHERE),
+    st.tuples(st.just("snapshot"), WHERE, LABELS),
+    st.tuples(st.just("fork"), PLACE, WHERE),
     st.tuples(st.just("look")),
 )
 
@@ -45,8 +49,12 @@ class Step(NamedTuple):
     started: int
     ended: int
     session: str | None
-    place: str
+    places: dict[str, bool]
+    """Its own and what it shares with others, and whether what it gives is there."""
     leaves: bool
+
+    def gives_to(self, other: "Step") -> bool:
+        return any(is_left and place in other.places for place, is_left in self.places.items())
 
 
 class Story:
@@ -62,6 +70,8 @@ class Story:
         self.append("agent.created", self.agent(2), agent_id=self.agent(2))
         self.ended: list[tuple[str, str, str]] = []
         """Place, when, and call id."""
+        self.attached: list[dict[str, Any]] = []
+        self.snapshots: list[str] = []
         self.contacts: list[tuple[str, dict[str, Any]]] = []
         """Place, and first record, of those that were allowed."""
 
@@ -175,6 +185,27 @@ class Story:
     def _reset(self, where: int) -> None:
         self.sessions[where] += "r"
 
+    def _attach(self, where: int, volume: int, writes: bool) -> None:
+        body = {**self.whose(where), "volume_id": f"vol_{self.name}_{volume}", "mode": "rw" if writes else "ro"}
+        if not any(one["sandbox_id"] == body["sandbox_id"] for one in self.attached):
+            self.append("volume.attached", body["volume_id"], **body)
+            self.attached.append(body)
+
+    def _detach(self, where: int) -> None:
+        for one in [one for one in self.attached if one["sandbox_id"] == self.whose(where)["sandbox_id"]]:
+            self.append("volume.detached", one["volume_id"], **one)
+            self.attached.remove(one)
+
+    def _snapshot(self, where: int, label: Label) -> None:
+        snapshot_id = f"{next(self.ids):08x}{int(self.name[1:]):08x}"
+        self.append("snapshot.taken", snapshot_id, **self.whose(where), label=label.value)
+        self.snapshots.append(snapshot_id)
+
+    def _fork(self, number: int, where: int) -> None:
+        if self.snapshots:
+            snapshot_id = self.snapshots[number % len(self.snapshots)]
+            self.append("snapshot.forked", snapshot_id, **self.whose(where), label="PUBLIC")
+
     def _look(self) -> None:
         asyncio.run(Lineage(self.keeping.store, self.keeping.ledger).items(VIEWER, WantedItems(), limit=1))
 
@@ -187,14 +218,17 @@ class Model:
     """All pairs."""
 
     def __init__(self, keeping: Keeping, first: int) -> None:
+        read = keeping.store.read
         self.steps = {
-            row[0]: Step(*row[1:])
-            for row in keeping.store.read(
+            number: Step(kind, started, ended, session, {place: bool(leaves)}, bool(leaves))
+            for number, kind, started, ended, session, place, leaves in read(
                 "SELECT number, kind, started, ended, session_id, place, leaves FROM lineage_steps WHERE number >= ?",
                 (first,),
             )
         }
-        self.items = keeping.store.read("SELECT item_id, step, heard, left FROM lineage_items WHERE seq >= ?", (first,))
+        for number, shared, writes in read("SELECT step, shared, writes FROM lineage_shared WHERE step >= ?", (first,)):
+            self.steps[number].places[shared] = bool(writes)
+        self.items = read("SELECT item_id, step, heard, left FROM lineage_items WHERE seq >= ?", (first,))
         self.maker = {item: step for item, step, *_ in self.items}
         began = dict[str, int]()
         self.said = dict.fromkeys(self.steps, Label.PUBLIC)
@@ -212,24 +246,28 @@ class Model:
     def back(self, root: int) -> dict[str, int]:
         """By when the way goes on from a step: what it took in later did not come this way."""
         found = dict[str, int]()
-        level, seen, generation = {(root, NEVER)}, set[tuple[int, int]](), 1
+        self.passed = dict[str, int]()
+        """By when an item was copied at the latest: a snapshot has what there was before it."""
+        level, seen, generation = {(root, NEVER, NEVER)}, set[tuple[int, int, int]](), 1
         while level:
-            before = set[tuple[int, int]]()
-            for number, by in level:
+            before = set[tuple[int, int, int]]()
+            for number, by, copied in level:
                 taker = self.steps[number]
                 ended = min(taker.ended, by)
+                copied = min(copied, ended) if taker.kind == "copy" else copied
                 for item, step, heard, left in self.items:
                     giver = self.steps[step]
                     in_session = heard and giver.session == taker.session is not None
-                    at_place = left and giver.place == taker.place
+                    at_place = left and giver.gives_to(taker)
                     if (in_session and giver.started < taker.started) or (at_place and giver.started < ended):
                         found.setdefault(item, generation)
+                        self.passed[item] = max(copied, self.passed.get(item, 0))
                 for step, giver in self.steps.items():
                     in_session = giver.kind == "call" and giver.session == taker.session is not None
                     if in_session and giver.started < taker.started:
-                        before.add((step, taker.started))
-                    if giver.leaves and giver.place == taker.place and giver.started < ended:
-                        before.add((step, ended))
+                        before.add((step, taker.started, copied))
+                    if giver.gives_to(taker) and giver.started < ended:
+                        before.add((step, ended, copied))
             seen |= level
             level, generation = before - seen, generation + 1
         return {item: generation for item, generation in found.items() if self.maker[item] != root}
@@ -242,12 +280,12 @@ class Model:
             after = set[tuple[int, int]]()
             for number, since in level:
                 giver = self.steps[number]
-                is_heard, is_left = (heard, left) if generation == 1 else (giver.kind == "call", giver.leaves)
+                is_heard, is_left = (heard, left) if generation == 1 else (giver.kind == "call", True)
                 for step, taker in self.steps.items():
                     in_session = is_heard and giver.session == taker.session is not None
                     if in_session and taker.started > since:
                         after.add((step, taker.started))
-                    if is_left and giver.place == taker.place and taker.ended > since:
+                    if is_left and giver.gives_to(taker) and taker.ended > since:
                         after.add((step, max(taker.started, since)))
             for step, _ in after:
                 reached.setdefault(step, generation)
@@ -308,6 +346,45 @@ async def traced(lineage: Lineage, item_id: str, direction: Any) -> dict[str, tu
         ("end", 0, Label.CONFIDENTIAL, set(), False),
     ]
 )
+@example(
+    # what one wrote to a volume while another read there, who then went on from a snapshot of it
+    operations=[
+        ("attach", 0, 0, True),
+        ("attach", 2, 0, False),
+        ("start", 0, "run_command"),
+        ("contact", 0, Label.CONFIDENTIAL, True, 0, 0),
+        ("start", 2, "run_command"),
+        ("end", 1, Label.PUBLIC, {"a"}, False),
+        ("snapshot", 2, Label.PUBLIC),
+        ("end", 0, Label.CONFIDENTIAL, {"b"}, False),
+        ("detach", 2),
+        ("fork", 0, 3),
+        ("start", 3, "run_command"),
+        ("end", 0, Label.PUBLIC, {"a"}, False),
+    ]
+)
+@example(
+    # what lay in a workspace is in a volume as soon as anything runs that could have put it there
+    operations=[
+        ("start", 1, "run_command"),
+        ("end", 0, Label.CONFIDENTIAL, set(), False),
+        ("attach", 0, 0, True),
+        ("attach", 2, 0, False),
+        ("start", 0, "run_command"),
+        ("contact", 2, Label.PUBLIC, True, 0, 0),
+    ]
+)
+@example(
+    # a contact is labelled by itself as high as what it took in before had it labelled, and that from its begin on
+    operations=[
+        ("contact", 3, Label.PUBLIC, True, 0, 0),
+        ("contact", 3, Label.PUBLIC, False, 0, 0),
+        ("start", 3, "run_command"),
+        ("request", 0, Label.INTERNAL),
+        ("end", 0, Label.CONFIDENTIAL, set(), False),
+        ("request", 0, Label.CONFIDENTIAL),
+    ]
+)
 @given(operations=st.lists(OPERATIONS, min_size=20, max_size=40))
 def test_a_trace_has_all_that_a_model_finds_and_no_label_is_lower_than_an_input(
     kept: Keeping, operations: list[tuple[Any, ...]]
@@ -327,8 +404,9 @@ def test_a_trace_has_all_that_a_model_finds_and_no_label_is_lower_than_an_input(
             assert {one: generation for one, (generation, _) in back.items()} == model.back(step)
             for one, (_, origin) in back.items():
                 made = model.steps[model.maker[one]]
-                assert model.said[model.maker[one]].rank <= item.label.rank
-                if made.ended < model.steps[step].started:  # so it was taken in whole
+                if made.ended < model.passed[one]:
+                    assert model.said[model.maker[one]].rank <= item.label.rank
+                if made.ended < min(model.steps[step].started, model.passed[one]):  # so it was taken in whole
                     assert origin.label.rank <= item.label.rank
             assert {one.item_id for one in item.inputs if one.certainty == "known"} <= back.keys()
             forward = await traced(lineage, item_id, "forward")

@@ -415,7 +415,7 @@ def test_calls_by_key_of_an_older_database_are_kept(tmp_path: Path) -> None:
             "TABLE builds",
             "TABLE webhooks",
         ),
-        *(f"TABLE lineage_{table}" for table in ("position", "heights", "steps", "items", "edges")),
+        *(f"TABLE lineage_{table}" for table in ("position", "heights", "steps", "items", "edges", "shared")),
     ):
         raw.execute(f"DROP {later}")
     raw.execute("DROP TABLE keyed_calls")

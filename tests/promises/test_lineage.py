@@ -85,3 +85,40 @@ def test_the_command_line_and_the_sdk_tell_the_same(installation: Installation, 
             pytest.raises(GrantMissing),
         ):
             agent.lineage.list()
+
+
+@pytest.mark.req("TP.14")
+def test_what_passes_through_a_volume_or_a_snapshot_is_traced_and_no_further(
+    client: SyncColdframe, agent_id: str
+) -> None:
+    volume = f"lines-{agent_id}"
+    client.volumes.create(volume, size_mib=8)
+    with (
+        client.sandboxes.create(agent_id, volumes=[{"name": volume, "mode": "rw"}]) as writer,
+        client.sandboxes.create(f"{agent_id}-reader", volumes=[{"name": volume}]) as reader,
+        client.sandboxes.create(f"{agent_id}-other") as other,
+    ):
+        made = writer.run_command(f"echo alpha | tee origin > volumes/{volume}/a")
+        taken = writer.take_snapshot()
+        read = reader.run_command(f"cat volumes/{volume}/a")
+        assert read.stdout == "alpha\n"
+        late = writer.run_command("echo late > late")
+        with client.sandboxes.create(background=True, snapshot=taken.snapshot_id) as fork:
+            copied = fork.run_command("cat origin")
+        apart = other.run_command("echo apart")
+        at_rest = other.run_command("true")
+    client.volumes.remove(volume)
+
+    def behind(command_id: str | None) -> set[str | None]:
+        return {one.item.command_id for one in traced(client, str(command_id))}
+
+    assert made.command_id in behind(read.command_id) & behind(copied.command_id)
+    assert late.command_id not in behind(copied.command_id) | behind(read.command_id)
+    assert not {made.command_id, read.command_id, copied.command_id} & behind(at_rest.command_id)
+    (origin,) = client.lineage.list(path="origin", agent_id=agent_id).items
+    ahead = {one.item.command_id for one in traced(client, origin.item_id, "forward")}
+    assert {read.command_id, copied.command_id, late.command_id} <= ahead and apart.command_id not in ahead
+    (printed,) = [
+        one for one in client.lineage.list(sandbox_id=reader.id).items if one.command_id == read.command_id
+    ]
+    assert [one.scope for one in printed.assumed_inputs] == ["session", "workspace", "volume"]

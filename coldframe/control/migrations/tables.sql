@@ -179,6 +179,14 @@ CREATE TABLE lineage_position (
 	PRIMARY KEY (id)
 );
 
+CREATE TABLE lineage_shared (
+	step INTEGER NOT NULL,
+	shared TEXT NOT NULL,
+	writes BOOLEAN NOT NULL,
+	PRIMARY KEY (step, shared)
+)
+ WITHOUT ROWID;
+
 CREATE TABLE lineage_steps (
 	number INTEGER NOT NULL,
 	kind TEXT NOT NULL,
@@ -477,6 +485,8 @@ CREATE INDEX lineage_items_sha256 ON lineage_items (sha256);
 
 CREATE INDEX lineage_items_step ON lineage_items (step);
 
+CREATE INDEX lineage_shared_shared ON lineage_shared (shared);
+
 CREATE INDEX lineage_steps_ended ON lineage_steps (place, ended);
 
 CREATE INDEX lineage_steps_ended_at ON lineage_steps (place, ended_at);
@@ -527,4 +537,4 @@ CREATE INDEX volume_uses_volume_id ON volume_uses (volume_id);
 
 CREATE UNIQUE INDEX volumes_name ON volumes (name);
 
-INSERT INTO alembic_version VALUES ('0021');
+INSERT INTO alembic_version VALUES ('0022');
