@@ -75,6 +75,8 @@ class Known(NamedTuple):
 MOST_RUNTIMES = 256
 """Sandboxes whose runtimes are kept in memory."""
 NO_FACTS = CallFacts()
+ONLY_READ = frozenset({"read_file", "read_path", "list_directory", "list_path", "stat_path", "search_files"})
+"""Tools that change nothing, and tell nothing before their end: their start may be committed together with that."""
 
 
 @dataclass
@@ -379,7 +381,10 @@ class Admission:
         body = started_record(draft.ids, draft.caller, context, decision, draft.subject, draft.facts, info, key)
         if draft.snapshot_ids:
             body = body.model_copy(update={"snapshot_ids": draft.snapshot_ids})
-        with self._store.transaction() as connection:
+        # What ended before is to be seen by what runs now, also in the history, so that nothing else may wait with it.
+        may_wait = spec.name in ONLY_READ and not spec.writes and self._store.is_settled
+        lost: list[bool] = []
+        with self._store.transaction(may_wait=may_wait) as connection:
             taint = self._sessions.raise_taint(
                 draft.subject.session_id, join(info.workspace_label, decision.label), connection=connection
             )
@@ -389,6 +394,10 @@ class Admission:
             self._history.keep_position()
             if key is not None:
                 self._keyed.open(draft.caller.token_id, key, request, draft.ids.call_id, connection=connection)
+            if may_wait:
+                self._store.after(_ignore, lambda: None, lambda: lost.append(True))
+        if not self._store.is_settled:
+            self._history.show_soon()  # and is committed by that, should it take long
         return Flight(
             ids=draft.ids,
             started=body,
@@ -402,6 +411,7 @@ class Admission:
             decision=decision,
             box=box,
             taint=taint,
+            lost=lost,
         )
 
     async def _refuse(self, draft: Draft, error: ColdframeError) -> None:

@@ -99,6 +99,8 @@ class Flight:
     box: Box
     taint: Label
     """Of the session, once the call had started."""
+    lost: list[bool] = field(default_factory=list)
+    """Not empty if its start waited for a commit that failed: it stands elsewhere in the ledger then, or nowhere yet."""
     recovered: bool = False
     """Taken over from a server that stopped."""
     attach: bool = False

@@ -2,7 +2,7 @@
 
 The end of a command that was let through and changed no label is recorded in a transaction that is put off: the box
 keeps the result, and after a crash the gate makes the same record from it, under the same rules. Everything else is
-committed before its result is delivered.
+committed before its result is delivered, of a call that only reads its start as well.
 """
 
 import asyncio
@@ -17,6 +17,7 @@ from coldframe.contract.errors import (
     ColdframeError,
     GuestLost,
     HostUnreachable,
+    LedgerUnavailable,
     PolicyUnavailable,
 )
 from coldframe.contract.ledger import CallStarted, LedgerEntry, Shown
@@ -82,7 +83,11 @@ class Landing:
     async def finish(
         self, flight: Flight, ran: Ran | None, error: ColdframeError | None
     ) -> ToolResult | ColdframeError:
-        """Judge, label and record the end of a call; return what its caller gets."""
+        """Judge, label and record the end of a call; return what its caller gets.
+
+        Raises:
+            LedgerUnavailable: it is not recorded, and nothing of it is to be told.
+        """
         reads = judges_output(flight.rules, flight.spec.name)
         output = b""
         if reads:
@@ -106,6 +111,8 @@ class Landing:
         is_kept = found_again and ran is not None and ran.command is not None and ran.command.start_error is None
         # What was found of declared outputs the box does not keep.
         may_wait = is_kept and not reads and not flight.started.outputs
+        if flight.lost:
+            raise LedgerUnavailable("the start of this call could not be recorded", call_id=flight.ids.call_id)
         with self._store.transaction(may_wait=may_wait) as connection:
             info = self._sandboxes.find(flight.info.sandbox_id)
             rules_say = join(flight.decision.label, decision.label if decision is not None else Label.PUBLIC)
