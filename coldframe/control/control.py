@@ -42,6 +42,7 @@ from coldframe.control.leases import Leases
 from coldframe.control.ledger import Ledger
 from coldframe.control.lifecycle import Lifecycle
 from coldframe.control.lineage import Lineage
+from coldframe.control.losses import Losses
 from coldframe.control.makers import NO_MAXIMA, Makers, Maxima
 from coldframe.control.network import Network
 from coldframe.control.once import Once
@@ -168,6 +169,7 @@ class Control:
     volumes: Volumes
     host: Host
     probe: Probe
+    losses: Losses
     contexts: Contexts
     cells: Cells
     once: Once
@@ -199,11 +201,13 @@ class Control:
         self.pipelines.take_up()
         self.template_builds.start()
         self.probe.start()
+        self.losses.start()
         self.webhooks.start()
 
     async def close(self) -> None:
         """Let go of calls under way, which run on, and close the records. The host is its owner's to close."""
         await self.webhooks.close()
+        await self.losses.close()
         await self.probe.close()
         await self.preview_rebuilds.close()
         await self.previews.close()
@@ -464,6 +468,7 @@ def build_control(
         volumes=Volumes(store, ledger, attachments, judged, sandboxes, host, clock),
         host=host,
         probe=Probe(sandboxes),
+        losses=Losses(store, sandboxes, host),
         contexts=contexts,
         cells=cells,
         attachments=Attachments(gate),

@@ -1,8 +1,8 @@
 """Sandboxes: which there are, how each stands, and the live handle of its box.
 
 How they come to be is in `creation.py`, what becomes of them by request or timer in `lifecycle.py`, and by a crash of ours
-in `reconciliation.py`. The state is what the host says, checked at start and whenever a call finds the box gone; there is
-no poll. Whatever changes it goes through `move`.
+in `reconciliation.py`. The state is what the host says, checked at start, whenever a call finds the box gone, and by
+`losses.py`. Whatever changes it goes through `move`.
 """
 
 import asyncio

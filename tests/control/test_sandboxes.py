@@ -22,6 +22,7 @@ from coldframe.contract.errors import (
     WrongState,
 )
 from coldframe.contract.policy import Role
+from coldframe.contract.ports import BoxStatus
 from coldframe.contract.sandbox import Limits, SandboxSpec
 from coldframe.control.contracts import document_digest
 from coldframe.control.judgement import digest_of
@@ -137,6 +138,60 @@ def test_a_background_workspace_goes_with_its_sandbox_and_with_a_crash(tmp_path:
             assert [folder.exists() for folder in folders] == [False, False, True]
             assert bench.control.sandboxes.get(OWNER, second.sandbox_id).state.state == "lost"
             assert bench.control.sandboxes.get(OWNER, third.sandbox_id).state.state == "running"
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.req("T1.51")
+def test_a_box_that_ended_by_itself_is_noticed_without_a_call_as_long_as_temporary_ones_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            find, losses = bench.control.sandboxes.find, bench.control.losses
+            durable = await bench.sandbox()
+            with monkeypatch.context() as patch:
+                patch.delattr(type(bench.host), "boxes")
+                await losses.turn()  # asks nothing where there is none
+            dies, goes_on, paused = [
+                await bench.control.creation.create(OWNER, SandboxSpec(background=True)) for _ in range(3)
+            ]
+            await bench.control.lifecycle.pause(OWNER, paused.sandbox_id)
+            stopped = await bench.control.creation.create(OWNER, SandboxSpec(background=True))
+            await bench.control.lifecycle.stop(OWNER, stopped.sandbox_id)
+            await losses.turn()
+            assert find(dies.sandbox_id).state.state == "running"
+            for one in (dies, durable):
+                await bench.host.lose(one.sandbox_id)
+            await losses.turn()
+            states = [find(one.sandbox_id).state.state for one in (dies, durable, goes_on, paused, stopped)]
+            assert states == ["lost", "lost", "running", "paused", "stopped"]
+            assert not (tmp_path / "background" / dies.session_id).exists()
+            assert all((tmp_path / "background" / one.session_id).is_dir() for one in (goes_on, paused, stopped))
+            told = bench.control.ledger.entries(kinds=("sandbox.lost",))
+            assert {entry.subject for entry in told} == {dies.sandbox_id, durable.sandbox_id}
+            assert bench.control.sessions.get(dies.session_id).closed_at is not None
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.req("T1.51")
+def test_a_box_that_somebody_ends_while_it_is_looked_at_is_not_called_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            info = await bench.control.creation.create(OWNER, SandboxSpec(background=True))
+            asked = type(bench.host).boxes
+
+            async def without(host: FakeHost) -> list[BoxStatus]:
+                found = [box for box in await asked(host) if box.sandbox_id != info.sandbox_id]
+                monkeypatch.setattr(FakeHost, "boxes", asked)
+                return found
+
+            monkeypatch.setattr(FakeHost, "boxes", without)
+            await bench.control.losses.turn()
+            assert bench.control.sandboxes.find(info.sandbox_id).state.state == "running"
 
     asyncio.run(scenario())
 

@@ -13,7 +13,7 @@ from coldframe.client.sandbox import Sandbox
 from coldframe.client.sync import SyncColdframe, SyncSandbox
 from coldframe.contract.errors import ColdframeError
 from coldframe.contract.policy import Label, Role
-from coldframe.contract.sandbox import Limits
+from coldframe.contract.sandbox import Limits, SandboxSpec
 from tests.chaos.victims import Victims, kill
 from tests.installation import Installation, wait_until
 from tests.promises.governed import EVERY_TOOL, token_of
@@ -159,22 +159,49 @@ def end_if_possible(url: str, token: str, sandbox_id: str) -> None:
 
 
 @pytest.mark.req("T1.51")
-def test_when_its_box_is_killed_the_session_ends_and_the_folder_goes_without_a_restart(
+def test_when_its_box_is_killed_the_session_ends_and_the_folder_goes_without_a_call_or_a_restart(
     client: SyncColdframe, installation: Installation
 ) -> None:
-    sandbox = client.sandboxes.create(background=True)
-    folder = folder_of(installation, sandbox.info.session_id)
-    sandbox.write_file("work", "x")
-    kill(Victims(installation).keepers[sandbox.id])
-
-    def is_lost() -> bool:
+    with client.sandboxes.create(background=True) as goes_on:
+        sandbox = client.sandboxes.create(background=True)
+        folder = folder_of(installation, sandbox.info.session_id)
+        sandbox.write_file("work", "x")
+        kill(Victims(installation).keepers[sandbox.id])
+        wait_until_gone(folder)
+        assert sandbox.refresh().state.state == "lost"
+        assert client.sessions.get(sandbox.info.session_id).closed_at is not None
         with pytest.raises(ColdframeError):
             sandbox.run_command("true")
-        return sandbox.refresh().state.state == "lost"
+        assert os.path.isdir(folder_of(installation, goes_on.info.session_id))
+        assert goes_on.run_command("echo here").stdout == "here\n"
 
-    wait_until(is_lost, "a call has found that it is lost")
-    assert client.sessions.get(sandbox.info.session_id).closed_at is not None
-    wait_until_gone(folder)
+
+@pytest.mark.req("T1.51")
+def test_nothing_of_it_is_kept_but_what_was_exported_and_that_is_listed(
+    client: SyncColdframe, installation: Installation
+) -> None:
+    ended = []
+    for exported in (False, True):
+        sandbox = client.sandboxes.create(background=True)
+        sandbox.run_command("echo result > report.txt; mkdir dist; echo built > dist/app.js")
+        told = sandbox.terminate(dry_run=True)
+        assert told.paths is not None and {"report.txt", "dist/app.js"} <= {
+            path.removeprefix("/home/user/") for path in told.paths.lost
+        }
+        ended.append(sandbox.terminate(snapshot=exported))
+        wait_until_gone(folder_of(installation, sandbox.info.session_id))
+    plain, kept = ended
+    assert "tree" in {one.item for one in plain.lost} and plain.snapshot_id is None
+    assert kept.snapshot_id is not None
+    assert [
+        one.snapshot_id for one in client.snapshots.list() if one.sandbox_id in (plain.sandbox_id, kept.sandbox_id)
+    ] == [kept.snapshot_id]
+    listed = client.sandboxes.get(kept.sandbox_id).artifacts().artifacts
+    assert {"report.txt", "dist/app.js"} <= {one.name for one in listed}
+    with client.sandboxes.create(spec=SandboxSpec(background=True, snapshot=kept.snapshot_id)) as anew:
+        assert anew.read_file("report.txt").content == "result\n"
+        anew.terminate(discard=True)
+    client.snapshots.remove(kept.snapshot_id)
 
 
 @pytest.mark.req("T1.52")
