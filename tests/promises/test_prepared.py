@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import shutil
 import zipfile
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import pytest
 
 from coldframe.client.sync import SyncColdframe, SyncSandbox
 from tests.installation import Installation
+from tests.promises.test_package_cache import CLIENTS, RULES, asked_of_the_registry, installed
+from tests.reachable import alone
 
 NAME = "leftbox"
 
@@ -79,3 +82,42 @@ def test_what_was_installed_once_is_there_for_every_command_session_and_client(
         works(again)
     asked = sandbox.network_log(limit=10).contacts
     assert [one for one in asked if one.contact.requests] == []
+
+
+STARTS = 20
+APPLICATION_TEST = """
+import sys
+sys.path.insert(0, "site")
+import colddemo, unittest
+class Works(unittest.TestCase):
+    def test_value(self):
+        self.assertEqual(colddemo.value, "base and demo")
+unittest.main()
+"""
+PACKAGES = "pip list --disable-pip-version-check --path site --format freeze; find site -type f ! -name '*.pyc' -exec sha256sum {} + | sort -k 2"
+
+
+@pytest.mark.skipif(shutil.which("pip") is None, reason="pip is not installed")
+@pytest.mark.req("T4.21")
+def test_an_application_is_ready_to_test_from_a_snapshot_without_a_registry_and_always_with_the_same_packages() -> None:
+    def steps(installation: Installation) -> None:
+        with SyncColdframe(installation.url, installation.token) as client:
+            client.policy.load(RULES)
+            with client.sandboxes.create("first") as first:
+                installed(first)
+                first.write_file("test_app.py", APPLICATION_TEST)
+                packages = first.run_command(PACKAGES).stdout
+                assert packages is not None and "colddemo==" in packages and "coldbase==" in packages
+                ready = first.take_snapshot("ready to test")
+            assert asked_of_the_registry() != []
+            seen = []
+            for number in range(STARTS):
+                with client.sandboxes.create(background=True, snapshot=ready.snapshot_id) as start:
+                    tested = start.run_command("python3 test_app.py")
+                    assert tested.exit_code == 0, (number, tested)
+                    seen.append(start.run_command(PACKAGES).stdout)
+                    assert not any(one.contact.requests for one in start.network_log(limit=10).contacts)
+            assert seen == [packages] * STARTS
+            assert asked_of_the_registry() == []
+
+    alone(steps, **CLIENTS)

@@ -18,7 +18,7 @@ from tests.installation import Installation, wait_until
 from tests.promises.test_prepared import NAME, wheel
 
 FORKS = 50 if "COLDFRAME_SLOW" in os.environ else 8
-DATA_BYTES, WRITTEN_BYTES = 8 << 20, 1 << 20
+DATA_BYTES, WRITTEN_BYTES = 8 << 20, 4 << 20
 WRITING = """
 import itertools, os, sqlite3, time
 base = sqlite3.connect("base.db")
@@ -183,16 +183,18 @@ def test_each_of_three_moments_comes_back_as_it_was_and_forks_of_the_last_take_w
         grown = stored_bytes(installation) - before
         if grown >= FORKS * DATA_BYTES:
             pytest.skip("this machine has no layers, so that a fork is a copy")
-        assert FORKS * WRITTEN_BYTES <= grown < FORKS * WRITTEN_BYTES * 1.5, "none has the data a second time"
+        assert FORKS * WRITTEN_BYTES <= grown <= FORKS * WRITTEN_BYTES * 1.05, "none has the data a second time"
     finally:
         for fork in forks:
             fork.terminate()
 
 
 def stored_bytes(installation: Installation) -> int:
-    """What its files take of the disk, each once; what is mounted shows them again."""
+    """What its files take of the disk, each once, but for the records of what was done; what is mounted shows them again."""
     found = {}
     for folder, below, names in os.walk(installation.data_dir):
+        if folder == installation.data_dir:
+            below.remove("control")
         below[:] = [name for name in below if not os.path.ismount(os.path.join(folder, name))]
         for name in names:
             with contextlib.suppress(OSError):
