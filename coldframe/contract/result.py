@@ -18,7 +18,7 @@ class SandboxResult(Model):
     sandbox_id: str
     state: Literal["open", "awaiting_fetch", "deleting", "deleted", "expired"]
     """`open` until it is offered. `deleting` goes on by itself, also after a crash. `expired`: the sandbox ended, and nobody had
-    confirmed."""
+    confirmed in time; what its commands had written is deleted by `deleted_at`, if a timer has ended it."""
     sha256: str | None = None
     """As `result_digest` works it out. None while it is open."""
     files: tuple[FoundOutput, ...] = ()

@@ -351,7 +351,7 @@ def build_control(
     contexts = Contexts(ledger, sandboxes, gate, outputs, clock)
     cells = Cells(ledger, sandboxes, sessions, taints, contexts, gate, kept_results)
     declared = DeclaredFiles(store, ledger, sandboxes)
-    results = Results(ledger, sandboxes, declared, lifecycle, timers, JudgedOutputs(store), host)
+    results = Results(ledger, sandboxes, declared, lifecycle, timers, JudgedOutputs(store), host, store)
     results.forget_cells = cells.forget
     once = Once(ledger, creation, lifecycle, gate, cells, declared, os.path.join(directory, "once"))
     kept_results.also.append(once.expire)

@@ -3,6 +3,8 @@
 Whoever confirms says the digest of what they have. Nothing is deleted for another one, nor if the files are others by now
 than those that were offered. What is begun is carried to its end, after a crash too: the sandbox, its temporary workspace,
 the output of its commands and what rules have looked at of it. What stays are the ledger, receipts and digests.
+
+Where nobody has confirmed in time, the timer that ends the sandbox, and its workspace with it, deletes the rest as well.
 """
 
 import asyncio
@@ -21,13 +23,18 @@ from coldframe.contract.sandbox import ENDED, SandboxInfo
 from coldframe.control.declared_outputs import DeclaredFiles
 from coldframe.control.judged_outputs import JudgedOutputs
 from coldframe.control.ledger import Ledger
-from coldframe.control.lifecycle import Lifecycle
+from coldframe.control.lifecycle import TIMER, Lifecycle
 from coldframe.control.rights import require
 from coldframe.control.sandboxes import Sandboxes
-from coldframe.control.timers import Timers
+from coldframe.control.store import Store
+from coldframe.control.timers import Due, Timers
 
 OFFERED, DELETING, DELETED = "result.offered", "result.deleting", "result.deleted"
 _LATEST = 2**62
+_ENDED_WITH_RESULT = (
+    "SELECT sandbox_id FROM sandboxes WHERE json_extract(state, '$.state') = 'terminated' "
+    "AND agent_id IS NULL AND json_extract(spec, '$.on_result') = 'delete'"
+)
 AGAIN_S = 30.0
 """After a deletion that broke off, as while the host cannot be reached."""
 _log = logging.getLogger(__name__)
@@ -47,7 +54,9 @@ class Results:
         timers: Timers,
         judged: JudgedOutputs,
         host: Host,
+        store: Store,
     ) -> None:
+        self._store = store
         self._ledger = ledger
         self._sandboxes = sandboxes
         self._declared = declared
@@ -61,6 +70,7 @@ class Results:
         """By sandbox."""
         self._again: dict[str, asyncio.TimerHandle] = {}
         """Those whose deletion broke off."""
+        self._act_on_timer, timers.expire = timers.expire, self._expire
 
     def get(self, caller: Caller, sandbox_id: str) -> SandboxResult:
         """How it stands with the result. Raises GrantMissing, NotFound, WrongState for a sandbox that keeps its own."""
@@ -125,13 +135,34 @@ class Results:
                     sandbox_id=sandbox_id,
                 )
         if self._last(sandbox_id, DELETING) is None:  # nobody else was faster
-            body = {"sandbox_id": sandbox_id, "agent_id": info.agent_id, "caller": caller.name, "sha256": sha256}
-            self._ledger.append(DELETING, sandbox_id, body, durable=True)
+            self._begin(info, caller.name, sha256)
         await self._whole(sandbox_id)
         return self._result(info)
 
+    def _begin(self, info: SandboxInfo, by: str, sha256: str | None) -> None:
+        """*sha256* is what somebody has confirmed; None if nobody has."""
+        body = {"sandbox_id": info.sandbox_id, "agent_id": info.agent_id, "caller": by, "sha256": sha256}
+        self._ledger.append(DELETING, info.sandbox_id, body, durable=True)
+
+    async def _expire(self, info: SandboxInfo, due: Due) -> None:
+        """What the timer does, and what follows from it."""
+        await self._act_on_timer(info, due)
+        if info.spec.on_result == "delete":
+            self._delete_expired(info.sandbox_id)
+
+    def _delete_expired(self, sandbox_id: str) -> None:
+        """If a timer has ended it, and nobody has begun with that."""
+        info = self._sandboxes.find(sandbox_id)
+        if info.state.state == "terminated" and self._last(sandbox_id, DELETING) is None:
+            end = self._last(sandbox_id, "sandbox.terminated")
+            if end is not None and end.body.get("caller") == TIMER:
+                self._begin(info, TIMER, None)
+                self._start(sandbox_id)
+
     def take_up(self) -> None:
-        """After a start: what was begun is carried on."""
+        """After a start: what was begun is carried on, and what was to follow from the end of a sandbox."""
+        for (sandbox_id,) in self._store.read(_ENDED_WITH_RESULT):
+            self._delete_expired(str(sandbox_id))
         begun = {one.subject: one for one in self._all(DELETING)}
         for entry in self._all(DELETED):
             begun.pop(entry.subject, None)
@@ -224,7 +255,8 @@ class Results:
         state: Any = "open" if offered is None else "awaiting_fetch"
         if self._sandboxes.find(info.sandbox_id).state.state in ENDED:
             state = "expired"
-        state = "deleted" if deleted is not None else "deleting" if deleting is not None else state
+        if deleting is not None and deleting.body["sha256"] is not None:  # else nobody had confirmed
+            state = "deleting" if deleted is None else "deleted"
         files = () if offered is None else tuple(FoundOutput.model_validate(one) for one in offered.body["files"])
         due = self._timers.shown(info).expires_at
         return SandboxResult(

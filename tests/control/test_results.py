@@ -81,14 +81,66 @@ def test_a_deletion_that_broke_off_goes_on_by_itself(tmp_path: Path, monkeypatch
     asyncio.run(scenario())
 
 
-def test_of_one_that_ended_before_anybody_confirmed_the_rest_can_be_deleted_still(tmp_path: Path) -> None:
+@pytest.mark.req("T3.39")
+@pytest.mark.parametrize("breaks_off", [False, True])
+@pytest.mark.parametrize("is_offered", [False, True])
+def test_where_nobody_confirms_in_time_what_commands_have_written_goes_with_the_sandbox(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_offered: bool, breaks_off: bool
+) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path, WITHHOLD) as bench:
+            info = await worked(bench)
+            keeps = await bench.control.creation.create(OWNER, SandboxSpec(**{**ASKED, "on_result": "keep"}))
+            await bench.call(keeps, "run_command", OWNER, command="echo printed")
+            if is_offered:
+                await bench.control.results.offer(OWNER, info.sandbox_id)
+            forgotten: list[str] = []
+            genuine = bench.host.forget_stored
+
+            async def forget(sandbox_id: str, *more: Any) -> None:
+                if breaks_off and bench.starts == 1:
+                    raise HostUnreachable("the host is gone")
+                forgotten.append(sandbox_id)
+                await genuine(sandbox_id, *more)
+
+            monkeypatch.setattr(bench.host, "forget_stored", forget)
+            bench.pass_time(timedelta(seconds=599))
+            await bench.control.timers.turn()
+            assert bench.control.results.get(OWNER, info.sandbox_id).state == (
+                "awaiting_fetch" if is_offered else "open"
+            )
+            bench.pass_time(timedelta(seconds=2))
+            await bench.control.timers.turn()
+            if breaks_off:
+                await bench.restart()
+            await until(lambda: bench.control.results.get(OWNER, info.sandbox_id).deleted_at is not None)
+            assert forgotten == [info.sandbox_id]
+            result = bench.control.results.get(OWNER, info.sandbox_id)
+            assert result.state == "expired" and (result.sha256 is not None) == is_offered
+            assert bench.control.store.read("SELECT count(*) FROM judged_outputs") == [
+                (1,)
+            ]  # of the one that keeps them
+            (record,) = bench.entries(kinds=["result.deleting"])
+            assert (record.body["caller"], record.body["sha256"]) == ("timer", None)
+            if is_offered:
+                again = await bench.control.results.confirm(OWNER, info.sandbox_id, str(result.sha256))
+                assert again == result
+            await bench.restart()
+            assert bench.kinds(kinds=["result.deleting", "result.deleted"]) == ["result.deleting", "result.deleted"]
+
+    asyncio.run(scenario())
+
+
+def test_of_one_that_somebody_ended_before_its_time_the_rest_can_be_deleted_still(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with opened(tmp_path) as bench:
             info = await worked(bench)
             offered = await bench.control.results.offer(OWNER, info.sandbox_id)
+            await bench.control.lifecycle.terminate(OWNER, info.sandbox_id)
             bench.pass_time(timedelta(seconds=601))
             await bench.control.timers.turn()
-            await until(lambda: bench.control.results.get(OWNER, info.sandbox_id).state == "expired")
+            await bench.restart()
+            assert bench.control.results.get(OWNER, info.sandbox_id).state == "expired"
             with pytest.raises(Conflict):
                 await bench.control.results.confirm(OWNER, info.sandbox_id, "0" * 64)
             assert bench.kinds(kinds=["result.deleting", "result.deleted"]) == []

@@ -126,3 +126,20 @@ def test_only_what_is_kept_for_a_stated_time_can_be_deleted_on_its_result(
             client.sandboxes.create(spec=SPEC.model_copy(update=change))
     with pytest.raises(WrongState):
         sandbox.result()
+
+
+@pytest.mark.req("T3.39")
+@pytest.mark.without_way_out
+def test_what_nobody_confirms_in_time_is_gone_with_what_commands_have_written(
+    installation: Installation, client: SyncColdframe
+) -> None:
+    sandbox = client.sandboxes.create(spec=SPEC.model_copy(update={"max_age_s": 3}))
+    done = sandbox.run_command(WORK.replace("5e1f", "7a02"))
+    offered = sandbox.offer_result()
+    wait_until(lambda: sandbox.result().deleted_at is not None, "its time is over")
+    assert sandbox.result().state == "expired" and sandbox.result().sha256 == offered.sha256
+    for folder in ("boxes", "background"):
+        assert holds(os.path.join(installation.data_dir, folder), b"CANARY-7a02") == []
+    with pytest.raises(ColdframeError):
+        sandbox.output(done.command_id)
+    assert client.receipt(str(done.result.receipt_id))["exit_code"] == 0
