@@ -49,6 +49,15 @@ class View:
     source: str
 
 
+class Processes(NamedTuple):
+    """Of a box, and its keeper's, as they could be read from outside."""
+
+    seen: tuple[Seen, ...]
+    first: Seen | None
+    keeper: Seen | None
+    keeper_dumpable: bool | None
+
+
 class Surroundings(NamedTuple):
     """What lies around the processes of a box. From when the keeper says that it is `placed` nobody changes it any more but
     what is started there, so that much of a new box is measured while its keeper gives its rights away."""
@@ -62,6 +71,8 @@ class Surroundings(NamedTuple):
     namespaces: Mapping[str, int] = {}
     """Of the first process."""
     own: Mapping[str, int] = {}
+    processes: Processes | None = None
+    """If they have been looked at as well, which is to be done when they have given their rights away."""
 
 
 def look_around(init: int) -> Surroundings | None:
@@ -106,11 +117,10 @@ def _is_still(proc: int, around: Surroundings) -> bool:
         return False
 
 
-def look(init: int, keeper: int, evidence: Mapping[str, Any], around: Surroundings | None = None) -> View:
-    """*around*, if that was looked at already: where it is not so any more it is looked at again."""
+def look_closer(init: int, keeper: int, around: Surroundings | None = None) -> Surroundings:
+    """The same with the processes. Where it is not as it was *around* any more that is looked at again."""
     processes: tuple[Seen, ...] = ()
     first: Seen | None = None
-    source = "read from the host"
     with contextlib.suppress(OSError), _directory_of(init) as proc:
         with contextlib.suppress(OSError):
             processes = tuple(_processes_of(proc))
@@ -118,7 +128,16 @@ def look(init: int, keeper: int, evidence: Mapping[str, Any], around: Surroundin
         first = first or Seen("the first process", fields_of(_read(proc, "status")), None, True)
         if around is None or not _is_still(proc, around):
             around = _around(proc)
-    around = around or Surroundings()
+    return (around or Surroundings())._replace(processes=Processes(processes, first, *_keeper(keeper)))
+
+
+def look(init: int, keeper: int, evidence: Mapping[str, Any], around: Surroundings | None = None) -> View:
+    """With what the keeper tells. *around*, if that was looked at already."""
+    if around is None or around.processes is None:
+        around = look_closer(init, keeper, around)
+    assert around.processes is not None
+    processes, first, seen_keeper, keeper_dumpable = around.processes
+    source = "read from the host"
     namespaces = around.namespaces
     whole = bool(processes)
     if not whole:
@@ -131,7 +150,6 @@ def look(init: int, keeper: int, evidence: Mapping[str, Any], around: Surroundin
         inodes = evidence.get("namespaces")
         if not namespaces and isinstance(inodes, Mapping):
             namespaces = {str(name): int(inode) for name, inode in inodes.items() if isinstance(inode, int)}
-    seen_keeper, keeper_dumpable = _keeper(keeper)
     return View(
         processes=processes,
         whole=whole,

@@ -56,6 +56,9 @@ class Occupant(Protocol[T_co]):
     def look_around(self, answer: dict[str, Any]) -> None:
         """What lies around its processes is placed."""
 
+    def look_closer(self, answer: dict[str, Any]) -> None:
+        """They and the keeper have no right any more."""
+
     def settle(self, answer: dict[str, Any]) -> T_co:
         """It stands, and its keeper serves it."""
 
@@ -245,6 +248,8 @@ class Builder:
                 occupant.note(known)
                 heard(ready.answer)
                 occupant.look_around(known)
+                heard(ready.answer)
+                occupant.look_closer(known)
                 said = heard(ready.answer)
                 if order["captured_ports"] is not None:
                     said["arrivals"] = arrivals.receive(ready.answer)
@@ -353,6 +358,8 @@ class Builder:
                 occupant.note(known)
                 heard(mine)
                 occupant.look_around(known)
+                heard(mine)
+                occupant.look_closer(known)
             ready = heard(mine)
             if groups.endangered:
                 self._endangered.append(groups)

@@ -307,10 +307,14 @@ def mask_proc() -> None:
     read-only: permission checks in ``/proc/sys`` look at the host uid, not at capabilities. Entries that
     this kernel does not have are skipped; one that is there and cannot be covered raises.
     """
+    mask = ""
     for name in MASKED_PROC_FILES:
-        with _if_there(f"/proc/{name}", os.path.exists):
-            bind("/dev/null", f"/proc/{name}")
-            remount(f"/proc/{name}", MS_RDONLY | MS_NOSUID | MS_NOEXEC)
+        place = f"/proc/{name}"
+        with _if_there(place, os.path.exists):
+            bind(mask or "/dev/null", place)
+            if not mask:  # the next ones get the flags of what they are bound from
+                remount(place, MS_RDONLY | MS_NOSUID | MS_NOEXEC)
+                mask = place
     for name in MASKED_PROC_DIRECTORIES:
         with _if_there(f"/proc/{name}", os.path.isdir):
             mount("tmpfs", f"/proc/{name}", "tmpfs", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, "size=0,mode=0555")

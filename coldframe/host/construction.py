@@ -20,7 +20,7 @@ from coldframe.contract.network import NetworkAccess
 from coldframe.contract.sandbox import SandboxSpec
 from coldframe.contract.volume import VolumeAttachment
 from coldframe.host import report
-from coldframe.host.box_view import Surroundings, look_around
+from coldframe.host.box_view import Surroundings, look_around, look_closer
 from coldframe.host.builder import Builder
 from coldframe.host.cgroups import BoxGroups, Controllers
 from coldframe.host.confine import ConfineError
@@ -144,13 +144,15 @@ class Construction:
         owner = self._owner_of(workspace)
         next_user = OWN_USER if self._workspaces.begin_use(workspace) and self._root else owner[0]
         directory = self._marks.directory(sandbox_id)
-        try:
-            os.mkdir(directory, 0o711)
-        except FileExistsError:
+        if os.path.lexists(directory):
             if not anew or self._marks.is_there(sandbox_id):
-                raise WrongState(f"there is a box `{sandbox_id}` already") from None
+                raise WrongState(f"there is a box `{sandbox_id}` already")
             await self._endings.end_unmarked(sandbox_id)  # of a machine that was killed while it built
             await asyncio.to_thread(self._site.groups_of(sandbox_id, None).remove)
+        elif (
+            network is not None or spec.template != "host"
+        ):  # it holds what the box is built with, and not only what it is served by
+            os.mkdir(directory, 0o711)
         try:
             building = partial(self._build, sandbox_id, spec, session_id, workspace, owner, network, volumes, prepare)
             if is_refused_with_walls_missing:
@@ -416,6 +418,8 @@ class _Occupant:
     def furnish(self) -> list[tuple[str, int]]:
         """The same again, where a box that waited came to nothing."""
         directory = self._site.marks.directory(self._sandbox_id)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(directory, 0o711)
         there = {name for name, _ in self._furniture}
         if "listener" not in there:
             listener = self._opened.enter_context(_listen(directory, SOCKET_NAME, self._site.server_uid))
@@ -451,6 +455,10 @@ class _Occupant:
         """As root: without, the keeper tells in the end what cannot be read from here, and all is of one moment."""
         if self._is_root and self._is_noted:
             self._around = look_around(answer["init"])
+
+    def look_closer(self, answer: dict[str, Any]) -> None:
+        if self._around is not None:
+            self._around = look_closer(answer["init"], answer["keeper"], self._around)
 
     def settle(self, answer: dict[str, Any]) -> _Settled:
         assert self._settled is not None

@@ -158,9 +158,9 @@ def become_keeper(order: Order, files: dict[str, int], *, is_known: bool = False
 
     On `answer` it greets and waits for a byte, unless the machine knows it already, then says `{"init": pid}` as soon as
     there is a first process and waits for a word before that goes on, with which comes what it serves with: `listener`,
-    `records`, its directory, `digests`. Then `{"placed": true}`, when what lies around the box is there, and
-    `{"ready": evidence}`; or `{"failed": text}` at any point. Where the order says that it waits, it says `{"waits": true}`
-    before the last two, and who comes is told then, with another word.
+    `records`, its directory, `digests`. Then `{"placed": true}`, when what lies around the box is there,
+    `{"stands": true}`, when nobody in it or at it has a right any more, and `{"ready": evidence}`; or `{"failed": text}` at any point. Where the order says that it waits, it says `{"waits": true}`
+    before the last three, and who comes is told then, with another word.
     """
     answer = socket.socket(fileno=files["answer"])
     try:
@@ -388,6 +388,7 @@ def _build(
     )
     if not changes_programs and not order.waits:
         namespaces.await_first()
+    _tell(answer, {"stands": True})
     came, seen = caught[0]
     evidence = partial(_evidence, spaces, order, trees.quota, hashlib.sha256(program).hexdigest(), covers[0])
     setting = main.Setting(

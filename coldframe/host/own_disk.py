@@ -49,7 +49,7 @@ def is_own_disk(mountinfo: str, place: str) -> bool:
     """
     top = False
     for line in mountinfo.splitlines():
-        fields = line.split()
+        fields = line.split() if place in line else ()
         if len(fields) > 4 and fields[4] == place:
             top = fields[3] == "/" and " - overlay " not in line  # the last one covers the others
     return top

@@ -28,8 +28,8 @@ class Wall(NamedTuple):
 
 _NO_FILTER = "def load_filter(program):\n    pass\n"
 _WITHOUT = """
-_whole = arguments
-def arguments(*given, **named):
+_whole = {function}
+def {function}(*given, **named):
     line = _whole(*given, **named)
     at = next(at for at in range(len(line)) if line[at:at + {count}] == {words!r})
     return [*line[:at], *{instead!r}, *line[at + {count}:]]
@@ -37,8 +37,9 @@ def arguments(*given, **named):
 _SHARED = ["--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-uts", "--unshare-cgroup"]
 
 
-def _without(*words: str, instead: tuple[str, ...] = ()) -> str:
-    return _WITHOUT.format(count=len(words), words=list(words), instead=list(instead))
+def _without(function: str, *words: str, instead: tuple[str, ...] = ()) -> str:
+    """Of what that function of the maker of boxes gives bubblewrap."""
+    return _WITHOUT.format(function=function, count=len(words), words=list(words), instead=list(instead))
 
 
 WALLS = (
@@ -50,12 +51,12 @@ WALLS = (
     ),
     Wall("capabilities", {"host/confine.py": "def drop_all_capabilities():\n    pass\n"}),
     Wall("keeper", {"host/confine.py": "def set_not_dumpable():\n    prctl('', _PR_SET_DUMPABLE, 1)\n"}),
-    Wall("system_read_only", {"host/isolation/namespaces.py": _without("--remount-ro", "/")}),
+    Wall("system_read_only", {"host/isolation/namespaces.py": _without("_furnishing", "--remount-ro", "/")}),
     Wall("kernel_settings", {"host/confine.py": "def mask_proc():\n    pass\n"}),
     Wall(
         "net_namespace",
         {
-            "host/isolation/namespaces.py": _without("--unshare-all", instead=tuple(_SHARED)),
+            "host/isolation/namespaces.py": _without("_spaces", "--unshare-all", instead=tuple(_SHARED)),
             "host/confine.py": "_into = setns\ndef setns(file, kind):\n    kind == 'net' or _into(file, kind)\n",
             "host/routes.py": "def capture_everything():\n    pass\n",
             "guest/contacts.py": "def open_capture():\n    return socket.socketpair(type=socket.SOCK_DGRAM)[0]\n",

@@ -141,6 +141,8 @@ root: so they cost no mount."""
 
 BOOT = "/proc/sys/kernel/random/boot_id"
 """The machine's would tell of two boxes that they are neighbours, and of one that was started again that it was not."""
+_BOOT_FILE = "/opt/coldframe/boot_id"
+"""What covers it."""
 
 MASKED_SIZES = {"/tmp": 1024, "/var/tmp": 256, "/run": 16, "/dev/shm": 512}
 """Private memory file systems and their caps in MiB; they count as memory of whoever writes."""
@@ -243,12 +245,12 @@ def _furnishing(plan: Plan, *, first: int, data: dict[str, int]) -> list[str]:
         line += ["--perms", "0755", "--dir", path]
     for path, target in plan.binds:
         line += ["--bind", path, target]
-    # Files of the root itself and no mounts, each of which would cost a tenth of a millisecond: / ends read-only.
-    line += ["--perms", "0111", "--file", str(first), FIRST]
-    for path in plan.files:
-        line += ["--perms", "0444", "--file", str(data[path]), path]
-    for path in (*_covered(plan), BOOT):
+    for path in _covered(plan):
         line += ["--perms", "0444", "--ro-bind-data", str(data[path]), path]
+    # Files of the root itself and no mounts, each of which would cost a tenth of a millisecond: / ends read-only. The last is `told`.
+    for path in (*plan.files, _BOOT_FILE):
+        line += ["--perms", "0444", "--file", str(data[path]), path]
+    line += ["--perms", "0111", "--file", str(first), FIRST]
     closed = "/" if plan.root is None else os.path.dirname(FIRST)
     return [*line, "--remount-ro", "/dev", "--remount-ro", closed, "--chdir", HOME]
 
@@ -356,7 +358,7 @@ def can_be_told(plan: Plan) -> bool:
 
 
 def _made_up(plan: Plan) -> dict[str, str]:
-    """The files of a box that bubblewrap is given the text of, but for `BOOT`."""
+    """The files of a box that bubblewrap is given the text of, but for `_BOOT_FILE`."""
     settings = {path: SETTINGS[path] for path in OWN_SETTINGS} if plan.root is not None else SETTINGS
     return {**(settings if plan.settings is None else {}), **plan.files, **_covered(plan)}
 
@@ -379,7 +381,7 @@ def build(
         raise BuildFailed("refusing to build a box as uid 0")
     data = {path: data_file("setting", text.encode()) for path, text in _made_up(plan).items()}
     channels = open_channels(_first_program()) if early is None else early.channels
-    furnishing = _furnishing(plan, first=channels.first, data={**data, BOOT: channels.boot})
+    furnishing = _furnishing(plan, first=channels.first, data={**data, _BOOT_FILE: channels.boot})
     row = None
     try:
         if early is not None:
@@ -514,6 +516,7 @@ def finish_mounts() -> None:
     file systems (bubblewrap caps bytes only; 300,000 empty files cost kernel memory) and of terminals.
     """
     confine.mask_proc()
+    confine.bind(_BOOT_FILE, BOOT)  # and read-only like what it lies in
     for path in MASKED_SIZES:
         cap = f"nr_inodes={MASKED_SIZES[path] * INODES_PER_MIB}"
         confine.mount(None, path, None, confine.MS_REMOUNT | confine.MS_NOSUID | confine.MS_NODEV, cap)
