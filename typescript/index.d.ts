@@ -1,4 +1,4 @@
-// Declarations of the SDK. Made of: sha256 f6a8da67a6ff7b93bad60df8134c0a31769029a8443431b66796d7c034e39a87
+// Declarations of the SDK. Made of: sha256 075b6ed2177c1162a58cb0694456fc4b0b737efe4bbdd1b1c9e4408c9eeed3ea
 /**
  * All bytes of a download.
  *

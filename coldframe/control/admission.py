@@ -55,7 +55,7 @@ from coldframe.control.landing import show
 from coldframe.control.latest import keep_latest
 from coldframe.control.ledger import Ledger
 from coldframe.control.past_box import PastBox
-from coldframe.control.rights import require
+from coldframe.control.rights import require, right_to_call
 from coldframe.control.rulebook import Rulebook
 from coldframe.control.sandboxes import Sandboxes
 from coldframe.control.sessions import Sessions
@@ -148,7 +148,7 @@ class Admission:
             draft.about(info, self._sandboxes.session(info))
             session = self._session(info, session_id)
             draft.about(info, session)
-            require(caller, "tool.call")
+            require(caller, right_to_call(tool))
             seen = None if view is None else view()
             spec = find_tool(tool) if seen is None or seen.spec is None else seen.spec
             draft.tool = spec.name  # the one by which rules know it

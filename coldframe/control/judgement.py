@@ -26,7 +26,7 @@ from coldframe.contract.policy import CallContext, Decision, Hook, Label, Outcom
 from coldframe.contract.profile import require_act, require_tool
 from coldframe.contract.sandbox import ENDED, WITH_BOX, SandboxInfo
 from coldframe.contract.tool import AllowedOperation
-from coldframe.control.rights import PERMISSIONS, require
+from coldframe.control.rights import PERMISSIONS, require, right_to_call
 from coldframe.policy.hooks import decide_call, decide_result, reads_output
 from coldframe.policy.rules import RuleSet, denies_shell
 from coldframe.policy.shell import read_argv, read_shell
@@ -271,7 +271,7 @@ def _by_rule(
         stopped = f"the sandbox is {info.state.state}"
         return AllowedOperation(operation=operation, answer="deny", condition=stopped, rule_id="state")
     try:
-        require(caller, "tool.call")
+        require(caller, right_to_call(name))
         require_tool(info.spec.profile, name)
         context = build_context(caller, info, info.session_id, taint, name, arguments.facts(), digest_of(raw))
         decision = judge_call(context, rules)

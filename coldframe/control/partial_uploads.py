@@ -21,6 +21,7 @@ from coldframe.contract.policy import Outcome
 from coldframe.contract.tool import ToolResult
 from coldframe.control.gate import Gate
 from coldframe.control.judgement import build_context, digest_of, judge_call
+from coldframe.control.rights import may, right_to_call
 from coldframe.control.rulebook import Rulebook
 from coldframe.control.sandboxes import Sandboxes
 from coldframe.tools.registry import find_tool
@@ -117,6 +118,8 @@ class PartialUploads:
 
     def _is_allowed(self, caller: Caller, sandbox_id: str, arguments: dict[str, Any]) -> bool:
         """Whether the write would be let through now. What is not goes to the gate, which says why and records it."""
+        if not may(caller, right_to_call("write_file")):
+            return False
         info = self._sandboxes.get(caller, sandbox_id)
         checked = find_tool("write_file").check(arguments)
         checked.fit(info.spec)

@@ -48,6 +48,7 @@ from coldframe.contract.tool import ToolResult
 from coldframe.control.call_records import ids_of
 from coldframe.control.gate import Gate
 from coldframe.control.makers import Makers
+from coldframe.control.rights import may
 from coldframe.control.sandboxes import Sandboxes
 from coldframe.control.tokens import Tokens
 from coldframe.policy.labels import join
@@ -286,7 +287,8 @@ class Repositories:
     ) -> GitDone:
         """Run the commands one after the other, and tell how the repository stands then."""
         info = self._sandboxes.get(caller, sandbox_id)
-        before = None if begins else await self._now(caller, sandbox_id, asked.path, session_id)
+        looks = not begins and may(caller, "tool.call")  # else it is the first command that is refused, and recorded so
+        before = await self._now(caller, sandbox_id, asked.path, session_id) if looks else None
         ran: list[_Ran] = []
         for step in steps:
             arguments = {

@@ -37,6 +37,7 @@ PERMISSIONS: Mapping[str, frozenset[Role]] = MappingProxyType(
         "credential.read": _PEOPLE,
         "credential.revoke": _ADMINS,
         "credential.rotate": _ADMINS,
+        "file.read": _ALL,
         "host.doctor": _PEOPLE,
         "label.set": _ADMINS,
         "ledger.read": _PEOPLE,
@@ -98,6 +99,18 @@ PERMISSIONS: Mapping[str, frozenset[Role]] = MappingProxyType(
     }
 )
 """Every operation with the roles that hold it. What is not listed, nobody may."""
+
+
+READING_TOOLS = frozenset(
+    {"list_directory", "list_path", "read_file", "read_path", "read_repository", "search_files", "stat_path"}
+)
+"""Tools that look at files and leave nothing behind, which takes the right `file.read`. All others, those too that there are not,
+take `tool.call`: a watch goes on in the sandbox, and whatever else reads runs something."""
+
+
+def right_to_call(tool: str) -> str:
+    """The operation that calling *tool* is."""
+    return "file.read" if tool in READING_TOOLS else "tool.call"
 
 
 def may(caller: Caller, operation: str) -> bool:

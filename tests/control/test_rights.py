@@ -5,7 +5,8 @@ import pytest
 from coldframe.contract.caller import Caller
 from coldframe.contract.errors import GrantMissing
 from coldframe.contract.policy import Role
-from coldframe.control.rights import PERMISSIONS, may, require
+from coldframe.control.rights import PERMISSIONS, READING_TOOLS, may, require, right_to_call
+from coldframe.tools.registry import every_tool
 
 # o owner, a admin, m member, v viewer, g agent
 MATRIX = {
@@ -25,6 +26,7 @@ MATRIX = {
     "credential.read": "oamv",
     "credential.revoke": "oa",
     "credential.rotate": "oa",
+    "file.read": "oamvg",
     "host.doctor": "oamv",
     "label.set": "oa",
     "ledger.read": "oamv",
@@ -108,6 +110,14 @@ def test_each_role_may_exactly_what_the_matrix_says(operation: str, role: Role) 
 @pytest.mark.req("TP.17")
 def test_an_agent_token_has_none_of_the_rights_of_a_person() -> None:
     assert not [operation for operation in HUMAN_RIGHTS if may(caller(Role.AGENT), operation)]
+
+
+def test_tools_that_may_be_called_by_whoever_only_reads_write_nothing_and_all_others_take_more() -> None:
+    tools = every_tool()
+    assert tools.keys() >= READING_TOOLS
+    assert not [name for name in READING_TOOLS if tools[name].writes]
+    assert {right_to_call(name) for name in READING_TOOLS} == {"file.read"}
+    assert {right_to_call(name) for name in (*(tools.keys() - READING_TOOLS), "no_such_tool")} == {"tool.call"}
 
 
 def test_an_agent_token_without_an_agent_may_nothing() -> None:

@@ -188,21 +188,57 @@ def test_what_each_has_put_there_each_reads(
         check(read(installation, script, cli, filled, folder, tmp_path / folder), corpus)
 
 
-def test_a_role_that_only_looks_writes_by_none(
-    installation: Installation, script: Script, cli: Lines, client: SyncColdframe, filled: SyncSandbox
+def test_a_role_that_only_looks_reads_by_each_and_writes_by_none(
+    installation: Installation,
+    script: Script,
+    cli: Lines,
+    client: SyncColdframe,
+    filled: SyncSandbox,
+    corpus: Path,
+    tmp_path: Path,
 ) -> None:
     token, _ = client.tokens.create("viewer", "reviewer")
+    known = corpus_of(corpus)
     with SyncColdframe(installation.url, token) as viewer:
         found = viewer.sandboxes.get(filled.id)
-        for write in (found.upload, found.write_file):
+        assert {one.name for one in found.list_directory("python").entries} == {*NAMES, LINK}
+        for name in NAMES:
+            downloaded = b"".join(found.download(f"python/{name}"))
+            assert {
+                hashlib.sha256(one).hexdigest() for one in (downloaded, found.read_file(f"python/{name}").data)
+            } == {known[name][0]}
+        writes: dict[str, Callable[[], object]] = {
+            "upload": lambda: found.upload("python/new", b""),
+            "write_file": lambda: found.write_file("python/new", b""),
+            "edit_file": lambda: found.edit_file("python/plain.txt", "file", "other"),
+            "remove_file": lambda: found.remove_file("python/plain.txt"),
+            "files.write": lambda: found.files.write("/tmp/new", b""),
+            "files.make_directory": lambda: found.files.make_directory("new"),
+            "files.move": lambda: found.files.move("python/plain.txt", "new"),
+            "files.remove": lambda: found.files.remove("python/plain.txt"),
+            "files.watch": lambda: found.files.watch(),
+            "run_command": lambda: found.run_command("true"),
+            "run_code": lambda: found.run_code("1"),
+            "git.init": lambda: found.git.init("new"),
+            "take_snapshot": lambda: found.take_snapshot(),
+        }
+        for name, write in writes.items():
             with pytest.raises(ColdframeError) as raised:
-                write("python/new", b"")
-            assert raised.value.code == "GRANT_MISSING"
-    told = script("review", token=token, sandbox_id=filled.id)
-    assert told == {"upload": "GRANT_MISSING", "write": "GRANT_MISSING"}
-    refused = cli("--json", "--token", token, "files", "put", filled.id, "-", "python/new", input=b"")
+                write()
+            assert (name, raised.value.code) == (name, "GRANT_MISSING")
+    check(script("read", token=token, sandbox_id=filled.id, folder="typescript", names=NAMES), corpus)
+    told = script("review", token=token, sandbox_id=filled.id, local=str(tmp_path / "local"))
+    assert told == dict.fromkeys(("upload", "uploadFile", "write", "run"), "GRANT_MISSING")
+    mine = ("--json", "--token", token, "files")
+    listed = json.loads(cli(*mine, "ls", filled.id, "command").stdout)
+    assert {one["name"] for one in (listed["entries"] if isinstance(listed, dict) else listed)} == {*NAMES, LINK}
+    assert cli(*mine[1:], "cat", filled.id, "--", "command/line\nbreak").stdout == (corpus / "line\nbreak").read_bytes()
+    one = tmp_path / "one"
+    assert cli(*mine[1:], "get", filled.id, "--", "command/--help", str(one)).returncode == 0
+    assert one.read_bytes() == (corpus / "--help").read_bytes()
+    refused = cli(*mine, "put", filled.id, "-", "python/new", input=b"")
     assert (refused.returncode, json.loads(refused.stderr)["error"]["code"]) == (3, "GRANT_MISSING")
-    assert "new" not in [one.name for one in filled.list_directory("python").entries]
+    assert {one.name for one in filled.list_directory("python").entries} == {*NAMES, LINK}
 
 
 def test_all_but_writing_goes_on_where_it_is_stopped(

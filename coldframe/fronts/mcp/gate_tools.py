@@ -5,6 +5,7 @@ from types import MappingProxyType
 from typing import Any
 
 from coldframe.contract.errors import InvalidArgument
+from coldframe.control.rights import right_to_call
 from coldframe.fronts.mcp.answers import CallAnswer, of_result
 from coldframe.fronts.mcp.choice import choose_sandbox
 from coldframe.fronts.mcp.offers import CALL_SCHEMA, Asked, Offer, with_error
@@ -45,7 +46,7 @@ def gate_offer(spec: ToolSpec) -> Offer:
         make_input_schema=lambda: gate_input_schema(spec, {"wait_s": _WAIT} if waits else {}),
         make_output_schema=lambda: answer_schema(spec),
         run=run,
-        right="tool.call",
+        right=right_to_call(spec.name),
         reads=not spec.writes,
         destroys=spec.writes,
         passes_as=spec.name,

@@ -100,38 +100,38 @@ class Fetch(WhichSandbox, GitFetch): ...
 class Push(WhichSandbox, GitPush): ...
 
 
-@offer(arguments=WhichRepository, answer=GitStatusView, right=_RIGHT, reads=True)
+@offer(arguments=WhichRepository, answer=GitStatusView, right="file.read", reads=True)
 async def git_status(asked: Asked, which: WhichRepository) -> GitStatusView:
     """What of a repository is not as its last commit has it: staged, changed, untracked, in conflict; and what is under way. Nothing
     is run for it, so it is told of a sandbox that has ended, too."""
     return await _look(asked, GitStatusView, which)
 
 
-@offer(arguments=WhichCommits, answer=GitLogView, right=_RIGHT, reads=True)
+@offer(arguments=WhichCommits, answer=GitLogView, right="file.read", reads=True)
 async def git_log(asked: Asked, which: WhichCommits) -> GitLogView:
     """Commits of a repository, newest first, with author, message and trailers."""
     return await _look(asked, GitLogView, which)
 
 
-@offer(arguments=WhichCommit, answer=GitShowView, right=_RIGHT, reads=True)
+@offer(arguments=WhichCommit, answer=GitShowView, right="file.read", reads=True)
 async def git_show(asked: Asked, which: WhichCommit) -> GitShowView:
     """One commit, with the hunks in which it differs from its first parent."""
     return await _look(asked, GitShowView, which)
 
 
-@offer(arguments=WhichDifference, answer=GitDiffView, right=_RIGHT, reads=True)
+@offer(arguments=WhichDifference, answer=GitDiffView, right="file.read", reads=True)
 async def git_diff(asked: Asked, which: WhichDifference) -> GitDiffView:
     """The hunks in which the working tree differs from what is staged, or, with `staged`, that from HEAD; or two revisions differ."""
     return await _look(asked, GitDiffView, which)
 
 
-@offer(arguments=WhichRepository, answer=GitRefsView, right=_RIGHT, reads=True)
+@offer(arguments=WhichRepository, answer=GitRefsView, right="file.read", reads=True)
 async def git_refs(asked: Asked, which: WhichRepository) -> GitRefsView:
     """Branches, tags and remotes of a repository."""
     return await _look(asked, GitRefsView, which)
 
 
-@offer(arguments=WhichRepository, answer=GitRepositoriesView, right=_RIGHT, reads=True)
+@offer(arguments=WhichRepository, answer=GitRepositoriesView, right="file.read", reads=True)
 async def git_repositories(asked: Asked, which: WhichRepository) -> GitRepositoriesView:
     """The Git repositories of a workspace, with branch and commit of each."""
     return await _look(asked, GitRepositoriesView, which)
