@@ -4746,6 +4746,39 @@ export interface components {
             verdicts?: components["schemas"]["RuleVerdict"][];
         };
         /**
+         * DeclaredInput
+         * @description One file: as it is asked for with its content, as it is kept and told without.
+         */
+        DeclaredInput: {
+            /**
+             * Bytes
+             * @default null
+             */
+            bytes?: number | null;
+            /**
+             * Content
+             * @default null
+             */
+            content?: string | null;
+            /**
+             * Content Base64
+             * @default null
+             */
+            content_base64?: string | null;
+            /** Path */
+            path: string;
+            /**
+             * Sha256
+             * @default null
+             */
+            sha256?: string | null;
+            /**
+             * Source
+             * @default null
+             */
+            source?: string | null;
+        };
+        /**
          * DeclaredOutputs
          * @description The same of a run that has ended, or of a sandbox.
          */
@@ -9944,6 +9977,8 @@ export interface components {
              * @default false
              */
             background?: boolean;
+            /** @default null */
+            ceiling?: components["schemas"]["Label"] | null;
             /**
              * Command Idle S
              * @default null
@@ -9969,6 +10004,11 @@ export interface components {
              * @default null
              */
             idle_timeout_s?: number | null;
+            /**
+             * Inputs
+             * @default []
+             */
+            inputs?: components["schemas"]["DeclaredInput"][];
             /**
              * Isolation
              * @default namespaces

@@ -126,6 +126,8 @@ class CallContext(Model):
     """Of a move: where it is from. Rules are asked about both, and the stricter answer counts."""
     more_paths: tuple[str, ...] = Field(default=(), exclude_if=lambda paths: not paths)
     """Others that the call names. Rules are asked about each in the same way."""
+    ceiling: Label | None = Field(default=None, exclude_if=lambda ceiling: ceiling is None)
+    """The highest label that the sandbox was made for; None for any."""
     arguments_sha256: str = ""
 
 

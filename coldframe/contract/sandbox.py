@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
+from coldframe.contract.declared_inputs import DeclaredInputs
 from coldframe.contract.errors import InvalidArgument
 from coldframe.contract.model import Model
 from coldframe.contract.outputs import Patterns
@@ -146,6 +147,12 @@ class SandboxSpec(Model):
     on_timeout: Literal["stop", "pause", "snapshot", "terminate"] = "stop"
     """What happens then. `pause` is refused on a host that cannot. `snapshot`: one is taken of its files, and it ends; where
     none can be taken it is stopped."""
+    ceiling: Label | None = None
+    """The highest label that anything in it may have: a call is refused, or its result withheld, that would take its session
+    above, and whatever is asked for once it is. The rules may hold it lower. None for no other than theirs. It never changes."""
+    inputs: DeclaredInputs = ()
+    """Files that are in a new temporary workspace when it begins, beside nothing else: each put there by a call that is judged
+    and on record. What is kept of them here is path, size and digest."""
     outputs: Patterns = ()
     """Files that it shall have made when its work is done; `outputs` of the sandbox tells what there is of them. A command can
     declare its own."""
@@ -188,6 +195,10 @@ class SandboxSpec(Model):
             )
         if self.ephemeral and not self.background:
             raise ValueError("only a `background` sandbox is `ephemeral`: the workspace of an agent is durable")
+        if self.inputs and not self.background:
+            raise ValueError(
+                "only a `background` sandbox declares `inputs`: the workspace of an agent has files already"
+            )
         if self.profile == "computer" and self.runtimes is not None:
             raise ValueError("`runtimes` cannot be the only programs of a system that its root may change")
         return self

@@ -28,6 +28,7 @@ def spec_as_then(
             "profile": profile,
             "template": template,
             "snapshot": snapshot_id,
+            "inputs": (),  # they are in the snapshot
             "network": network,
             "on_result": old.on_result if temporary else "keep",
             "contract_sha256": None,  # it is that of another one

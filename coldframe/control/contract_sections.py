@@ -84,7 +84,15 @@ def _inputs(info: SandboxInfo) -> Lines:
             "record:volume.attached",
         ),
         line("inputs.environment", "Commands get a clean environment and stdin at its end.", "clean"),
-        line("inputs.declared", "No inputs were declared beyond that.", []),
+        line(
+            "inputs.declared",
+            "Files that its workspace begins with; empty for none.",
+            [
+                {"path": one.path, "bytes": one.bytes, "sha256": one.sha256, "source": one.source}
+                for one in info.spec.inputs
+            ],
+            "record:sandbox.created",
+        ),
     ]
 
 

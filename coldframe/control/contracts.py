@@ -214,6 +214,14 @@ def _asked(info: SandboxInfo, rules: RuleSet) -> Lines:
             "gate",
         ),
     ]
+    lines.append(
+        _line(
+            "permissions.ceiling",
+            "The highest label that its session and workspace may have and anything still be let through; null for what the rules say.",
+            info.spec.ceiling,
+            "gate",
+        )
+    )
     for one in allowed_operations(agent, info, Label.PUBLIC, rules):
         text = f"{one.operation}: {one.answer}" + (f" ({one.condition})" if one.condition else "")
         lines.append(

@@ -335,6 +335,7 @@ def build_control(
     outputs = Outputs(ledger, rulebook, sandboxes, sessions, taints, kept_results, contacts, host)
     start_commands = StartCommands(templates, gate, outputs)
     creation.begin_start, creation.take_home = start_commands.begin, start_commands.take_home
+    creation.put_inputs = start_commands.put_inputs
     gate.lease_environment = leases.environment
     gate.template_environment, timers.warnings = templates.environment, templates.warnings
     template_tags = TemplateTags(store, ledger, templates, judged, clock)

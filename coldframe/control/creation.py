@@ -14,9 +14,11 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from coldframe.contract.caller import Caller
+from coldframe.contract.declared_inputs import DeclaredInputs
 from coldframe.contract.errors import (
     ColdframeError,
     Conflict,
+    InvalidArgument,
     NotFound,
     PauseKindUnsupported,
     TooManySandboxes,
@@ -61,9 +63,14 @@ _log = logging.getLogger(__name__)
 Beside = Callable[[str, sa.Connection], None]
 """Told the id of a sandbox in the transaction that writes it down."""
 BeginStart = Callable[[Caller, SandboxInfo], Awaitable[None]]
+PutInputs = Callable[[Caller, SandboxInfo, DeclaredInputs], Awaitable[None]]
 
 
 def writes_nothing(_: str, __: sa.Connection) -> None: ...
+
+
+async def _puts_nothing(_: Caller, __: SandboxInfo, ___: DeclaredInputs) -> None:
+    return
 
 
 async def _starts_nothing(_: Caller, __: SandboxInfo) -> None:
@@ -112,6 +119,8 @@ class Creation:
         """Starts what the template of a sandbox starts, once that runs, and returns when it is ready."""
         self.take_home: BeginStart = _starts_nothing
         """Puts what a template has for workspaces into that of a sandbox which is new, and comes from no snapshot."""
+        self.put_inputs: PutInputs = _puts_nothing
+        """Puts what was declared into a workspace that is new."""
         self.volumes = volumes
         self._issue_contract = issue_contract
         self._longest = longest
@@ -158,7 +167,10 @@ class Creation:
         """
         check_spec(caller, spec, self._longest)
         asked = digests_of(spec)
-        spec = timed(spec, self._longest)
+        declared = spec.inputs
+        if not all(one.is_given for one in declared):
+            raise InvalidArgument("an input is declared with its content", argument="inputs")
+        spec = timed(spec.model_copy(update={"inputs": tuple(one.told() for one in declared)}), self._longest)
         if (made := await self._made_before(caller, idempotency_key, *asked)) is not None:
             return made
         if self.makers is not None:
@@ -192,7 +204,7 @@ class Creation:
             wait_s = self._take_slot(sandbox_id, None if is_new else queue_s)
             with self._store.transaction() as connection:
                 session = self._sessions.open(sandbox_id, spec.agent_id)
-                draft = _Draft(sandbox_id, session.session_id, caller, spec, network, source, check_contract)
+                draft = _Draft(sandbox_id, session.session_id, caller, spec, network, source, check_contract, declared)
                 self._write(draft, wait_s, connection)
                 beside(sandbox_id, connection)
                 if idempotency_key is not None:
@@ -294,6 +306,8 @@ class Creation:
         if draft.network is not None:
             self._sandboxes.networked.add(info)
         self._sandboxes.begun(info)
+        if draft.inputs:
+            await self.put_inputs(caller, info, draft.inputs)
         if info.template_sha256 is not None:
             if spec.background and source is None:
                 await self.take_home(caller, info)
@@ -457,3 +471,5 @@ class _Draft(NamedTuple):
     network: NetworkAccess | None
     source: SnapshotInfo | None
     check_contract: Callable[[str], None] | None
+    inputs: DeclaredInputs = ()
+    """With their content, which is kept nowhere else."""

@@ -83,6 +83,7 @@ def build_context(
         path=facts.path,
         from_path=facts.from_path,
         more_paths=facts.more_paths,
+        ceiling=info.spec.ceiling,
         arguments_sha256=arguments_sha256,
     )
 

@@ -144,6 +144,7 @@ class Promotions:
                 "agent_id": agent_id,
                 "background": agent_id is None,
                 "ephemeral": before.ephemeral and agent_id is None and asked.to == "sandbox",
+                "inputs": before.inputs if agent_id is None else (),  # the workspace goes there as a snapshot
             }
         )
 

@@ -11,7 +11,8 @@ from collections import deque
 
 from coldframe.contract.caller import Caller
 from coldframe.contract.command import Ended, OutputChunk
-from coldframe.contract.errors import ColdframeError, StartNotReady
+from coldframe.contract.declared_inputs import DeclaredInputs
+from coldframe.contract.errors import ColdframeError, StartNotReady, from_wire
 from coldframe.contract.sandbox import SandboxInfo
 from coldframe.contract.template import HOME_STORE, ReadyCheck, StartCommand
 from coldframe.contract.tool import ToolResult
@@ -79,6 +80,17 @@ class StartCommands:
         if result.value.get("exit_code") != 0:
             log = str(result.value.get("stderr") or "")[-KEPT_BYTES:]
             raise StartNotReady("what the template has for `/home/user` could not all be put there", log=log)
+
+    async def put_inputs(self, caller: Caller, info: SandboxInfo, inputs: DeclaredInputs) -> None:
+        """Put what was declared into a workspace that is new, each file by a call like any other. Raises what refuses it."""
+        for one in inputs:
+            content = {"content": one.content} if one.content is not None else {"content_base64": one.content_base64}
+            given = {"path": one.path, "sha256": one.sha256, **content}
+            if one.source is not None:
+                given["source"] = one.source
+            result = await self._gate.call(caller, info.sandbox_id, "write_file", given)
+            if result.error is not None:
+                raise from_wire(result.error)
 
     async def _await_ready(
         self, caller: Caller, info: SandboxInfo, start: StartCommand, ready: ReadyCheck, command_id: str

@@ -5,7 +5,7 @@ The default deny list (`denylist.py`) stands here too; custom rules only ever ad
 """
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from coldframe.contract.policy import CallContext, CommandReading, Outcome, RuleVerdict
 from coldframe.policy import labels
@@ -45,6 +45,18 @@ def check_clearance(facts: Facts, rule: Rule) -> RuleVerdict | None:
         "floor:write-down",
         f"the session is {taint}, and rule `{rule.id}` clears the target for {rule.target_label} only",
     )
+
+
+def check_ceiling(call: CallContext, verdicts: Iterable[RuleVerdict]) -> RuleVerdict | None:
+    """Nothing above what the sandbox was made for: neither what its session or workspace is already, nor what rules have
+    just labelled. Rules may hold it lower, and none can lift this."""
+    if call.ceiling is None:
+        return None
+    given = (verdict.label for verdict in verdicts if verdict.label is not None)
+    label = labels.join(labels.parse(call.taint), labels.parse(call.workspace_label), *given)
+    if labels.may_flow(label, call.ceiling):
+        return None
+    return _deny("floor:ceiling", f"the sandbox was made for {call.ceiling} at most, and this is {label}")
 
 
 def check_settings(facts: Facts, rules: RuleSet) -> Iterator[RuleVerdict]:

@@ -26,7 +26,7 @@ from coldframe.contract.policy import (
 )
 from coldframe.policy import labels
 from coldframe.policy.fields import Facts, ReachFacts
-from coldframe.policy.floor import check_clearance, check_floor, check_settings
+from coldframe.policy.floor import check_ceiling, check_clearance, check_floor, check_settings
 from coldframe.policy.rules import Rule, RuleSet
 from coldframe.policy.shell import read_argv, read_shell
 
@@ -50,6 +50,8 @@ def decide_call(context: CallContext, rules: RuleSet, *, tools: Collection[str] 
             verdicts.extend(one for one in check_settings(command, rules) if one not in verdicts)
             for rule in rules.possible(Hook.PRE_TOOL_CALL, command):
                 verdicts.extend(one for one in _judge(rule, command) if one not in verdicts)
+        if (over := check_ceiling(context, verdicts)) is not None:
+            verdicts.append(over)
         return _join(Hook.PRE_TOOL_CALL, verdicts, rules, context)
     except Exception:  # noqa: BLE001 - the edge of judgement: what cannot be judged is refused
         return _unavailable(Hook.PRE_TOOL_CALL, rules, context)
@@ -66,6 +68,8 @@ def decide_result(context: ResultContext, output: bytes, rules: RuleSet) -> Deci
             command = Facts(wider, _reading(wider), context, output)
             for rule in rules.possible(Hook.POST_TOOL_RESPONSE, command):
                 verdicts.extend(one for one in _judge(rule, command) if one not in verdicts)
+        if (over := check_ceiling(context.call, verdicts)) is not None:
+            verdicts.append(over)
         return _join(Hook.POST_TOOL_RESPONSE, verdicts, rules, context)
     except Exception:  # noqa: BLE001 - the edge of judgement: what cannot be judged is refused
         return _unavailable(Hook.POST_TOOL_RESPONSE, rules, context)

@@ -51,6 +51,8 @@ SPECS: dict[str, Any] = {
     "command_idle_s": 30.0,
     "ephemeral": {"agent_id": None, "background": True, "ephemeral": True},
     "outputs": ("report/*.html",),
+    "ceiling": "INTERNAL",
+    "inputs": {"agent_id": None, "background": True, "inputs": ({"path": "a.csv", "content": "a"},)},
     "snapshot": "0123456789abcdef",
     "agent_id": "bob",
     "isolation": "gvisor",
@@ -311,5 +313,61 @@ def test_a_version_that_differs_much_is_kept_whole_and_later_ones_differ_from_it
         assert (versions.find("sb", 6), versions.newest("other")) == (None, None)
         sizes = [size for (size,) in store.read("SELECT length(document) FROM contracts ORDER BY version")]
         assert [size > sizes[0] / 2 for size in sizes] == [True, False, True, False, False]
+    finally:
+        store.close()
+
+
+def test_the_first_version_of_a_sandbox_is_kept_as_what_differs_from_that_of_another_and_read_as_it_was_issued(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path, REACHING) as bench:
+            infos = [await bench.sandbox() for _ in range(3)]
+            infos += [
+                await bench.sandbox("bob", limits=Limits(memory_mib=64)),
+                await bench.sandbox("eve", network="none"),
+            ]
+            await bench.restart()
+            infos += [await bench.sandbox() for _ in range(2)]
+            issued = {one.sandbox_id: await bench.control.sandboxes.contract(OWNER, one.sandbox_id) for one in infos}
+            await bench.control.rulebook.load(EVEN_FURTHER, caller=OWNER)
+            await bench.restart()
+            for one in infos:
+                first = bench.control.contracts.version(one, 1)
+                assert first == issued[one.sandbox_id]
+                assert document_digest(first) == first.sha256
+                assert one.sandbox_id in first.model_dump_json()
+                newest = await bench.control.sandboxes.contract(OWNER, one.sandbox_id)
+                assert document_digest(newest) == newest.sha256
+            kept = sqlite3.connect(bench.root / "control" / "coldframe.db")
+            sizes = dict(kept.execute("SELECT sandbox_id, length(document) FROM contracts WHERE version = 1"))
+            kept.close()
+            assert [sizes[one.sandbox_id] > max(sizes.values()) / 2 for one in infos[:3]] == [True, False, False]
+            assert [sizes[one.sandbox_id] > max(sizes.values()) / 2 for one in infos[-2:]] == [True, False]
+
+    asyncio.run(scenario())
+
+
+def test_nothing_differs_from_a_version_that_was_undone(tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "control.db"))
+    try:
+        versions = ContractVersions(store)
+
+        def add(sandbox_id: str) -> None:
+            sections = {name: [{"id": f"{name}.1", "value": "x" * 100}] for name in SECTIONS}
+            document = {"sandbox_id": sandbox_id, "version": 1, "sha256": "0", **sections}
+            versions.add(document, canonical(document))
+
+        with pytest.raises(ZeroDivisionError), store.transaction():
+            add("undone")
+            raise ZeroDivisionError
+        for sandbox_id in ("first", "second"):
+            with store.transaction():
+                add(sandbox_id)
+        newest = versions.newest("second")
+        assert newest is not None
+        assert newest == {**newest, "sandbox_id": "second", "version": 1}
+        assert versions.newest("undone") is None
+        assert set(newest) == {"sandbox_id", "version", "sha256", *SECTIONS}
     finally:
         store.close()

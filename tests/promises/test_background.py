@@ -1,6 +1,7 @@
 """A background session has a temporary workspace of its own: empty at first, seen by nobody else, and gone with the session."""
 
 import asyncio
+import json
 import os
 import signal
 import threading
@@ -11,13 +12,14 @@ import pytest
 from coldframe.client.api import Coldframe
 from coldframe.client.sandbox import Sandbox
 from coldframe.client.sync import SyncColdframe, SyncSandbox
+from coldframe.contract.declared_inputs import DeclaredInput
 from coldframe.contract.errors import ColdframeError
 from coldframe.contract.policy import Label, Role
 from coldframe.contract.sandbox import Limits, SandboxSpec
 from tests.chaos.victims import Victims, kill
 from tests.installation import Installation, wait_until
 from tests.promises.governed import EVERY_TOOL, token_of
-from tests.promises.raw import call, own_installation, rest
+from tests.promises.raw import all_entries, call, own_installation, rest
 
 GONE_WITHIN_S = 10.0
 HISTORY = ".exec_history"
@@ -87,6 +89,73 @@ def test_it_works_in_a_folder_of_its_session_that_is_empty_at_first(
     background.signal(started.command_id, cancel=True)
     if os.access(folder, os.R_OK | os.X_OK):
         assert set(os.listdir(folder)) == {HISTORY, "by-command"}
+
+
+@pytest.mark.req("T1.50")
+def test_what_it_declares_is_in_its_folder_at_its_start_and_nothing_else(
+    governed: Installation, owner: SyncColdframe
+) -> None:
+    inputs = (
+        DeclaredInput(path="orders.csv", content="a,b\n1,é\n", source="https://files.example.com/orders.csv"),
+        DeclaredInput(path="deep/er/raw.bin", content_base64="AP8K"),
+    )
+    spec = SandboxSpec(background=True, inputs=inputs)
+    with owner.sandboxes.create(spec=spec) as sandbox:
+        found = sandbox.run_command("find . -type f | sort; cat orders.csv; od -An -tx1 deep/er/raw.bin").stdout
+        assert found == f"./{HISTORY}\n./deep/er/raw.bin\n./orders.csv\na,b\n1,é\n 00 ff 0a\n"
+        told = next(line for line in sandbox.contract()["inputs"] if line["id"] == "inputs.declared")
+        assert isinstance(told["value"], list)
+        assert [(one["path"], one["bytes"]) for one in told["value"]] == [("orders.csv", 9), ("deep/er/raw.bin", 3)]
+        entries = {one.name: one for one in sandbox.inputs().inputs if one.type == "file"}
+        assert set(entries) == {one.path for one in inputs}
+        for one in inputs:
+            assert (entries[one.path].sha256, entries[one.path].said_source) == (one.sha256, one.source)
+            assert entries[one.path].call_id is not None and entries[one.path].granted_by
+        assert all(
+            not one.is_given and one.sha256 for one in sandbox.refresh().spec.inputs
+        )  # content is a file's alone
+        assert "1,é" not in sandbox.info.model_dump_json()
+        sandbox.terminate(discard=True)
+    assert {HISTORY, "own"} == _listed(owner, SandboxSpec(background=True))
+
+
+def _listed(client: SyncColdframe, spec: SandboxSpec) -> set[str]:
+    with client.sandboxes.create(spec=spec) as sandbox:
+        sandbox.write_file("own", "")
+        return {one.path for one in sandbox.list_directory().entries}
+
+
+@pytest.mark.req("T1.50")
+def test_an_input_that_rules_refuse_or_that_is_none_makes_no_sandbox(
+    governed: Installation, owner: SyncColdframe
+) -> None:
+    owner.policy.load(
+        "version: 1\nrules: [{id: no-keys, hook: PRE_TOOL_CALL, when: {tool: write_file, path: {glob: '*.pem'}}, then: deny}]\n"
+    )
+    folders = os.path.join(governed.data_dir, "background")
+    before = {one.id for one in owner.sandboxes.list()}, set(os.listdir(folders))
+    good, bad = {"path": "a.txt", "content": "a"}, {"path": "b.pem", "content": "key"}
+    refused = rest(governed, "POST", "/v1/sandboxes", {"background": True, "inputs": [good, bad]})
+    assert (refused.code, refused.json["error"]["facts"]["rule"]) == ("DENIED_BY_RULE", "no-keys")
+    for wrong in (
+        {"path": "../a", "content": "a"},
+        {"path": "/etc/passwd", "content": "a"},
+        {"path": "a"},
+        {"path": "a", "sha256": "0" * 64},
+        {"path": "a", "content": "a", "sha256": "0" * 64},
+        {"path": "a", "content": "a", "content_base64": "YQ=="},
+        {"path": "a", "content_base64": "?"},
+        {"path": "a", "content": "a" * (1 << 20) + "a"},
+        {"path": "a.txt", "content": "twice"},
+    ):
+        refused = rest(governed, "POST", "/v1/sandboxes", {"background": True, "inputs": [good, wrong]})
+        assert (refused.status, refused.code) == (400, "INVALID_ARGUMENT"), wrong
+    refused = rest(governed, "POST", "/v1/sandboxes", {"agent_id": "durable", "inputs": [good]})
+    assert refused.code == "INVALID_ARGUMENT"
+    wait_until(
+        lambda: ({one.id for one in owner.sandboxes.list()}, set(os.listdir(folders))) == before,
+        "nothing is left of them",
+    )
 
 
 @pytest.mark.req("T1.51")
@@ -358,3 +427,46 @@ def test_rules_hold_it_below_a_label_and_leave_agents_alone(
             refused = call(governed, sandbox.id, tool, arguments)
             assert (refused.code, refused.json["error"]["facts"]["rule"]) == ("DENIED_BY_RULE", "ceiling"), tool
             assert call(governed, box.id, tool, arguments).status == 200, tool
+
+
+@pytest.mark.req("T1.54")
+def test_a_job_carries_a_ceiling_of_its_own_that_rules_may_lower_and_nothing_lifts(
+    governed: Installation, owner: SyncColdframe, box: SyncSandbox
+) -> None:
+    labels = (
+        "  - {id: internal, hook: PRE_TOOL_CALL, when: {tool: read_file, path: {glob: 'internal/*'}}, label: INTERNAL}\n"
+        "  - {id: secret, hook: PRE_TOOL_CALL, when: {tool: read_file, path: {glob: 'secret/*'}}, label: CONFIDENTIAL}\n"
+        "  - {id: output, hook: POST_TOOL_RESPONSE, when: {tool: run_command, output: {contains: crm}}, label: CONFIDENTIAL}\n"
+    )
+    owner.policy.load("version: 1\nrules:\n" + labels)
+    with owner.sandboxes.create(spec=SandboxSpec(background=True, ceiling=Label.INTERNAL)) as sandbox:
+        line = next(one for one in sandbox.contract()["permissions"] if one["id"] == "permissions.ceiling")
+        assert (line["value"], sandbox.refresh().spec.ceiling) == ("INTERNAL", Label.INTERNAL)
+        for path in ("internal/x", "secret/x"):
+            sandbox.write_file(path, "x")
+        assert sandbox.read_file("internal/x").result.taint is Label.INTERNAL  # as high as it may get
+        refused = call(governed, sandbox.id, "read_file", {"path": "secret/x"})
+        assert (refused.code, refused.json["error"]["facts"]["rule"]) == ("DENIED_BY_RULE", "floor:ceiling")
+        assert owner.sessions.get(sandbox.info.session_id).taint is Label.INTERNAL  # nothing was read
+        for tool, arguments in EVERY_TOOL.items():
+            assert call(governed, sandbox.id, tool, arguments).status == 200, tool
+        withheld = call(governed, sandbox.id, "run_command", {"command": ["printf", "%s%s of people", "c", "rm"]})
+        assert withheld.code == "DENIED_BY_RULE" and b"of people" not in withheld.body
+        for tool, arguments in EVERY_TOOL.items():
+            refused = call(governed, sandbox.id, tool, arguments)
+            assert (refused.code, refused.json["error"]["facts"]["rule"]) == ("DENIED_BY_RULE", "floor:ceiling"), tool
+        entries = [one for one in all_entries(owner) if one.body.get("sandbox_id") == sandbox.id]
+        refusals = [one.body for one in entries if one.kind == "call.refused"]
+        assert refusals and all(one["context"]["ceiling"] == "INTERNAL" for one in refusals)
+        made = next(one.body for one in entries if one.kind == "sandbox.created")
+        assert json.loads(made["spec"])["ceiling"] == "INTERNAL"
+        sandbox.terminate(discard=True)
+    for tool, arguments in EVERY_TOOL.items():
+        assert call(governed, box.id, tool, arguments).status == 200, tool  # others have no ceiling
+    lower = "  - {id: lower, hook: PRE_TOOL_CALL, when: {agent_id: background, taint: {above: PUBLIC}}, then: deny}\n"
+    owner.policy.load("version: 1\nrules:\n" + labels + lower)
+    with owner.sandboxes.create(spec=SandboxSpec(background=True, ceiling=Label.RESTRICTED)) as sandbox:
+        sandbox.write_file("internal/x", "x")
+        sandbox.read_file("internal/x")
+        refused = call(governed, sandbox.id, "read_file", {"path": "internal/x"})
+        assert refused.json["error"]["facts"]["rule"] == "lower"  # its own is higher, and lifts nothing
