@@ -207,6 +207,11 @@ class Transport:
     """A pool of connections to one server."""
 
     def __init__(self, url: str, token: str | None, *, timeout_s: float | None = None) -> None:
+        if "@" in url:  # it is not repeated: what stands before the sign may be a password
+            raise InvalidArgument(
+                "the address of a server takes no user name and no password",
+                hint="give an address such as http://127.0.0.1:4560, and a token beside it",
+            )
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise InvalidArgument(f"`{url}` is no address of a server", hint="give one such as http://127.0.0.1:4560")
@@ -217,7 +222,7 @@ class Transport:
         self._prefix = parts.path.rstrip("/")
         self._timeout_s = timeout_s
         self._idle: list[Connection] = []
-        self._headers: list[tuple[str, str]] = [("Host", parts.netloc.rpartition("@")[2])]
+        self._headers: list[tuple[str, str]] = [("Host", parts.netloc)]
         if token:
             self._headers.append(("Authorization", f"Bearer {token}"))
 

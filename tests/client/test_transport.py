@@ -413,3 +413,10 @@ def test_paths_and_queries_survive_the_url() -> None:
     assert encode_path("a b/ä?#%") == "a%20b/%C3%A4%3F%23%25"
     assert encode_path("x\udcff") == "x%FF"
     assert encode_query({"a": None, "b": True, "c": [1, 2], "d": "x&y"}) == "b=true&c=1&c=2&d=x%26y"
+
+
+def test_an_address_holds_no_password_that_an_error_could_tell() -> None:
+    for url in ("http://me:hunter2@127.0.0.1:9", "me:hunter2@127.0.0.1", "http://me:hunter/2@127.0.0.1:9"):
+        with pytest.raises(InvalidArgument) as caught:
+            sync.SyncColdframe(url, "token")
+        assert "hunter" not in f"{caught.value.message} {caught.value.advice} {caught.value.facts}"
