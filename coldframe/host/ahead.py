@@ -8,6 +8,7 @@ import secrets
 import select
 import socket
 import threading
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from coldframe.host.cgroups import BoxGroups, Controllers
@@ -15,7 +16,7 @@ from coldframe.host.confine import ConfineError
 from coldframe.host.conversation import conversation, heard
 from coldframe.host.processes import kill
 from coldframe.host.strays import mark_of
-from coldframe.host.written_pages import written_pages
+from coldframe.host.written_pages import Ranges, written_pages
 from coldframe.host.zygote_link import ZygoteLink
 
 LEARNED_FROM = 5
@@ -68,18 +69,23 @@ class Ahead:
             kept = self._in_hand | ({self.keeper.groups.name} if self.keeper is not None else set())
             self._names &= kept
 
-    def learn(self, keeper: int) -> None:
-        """Tell the zygote what this keeper has written, if it is one of the first that have worked."""
-        with self._zygote.turn, contextlib.suppress(OSError, ValueError):
+    def learn(self, keepers: Sequence[int]) -> None:
+        """Tell the zygote what these have written, the first of them that have worked: the oldest that lives or the newest, whoever
+        wrote more. Who has just been ordered may have run no command yet, or be gone already."""
+        with self._zygote.turn:
             process = self._zygote.process
             if process is None:
                 return
-            zygote, keepers = self._learned
-            keepers = keepers if zygote == process.pid else 0
-            if keepers < LEARNED_FROM:
-                written = written_pages(keeper, process.pid)
-                self._zygote.send(json.dumps({"written": written}).encode(), [])
-                self._learned = process.pid, keepers + 1
+            zygote, looks = self._learned
+            looks = looks if zygote == process.pid else 0
+            if looks >= LEARNED_FROM:
+                return
+            found = (_written_by(keepers, process.pid), _written_by(reversed(keepers), process.pid))
+            written = max(found, key=lambda ranges: sum(count for _, count in ranges))
+            if written:
+                with contextlib.suppress(OSError, ValueError):
+                    self._zygote.send(json.dumps({"written": written}).encode(), [])
+                    self._learned = process.pid, looks + 1
 
     def fork(self) -> None:
         """Have one wait, unless one does. A failure is left to the next build, which then forks its own."""
@@ -162,6 +168,14 @@ class Ahead:
                 discard(groups)
                 return None
         return WaitingKeeper(pid, process, mine, groups)
+
+
+def _written_by(keepers: Iterable[int], zygote: int) -> Ranges:
+    """By the first that lives; nothing without the right to know."""
+    for keeper in keepers:
+        with contextlib.suppress(OSError, ValueError):
+            return written_pages(keeper, zygote)
+    return []
 
 
 def discard(groups: BoxGroups) -> None:

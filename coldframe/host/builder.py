@@ -11,6 +11,7 @@ import os
 import resource
 import socket
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
@@ -35,6 +36,8 @@ AHEAD_S = 0.01
 """After the last build: when a keeper is forked for the next, so that it is not in the way of the first command."""
 LET_OUT_S = 0.5
 """After a build: when who is endangered is let out of the groups of the box, which holds up all that is forked then."""
+REMEMBERED = 8
+"""Keepers from which is learned what the next will write."""
 AT_ONCE = min(8, max(2, os.cpu_count() or 1))
 """A build waits for its processes in turn, so that two of them take little longer than one."""
 
@@ -94,8 +97,8 @@ class Builder:
         self._turns = asyncio.Semaphore(AT_ONCE)
         self._building = 0
         self._is_prepared = False
-        self._newest = -1
-        """Keeper of the last box."""
+        self._newest: deque[int] = deque(maxlen=REMEMBERED)
+        """Keepers of the last boxes."""
         self._endangered: list[BoxGroups] = []
         self._later: dict[Callable[[], None], asyncio.TimerHandle] = {}
         self.pool = Pool(pool_size, self._discard_ready, users)
@@ -143,7 +146,7 @@ class Builder:
             if "unfurnished" in answer:
                 raise answer["unfurnished"]
             raise _not_built(str(answer.get("failed", "no answer")))
-        self._newest = answer["keeper"]
+        self._newest.append(answer["keeper"])
         if wish is not None:
             self.pool.ask(wish)
         return answer, made
@@ -172,7 +175,7 @@ class Builder:
 
     def _fork_ahead(self) -> None:
         if not self._building:  # else whoever builds sees to it afterwards
-            self.ahead.learn(self._newest)
+            self.ahead.learn(tuple(self._newest))
             self.ahead.fork()
         if not self._filling.acquire(blocking=False):
             return

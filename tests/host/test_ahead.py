@@ -18,6 +18,7 @@ from tests.host.machines import as_root_and_ordinary, needs_bubblewrap, new_box,
 from tests.host.test_machine import made, nothing_is_left
 
 pytestmark = needs_bubblewrap
+needs_root = pytest.mark.skipif(os.getuid() != 0, reason="without root all sandboxes are the same user's")
 needs_rows = pytest.mark.skipif(os.uname().machine not in rows.CODE, reason="nothing is started early on this machine")
 
 
@@ -148,6 +149,7 @@ def test_bubblewrap_waits_with_the_keeper_and_makes_the_box_of_the_user_who_aske
     on_a_machine(steps, who=who)
 
 
+@needs_root
 @needs_rows
 def test_bubblewrap_that_waits_for_another_user_ends() -> None:
     async def steps(machine: Machine) -> None:

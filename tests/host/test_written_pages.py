@@ -54,7 +54,10 @@ def test_what_a_child_has_written_since_its_fork_is_told_and_the_next_one_has_it
 
 @needs_root
 @needs_bubblewrap
-def test_a_keeper_that_waits_has_most_of_what_its_box_and_first_command_will_write() -> None:
+@pytest.mark.parametrize("are_gone", [False, True])
+def test_a_keeper_that_waits_has_most_of_what_its_box_and_first_command_will_write(are_gone: bool) -> None:
+    """Whether the sandboxes before it live on, or but the first, which ran nothing before somebody looked at it."""
+
     def stat_of(pid: int) -> list[str]:
         with open(f"/proc/{pid}/stat", encoding="ascii") as source:
             return source.read().rpartition(")")[2].split()
@@ -64,7 +67,12 @@ def test_a_keeper_that_waits_has_most_of_what_its_box_and_first_command_will_wri
         for name in ("one", "two"):
             await waiting(machine._builder)
             box = await new_box(machine, name, agent=name)
-            await run(box, "true")
+            if are_gone and name == "two":
+                await machine.end_box(name)
+            elif are_gone:
+                await waiting(machine._builder)
+            if not are_gone or name == "one":
+                await run(box, "true")
         pid = await waiting(machine._builder)
 
         async def sleeps() -> bool:
