@@ -390,7 +390,9 @@ class Admission:
             )
             if spec.writes:
                 self._sandboxes.raise_workspace_label(info, taint, connection=connection)
-            entry = self._ledger.append("call.started", draft.ids.call_id, body, connection=connection)
+            entry = self._ledger.append(
+                "call.started", draft.ids.call_id, body, connection=connection, may_be_lost=may_wait
+            )
             self._history.keep_position()
             if key is not None:
                 self._keyed.open(draft.caller.token_id, key, request, draft.ids.call_id, connection=connection)

@@ -100,7 +100,7 @@ class Flight:
     taint: Label
     """Of the session, once the call had started."""
     lost: list[bool] = field(default_factory=list)
-    """Not empty if its start waited for a commit that failed: it stands elsewhere in the ledger then, or nowhere yet."""
+    """Not empty if its start waited for a commit that failed: it is not on record then, and nothing of it may be told."""
     recovered: bool = False
     """Taken over from a server that stopped."""
     attach: bool = False

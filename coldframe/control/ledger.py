@@ -183,12 +183,13 @@ class Ledger:
         *,
         connection: sqlalchemy.Connection | None = None,
         durable: bool = False,
+        may_be_lost: bool = False,
     ) -> Recorded:
         """Record, in the transaction under way if there is one, else in its own.
 
         *connection* says that the caller means its transaction; it is checked. *durable* makes the record
         survive a power cut. An entry in a transaction that was put off is recorded all the same: should its commit
-        fail, it is written again.
+        fail, it is written again, unless it *may_be_lost*: the caller learns of it, and tells nothing of what it is about.
 
         Raises:
             LedgerUnavailable: it is not recorded; do not act.
@@ -210,12 +211,12 @@ class Ledger:
         if connection is not None:
             self._store.join(connection, durable=durable)
             if not self._owed:
-                return self._write(new)
+                return self._write(new, may_be_lost=may_be_lost)
         with self._store.transaction(durable=durable):
             self._pay()
-            return self._write(new)
+            return self._write(new, may_be_lost=may_be_lost)
 
-    def _write(self, new: _Owed) -> Recorded:
+    def _write(self, new: _Owed, *, may_be_lost: bool = False) -> Recorded:
         """One row in the transaction under way."""
         now = self._clock()
         at = format_time(now)
@@ -228,7 +229,7 @@ class Ledger:
             self._open_calls.keep(seq)
         except sqlite3.Error as error:
             raise LedgerUnavailable(f"the ledger cannot be written: {error}", reason=str(error)) from error
-        self._store.after(self._committed, self._undone, partial(self._lost, new))
+        self._store.after(self._committed, self._undone, self._undone if may_be_lost else partial(self._lost, new))
         self._newest = seq, digest
         self._entries_since_checkpoint += 1
         return Recorded(seq, now, kind, subject, text, previous, digest)
