@@ -201,7 +201,7 @@ class Creation:
                 self.makers.check_number(caller)
                 self.makers.note(sandbox_id, caller)
             is_new = source is not None and spec.agent_id is not None  # others may use that agent meanwhile
-            wait_s = self._take_slot(sandbox_id, None if is_new else queue_s)
+            wait_s = self._take_slot(sandbox_id, caller.token_id, None if is_new else queue_s)
             with self._store.transaction() as connection:
                 session = self._sessions.open(sandbox_id, spec.agent_id)
                 draft = _Draft(sandbox_id, session.session_id, caller, spec, network, source, check_contract, declared)
@@ -236,14 +236,14 @@ class Creation:
             await asyncio.wait({task}, timeout=within_s)
         return self._sandboxes.get(caller, sandbox_id)
 
-    def _take_slot(self, sandbox_id: str, queue_s: float | None) -> float | None:
+    def _take_slot(self, sandbox_id: str, owner: str, queue_s: float | None) -> float | None:
         """How long it waits for one at most; None if it has one."""
         try:
-            self._sandboxes.slots.take(sandbox_id)
+            self._sandboxes.slots.take(sandbox_id, owner)
         except TooManySandboxes:
             if queue_s is None:
                 raise
-            self._sandboxes.slots.queue(sandbox_id)
+            self._sandboxes.slots.queue(sandbox_id, owner)
             return queue_s
         return None
 

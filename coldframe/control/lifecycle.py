@@ -334,7 +334,7 @@ class Lifecycle:
             self._sandboxes.require_its_agent(info)
             await self._creation.volumes.free(info.spec)
             self._creation.volumes.check(caller, info.spec)
-            self._sandboxes.slots.take(sandbox_id)
+            self._sandboxes.slots.take(sandbox_id, caller.token_id)
             try:
                 with self._store.transaction() as connection:
                     self._sandboxes.move(sandbox_id, "starting")

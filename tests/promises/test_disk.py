@@ -94,9 +94,11 @@ ATTACKS = {
 
 
 def told(sandbox: SyncSandbox, ended: CommandAnswer) -> None:
-    """The result and the state name the limit."""
+    """The result and the state name the limit, and whether it holds by best effort only."""
     assert ended.limit is not None, ended
     assert ended.limit.kind == "disk"
+    strength = next(one for one in sandbox.report().limits if one.kind == "disk").strength
+    assert ("limit:disk" in ended.result.degraded) is (strength != "hard")
     assert ended.exit_code != 0
     status = sandbox.command(ended.command_id).status
     assert status is not None and status.code == "LIMIT_DISK"

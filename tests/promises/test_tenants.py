@@ -9,9 +9,12 @@ import os
 import pytest
 
 from coldframe.client.sync import SyncColdframe, SyncSandbox
+from coldframe.contract.policy import Role
 from coldframe.contract.sandbox import Limits
 from tests.host.machines import needs_bubblewrap
 from tests.installation import Installation
+from tests.promises.browsing import PATIENCE_S, lead_browser, needs_chromium, visits_of
+from tests.promises.governed import token_of
 from tests.promises.noise import NoisyTenant
 from tests.promises.raw import all_entries, own_installation
 
@@ -58,6 +61,32 @@ def test_a_noisy_tenant_meets_limits_and_a_quiet_one_loses_nothing() -> None:
         assert blue.processes() == []
         assert client.health()
         assert [one.id for one in client.sandboxes.list() if one.info.state.state == "running"] == [blue.id]
+
+
+QUEUED = int(os.environ.get("COLDFRAME_QUEUED", "30"))
+"""Of the noisy tenant; 500 is the whole number."""
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.req("T3.60")
+def test_who_lines_up_by_the_hundred_holds_up_nobody_else() -> None:
+    with own_installation(COLDFRAME_MAX_RUNNING="2") as own, SyncColdframe(own.url, own.token) as client:
+        reds, blues = (token_of(client, Role.MEMBER) for _ in range(2))
+        with SyncColdframe(own.url, reds) as red, SyncColdframe(own.url, blues) as blue:
+            running = [red.sandboxes.create(background=True) for _ in range(2)]
+            lined_up = [red.sandboxes.create(background=True, queue_s=600) for _ in range(QUEUED)]
+            late = blue.sandboxes.create(background=True, queue_s=600)
+            queued = {one.id for one in client.sandboxes.list(state=["queued"])}
+            assert queued == {one.id for one in (*lined_up, late)}
+            running[0].terminate()
+            late.wait_for_turn()  # by the first place that is free, with all the others before it in time
+            assert late.run_command("echo its turn").stdout == "its turn\n"
+            assert {one.id for one in client.sandboxes.list(state=["queued"])} == {one.id for one in lined_up}
+            running[1].terminate()
+            assert lined_up[0].wait_for_turn().state.state == "running"  # red's own, in the order of red
+            for one in reversed(lined_up):
+                one.terminate()
+            late.terminate()
 
 
 PLANT = r"""
@@ -129,6 +158,43 @@ def plant(sandbox: SyncSandbox, canary: str) -> None:
         if b"planted" in getattr(event, "data", b""):
             return
     raise AssertionError(sandbox.output(started.command_id, "stderr").data.decode())
+
+
+PAGE = "http://127.0.0.1:8156/"
+VISITS = {
+    "plant": (PAGE, "localStorage.left = '{canary}'; document.cookie = 'left={canary};max-age=9999'; 'planted'"),
+    "look": (PAGE, "(localStorage.left ?? '') + '|' + document.cookie"),
+}
+
+
+def visit(box: SyncSandbox, what: str, canary: str) -> str:
+    """In a browser with the profile of the box's user, on a page that is at the same address in every box."""
+    box.write_file("index.html", "<title>a page</title>")
+    serving = box.run_command(["python3", "-m", "http.server", "8156", "--bind", "127.0.0.1"], background=True)
+    waiting = "until echo > /dev/tcp/127.0.0.1/8156; do sleep 0.05; done 2>/dev/null"
+    assert box.run_command(waiting, timeout_s=PATIENCE_S).exit_code == 0
+    url, script = VISITS[what]
+    done = lead_browser(box, (url, script.format(canary=canary)), flags=["--user-data-dir=/home/user/.config/chromium"])
+    assert done.exit_code == 0, f"{done.stdout}\n{done.stderr}"
+    box.signal(serving.command_id, cancel=True)
+    return str(visits_of(str(done.stdout))[0].value)
+
+
+@needs_chromium
+@pytest.mark.req("T3.62")
+@pytest.mark.parametrize("temporary", [True, False])
+def test_who_comes_next_finds_nothing_in_the_profile_of_a_browser(client: SyncColdframe, temporary: bool) -> None:
+    canary = f"canary-{os.urandom(8).hex()}"
+    with client.sandboxes.create(None if temporary else "profile-red", background=temporary) as red:
+        assert visit(red, "plant", canary) == "planted"
+        assert visit(red, "look", canary) == f"{canary}|left={canary}"  # the profile has it, for its own user
+        found = red.run_command(["grep", "-rlaF", canary, ".config/chromium"])
+        assert found.exit_code == 0, "it lies in files of the profile"
+    with client.sandboxes.create(None if temporary else "profile-blue", background=temporary) as blue:
+        assert blue.run_command("ls -A ~/.config ~/.cache 2>/dev/null").stdout == ""
+        assert visit(blue, "look", canary) == "|"
+        looked = blue.run_command(["python3", "-c", SEARCH, canary])
+        assert (looked.stdout, looked.exit_code) == ("\n", 0), looked
 
 
 @pytest.mark.timeout(1800)
