@@ -243,6 +243,8 @@ class RepositoryAnswer(Model):
     """That is checked out; None where HEAD is a commit itself."""
     head: str | None
     """The commit that is checked out; None if there is none yet."""
+    kept_in: tuple[str, ...] = ()
+    """Folders of the workspace other than its `.git` that it is kept in: of a submodule or a linked working tree."""
     status: GitStatus | None = None
     log: GitLog | None = None
     show: GitShown | None = None

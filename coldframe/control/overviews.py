@@ -172,7 +172,7 @@ class Overviews:
         for one in found.repositories:
             entry = await self._repository(caller, info, one, found)
             entries.append(entry)
-            if one.head is not None and info.agent_id is not None:
+            if one.head is not None and info.agent_id is not None and self._sandboxes.has_its_agent(info):
                 actions.append(_on_commit(info.agent_id, one.path, one.head))
         return _section("git", [*entries, *operations]), actions
 
@@ -239,6 +239,9 @@ class Overviews:
                 )
             )
         return _section("builds", entries)
+
+    def _is_of_its_agent(self, sandbox_id: str | None) -> bool:
+        return sandbox_id is not None and self._is_on_its_workspace(sandbox_id)
 
     def _is_on_its_workspace(self, sandbox_id: str) -> bool:
         return self._sandboxes.has_its_agent(self._sandboxes.find(sandbox_id))
@@ -349,7 +352,13 @@ class Overviews:
         if not may(caller, "snapshot.read"):
             return
         found = [one for one in self._snapshots.list(caller, agent_id=info.agent_id) if one.state == "ready"]
-        mine = [one for one in found if info.agent_id is not None or one.sandbox_id == info.sandbox_id]
+        # Of a name that is another agent's now, or nobody's, only its own: the others' files are not those of this workspace.
+        is_shared = info.agent_id is not None and self._sandboxes.has_its_agent(info)
+        mine = [
+            one
+            for one in found
+            if one.sandbox_id == info.sandbox_id or (is_shared and self._is_of_its_agent(one.sandbox_id))
+        ]
         if mine:
             newest = max(mine, key=lambda one: one.created_at)
             yield _act(

@@ -64,6 +64,8 @@ _QUESTIONS: Mapping[type[GitPlace], Question] = {
 }
 MOST_OUTPUT_CHARACTERS = 8192
 MOST_FILES = 1000
+MOST_PATH_BYTES = 512 * 1024
+"""Of the paths in one command; Linux takes some MiB, less what else there is."""
 TRAILER = "On-behalf-of"
 DOMAIN = "agents.invalid"
 """Of the addresses of authors: it leads nowhere, and never will."""
@@ -127,14 +129,27 @@ class Repositories:
             GitNoRepository, GitUnknownRevision, GitUnreadable: it cannot be told.
             And what a call of the gate raises.
         """
+        return (await self._looked(caller, sandbox_id, view, session_id, snapshot_id, asked))[0]
+
+    async def _looked(
+        self,
+        caller: Caller,
+        sandbox_id: str,
+        view: type[V],
+        session_id: str | None,
+        snapshot_id: str | None,
+        asked: Mapping[str, Any],
+    ) -> tuple[V, tuple[str, ...]]:
+        """With the folders other than its `.git` that it is kept in."""
         question = _QUESTIONS[view]
         given = {"question": question} | {name: value for name, value in asked.items() if value is not None}
         result = await self._read(caller, sandbox_id, given, session_id, snapshot_id)
         if result.error is not None:
             error = from_wire(result.error)
             top = error.facts.get("repository")
-            if isinstance(error, InvalidArgument) and isinstance(top, str) and top != given.get("path"):
-                given["path"] = top  # of which the one that was named is a part; judged is what is read
+            if isinstance(error, InvalidArgument) and isinstance(top, str):
+                # The one that was named is a part of it, or it is kept elsewhere; judged is what is read.
+                given |= {"path": top, "kept_in": error.facts.get("kept_in", [])}
                 result = await self._read(caller, sandbox_id, given, session_id, snapshot_id)
         if result.error is not None:
             error = from_wire(result.error)
@@ -144,13 +159,14 @@ class Repositories:
         if told[question] is None:
             raise GuestLost("the sandbox did not say what was asked of its repository")
         place = {name: told[name] for name in ("repository", "branch", "head")}
-        return view(
+        found = view(
             **place,
             **told[question],
             sandbox_id=result.sandbox_id,
             label=result.label,
             receipt_id=result.receipt_id,
         )
+        return found, tuple(told["kept_in"])
 
     async def _read(
         self, caller: Caller, sandbox_id: str, given: dict[str, Any], session_id: str | None, snapshot_id: str | None
@@ -192,7 +208,7 @@ class Repositories:
         words += ["--allow-empty"] if asked.allow_empty else []
         words += ["--amend"] if asked.amend else []
         message = with_trailer(asked.message, self._person(caller, info))
-        steps = [_Step(("add", "--all", "--", *asked.paths))] if asked.paths else []
+        steps = [_Step(("add", "--all", "--", *some)) for some in _portions(asked.paths)]
         steps.append(_Step(tuple(words), _hooks(run=asked.hooks), stdin=message))
         return await self._do(caller, sandbox_id, "commit", asked, steps, session_id)
 
@@ -225,7 +241,8 @@ class Repositories:
             info = self._sandboxes.get(caller, sandbox_id)
             how = {"allow": "--ff", "only": "--ff-only", "never": "--no-ff"}[asked.fast_forward]
             message = with_trailer(asked.message or f"Merge {asked.revision}", self._person(caller, info))
-            step = _Step(("merge", "--quiet", how, "-m", message, asked.revision), _hooks(run=asked.hooks))
+            words = ("merge", "--quiet", how, "--file=/dev/stdin", asked.revision)
+            step = _Step(words, _hooks(run=asked.hooks), stdin=message)
         return await self._do(caller, sandbox_id, "merge", asked, [step], session_id)
 
     async def restore(
@@ -236,7 +253,8 @@ class Repositories:
         words += [f"--source={asked.source}"] if asked.source is not None else []
         words += ["--staged"] if asked.staged else []
         words += ["--worktree"] if asked.worktree else []
-        return await self._do(caller, sandbox_id, "restore", asked, [_Step((*words, "--", *asked.paths))], session_id)
+        steps = [_Step((*words, "--", *some)) for some in _portions(asked.paths)]
+        return await self._do(caller, sandbox_id, "restore", asked, steps, session_id)
 
     async def tag(
         self, caller: Caller, sandbox_id: str, asked: GitTagRequest, session_id: str | None = None
@@ -288,7 +306,9 @@ class Repositories:
         """Run the commands one after the other, and tell how the repository stands then."""
         info = self._sandboxes.get(caller, sandbox_id)
         looks = not begins and may(caller, "tool.call")  # else it is the first command that is refused, and recorded so
-        before = await self._now(caller, sandbox_id, asked.path, session_id) if looks else None
+        before, kept_in = await self._now(caller, sandbox_id, asked.path, session_id) if looks else (None, ())
+        if before is not None and at is None:
+            at = "" if before.repository == "." else before.repository  # which paths count from
         ran: list[_Ran] = []
         for step in steps:
             arguments = {
@@ -304,8 +324,10 @@ class Repositories:
             ran.append(_Ran(result))
             if result.value["exit_code"] != 0:
                 raise await self._failure(caller, sandbox_id, operation, asked.path, ran, session_id)
-        after = await self._now(caller, sandbox_id, asked.path, session_id, is_done=True)
+        after, _ = await self._now(caller, sandbox_id, asked.path, session_id, is_done=True)
         notes = await self._notes(caller, sandbox_id, asked.path, session_id) if operation == "clone" else ()
+        if kept_in:
+            notes = (*notes, f"it is kept in {', '.join(f'`{one}`' for one in kept_in)}, which this has changed")
         labels = [one.result.label for one in ran] + ([] if after is None else [after.label])
         commits = () if after is None else after.commits
         return GitDone(
@@ -325,17 +347,20 @@ class Repositories:
 
     async def _now(
         self, caller: Caller, sandbox_id: str, path: str, session_id: str | None, *, is_done: bool = False
-    ) -> GitLogView | None:
-        """None for one that only Git itself can read, and where it *is_done* whatever keeps it from being told: nobody is to take
+    ) -> tuple[GitLogView | None, tuple[str, ...]]:
+        """With what it is kept in; None for one that only Git itself can read, and where it *is_done* whatever keeps it from being told: nobody is to take
         what was done for what was not."""
         try:
-            return await self.look(caller, sandbox_id, GitLogView, path=path, limit=1, session_id=session_id)
-        except GitUnreadable:
-            return None
+            asked = {"path": path, "limit": 1}
+            return await self._looked(caller, sandbox_id, GitLogView, session_id, None, asked)
+        except GitUnreadable as error:
+            if not is_done and error.facts.get("is_placed") is False:
+                raise  # what would be changed is not what was named
+            return None, ()
         except ColdframeError:
             if not is_done:
                 raise
-            return None
+            return None, ()
 
     async def _notes(self, caller: Caller, sandbox_id: str, path: str, session_id: str | None) -> tuple[str, ...]:
         try:
@@ -442,6 +467,19 @@ def with_trailer(message: str, person: str | None) -> str:
         return f"{text}\n"
     is_among = bool(lines) and all(re.match(r"[A-Za-z0-9-]+: \S", one) for one in lines)
     return f"{text}\n{line}\n" if is_among else f"{text}\n\n{line}\n"
+
+
+def _portions(paths: Sequence[str]) -> list[tuple[str, ...]]:
+    """As many at a time as go into the arguments of one command, where rules see them."""
+    found: list[list[str]] = []
+    left = 0
+    for path in paths:
+        left -= len(path.encode("utf-8", "surrogatepass")) + 1
+        if left < 0 or not found:
+            found.append([])
+            left = MOST_PATH_BYTES
+        found[-1].append(path)
+    return [tuple(one) for one in found]
 
 
 def _identity(info: SandboxInfo) -> dict[str, str]:

@@ -16,7 +16,7 @@ from coldframe.guest.git_index import GITLINK, SYMLINK, TREE, Unreadable
 from coldframe.guest.git_objects import MOST_OBJECT_BYTES, Objects
 from coldframe.guest.git_refs import Commit, Refs, UnknownRevision, commit_of, peeled
 from coldframe.guest.git_work import Side, Work, pointer_of
-from coldframe.guest.unsaved import Late, Repository, Search
+from coldframe.guest.unsaved import GIT, Late, Repository, Search, join
 from coldframe.guest.verbs import Answer, Failure, verb
 
 MOST_COMMITS = 100_000
@@ -44,7 +44,8 @@ def read_repository(root: int, request: dict[str, Any], content: bytes) -> Answe
         raise Failure("GIT_UNKNOWN_REVISION", f"`{reader.named[:200]}` means no commit: {error}") from error
     except Unreadable as error:
         where = text_of(reader.top) or "."
-        raise Failure("GIT_UNREADABLE", f"the repository `{where}` cannot be read: {error}", path=where) from error
+        facts = {"path": where, "is_placed": reader.is_placed}
+        raise Failure("GIT_UNREADABLE", f"the repository `{where}` cannot be read: {error}", **facts) from error
     except MemoryError as error:
         raise Failure("GIT_UNREADABLE", "the repository takes too much memory to read") from error
     except Late as error:
@@ -65,6 +66,8 @@ class _Reader:
         self._told = 0
         self.named = ""
         self.top = b""
+        self.is_placed = False
+        """It is known where it is kept."""
 
     def close(self) -> None:
         if self._objects is not None:
@@ -75,7 +78,7 @@ class _Reader:
             nowhere = {"repository": ".", "branch": None, "head": None}
             return {**nowhere, "repositories": self._repositories(int(self._request["limit"]))}
         repository = self._find(os.fsencode(str(self._request.get("path") or "")))
-        self.top = repository.top
+        self.top, self.is_placed = repository.top, True
         self._refs = Refs(self._root, repository.folder, repository.common, self._check_time)
         branch, commit = self._refs.head()
         self._head = commit
@@ -84,6 +87,7 @@ class _Reader:
         self._objects = self._work.objects
         found: dict[str, Any] = {
             "repository": text_of(repository.top) or ".",
+            "kept_in": [text_of(one) for one in dict.fromkeys(repository[1:]) if one != join(repository.top, GIT)],
             "head": None if commit is None else commit.hex(),
             "branch": None if branch is None else text_of(branch.removeprefix(b"refs/heads/")),
         }

@@ -14,6 +14,7 @@ from coldframe.contract.errors import (
     GitFailed,
     GitNoRepository,
     GitUnknownRevision,
+    GitUnreadable,
     InvalidArgument,
     WrongState,
 )
@@ -254,6 +255,53 @@ def test_the_same_rules_hold_as_for_a_command_and_the_way_out_is_the_networks(
     assert refused.value.facts["operation"] == "push" and refused.value.facts["receipt_ids"]
     with pytest.raises(GitFailed):
         box.git.clone("https://git.example.test/other.git", timeout_s=30)
+
+
+@pytest.mark.req("T3.75")
+def test_long_messages_and_many_long_paths_pass_and_count_from_the_top(sandbox: SyncSandbox) -> None:
+    sandbox.git.init("repo")
+    made = sandbox.run_command(
+        "set -e; cd repo; d=$(printf 'd%.0s' $(seq 240)); mkdir -p sub $d/$d/$d/$d/$d/$d/$d/$d;"
+        " for i in $(seq 500); do echo $i > $d/$d/$d/$d/$d/$d/$d/$d/$i; done; echo x > sub/x; echo top > x"
+    )
+    assert made.exit_code == 0, made.stderr
+    deep = "/".join(["d" * 240] * 8)
+    many = [f"{deep}/{number}" for number in range(1, 501)]
+    first = sandbox.git.commit("Many", "repo", paths=many)
+    assert len(first.command_ids) == 3, "each is named in the arguments of a command, where rules see it"
+    assert sandbox.git.show(None, "repo", limit=10).diff.total == 500
+    sandbox.git.commit("One", "repo/sub", paths=["x"])
+    assert [one.path for one in sandbox.git.show(None, "repo").diff.files] == ["x"], "paths count from the top"
+    sandbox.git.switch("topic", "repo", create=True)
+    sandbox.git.commit("Theirs", "repo", paths=["sub"])
+    sandbox.git.switch("main", "repo")
+    message = "Join\n\n" + "ü" * 65_000
+    merged = sandbox.git.merge("topic", "repo", message=message, fast_forward="never")
+    assert merged.commit is not None and len(merged.commit.parents) == 2
+    kept = sandbox.run_command("git log -1 --format=%B", cwd="repo").stdout
+    assert str(kept).startswith(message)
+
+
+@pytest.mark.req("T3.75")
+def test_what_a_linked_repository_is_kept_in_is_judged_and_told(owner: SyncColdframe, box: SyncSandbox) -> None:
+    box.git.init("main")
+    box.git.commit("One", "main", allow_empty=True)
+    assert box.run_command("git -C main worktree add -q ../linked -b side").exit_code == 0
+    box.write_file("linked/a", "a\n")
+    done = box.git.commit("In the linked one", "linked", paths=["a"])
+    assert done.branch == "side" and "`main/.git/worktrees/linked`" in done.notes[0] and "`main/.git`" in done.notes[0]
+    assert not box.git.commit("Here", "main", allow_empty=True).notes
+    when = "{tool: read_file, path: {glob: 'main/.git*'}}"
+    owner.policy.load(f"version: 1\nrules:\n  - {{id: main, hook: PRE_TOOL_CALL, when: {when}, then: deny}}\n")
+    before = box.run_command("git -C main log --all --oneline").stdout
+    for act in (lambda: box.git.log("linked"), lambda: box.git.commit("Not that", "linked", allow_empty=True)):
+        with pytest.raises(DeniedByRule):
+            act()
+    owner.policy.load("version: 1\nrules: []\n")
+    box.run_command("mkdir elsewhere && ln -s ../main/.git elsewhere/.git")
+    with pytest.raises(GitUnreadable):
+        box.git.commit("By a link", "elsewhere", allow_empty=True)
+    assert box.run_command("git -C main log --all --oneline").stdout == before
 
 
 WRONG: tuple[Callable[[Git], object], ...] = (

@@ -1,6 +1,7 @@
 """A durable workspace is there to return to: after its sandbox has ended, and a month later, each entry has its receipt, every link
 leads somewhere, and the work goes on from there."""
 
+import contextlib
 import http.client
 import json
 from collections.abc import Iterator
@@ -10,11 +11,11 @@ from urllib.parse import urlsplit
 import pytest
 
 from coldframe.client.sync import SyncColdframe, SyncSandbox
-from coldframe.contract.errors import NotFound
+from coldframe.contract.errors import NotFound, WrongState
 from coldframe.contract.overview import OverviewAction, OverviewSection, WorkspaceOverview
 from coldframe.contract.policy import Role
 from tests.faults.jumping import JumpingInstallation
-from tests.installation import Installation
+from tests.installation import Installation, wait_until
 from tests.mcp.speaking import Raw, Server
 from tests.promises.governed import token_of
 
@@ -177,3 +178,36 @@ def test_the_agent_the_command_line_and_mcp_see_it_and_others_do_not(
     speaker = Raw(Server(installation.url, installation.token), installation.token)
     by_name = speaker.value("workspace_overview", workspace=agent_id)
     assert by_name["sandbox_id"] == sandbox.id and [one["name"] for one in by_name["sections"]] == NAMES
+
+
+@pytest.mark.req("T3.74")
+def test_of_a_sandbox_that_lost_its_agent_nothing_leads_to_whoever_has_that_name_now(
+    client: SyncColdframe, agent_id: str
+) -> None:
+    name = f"{agent_id}-again"
+    first = client.sandboxes.create(agent_id=name)
+    work(first)
+    own = first.take_snapshot("of the first").snapshot_id
+    first.terminate(discard=True)
+    assert {one.name for one in first.overview().actions} == {
+        "start_on_commit",
+        "start_on_workspace",
+        "start_on_snapshot",
+    }
+    wait_until(lambda: has_deleted(client, name), "nothing is done to its workspace any more")
+    with client.sandboxes.create(agent_id=name) as second:
+        work(second)
+        theirs = second.take_snapshot("of the second").snapshot_id
+        of_first = {one.name: one for one in first.overview().actions}
+        assert not {"start_on_commit", "start_on_workspace"} & of_first.keys()
+        assert all(one.body.get("snapshot") == own for one in of_first.values())
+        of_second = {one.name: one for one in second.overview().actions}
+        assert of_second["start_on_snapshot"].body["snapshot"] == theirs
+    wait_until(lambda: has_deleted(client, name), "nothing is done to its workspace any more")
+
+
+def has_deleted(client: SyncColdframe, agent_id: str) -> bool:
+    with contextlib.suppress(WrongState):
+        client.agents.delete(agent_id)
+        return True
+    return False
