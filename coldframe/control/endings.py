@@ -27,7 +27,7 @@ from coldframe.contract.persistence import HOME, Event, fate, is_there, item_of,
 from coldframe.contract.policy import Label
 from coldframe.contract.ports import Host
 from coldframe.contract.sandbox import ENDED, WITH_BOX, Loss, PathsAtEnd, SandboxEnd, SandboxInfo
-from coldframe.contract.snapshot import SnapshotPlan, SnapshotRequest
+from coldframe.contract.snapshot import SnapshotPlan, SnapshotRequest, SystemPoint
 from coldframe.control.at_rest import AtRest, View
 from coldframe.control.gate import Gate
 from coldframe.control.ledger import Ledger
@@ -54,16 +54,19 @@ class LookArguments(Arguments):
     files: StrictBool = False
     temporary: StrictBool = False
     unsaved: StrictBool = False
+    system: StrictBool = False
     most: StrictInt = MOST_PATHS
 
     def facts(self) -> CallFacts:
-        return CallFacts(path="")
+        return CallFacts(path="", more_paths=("/",) if self.system else ())
 
 
 class LookAnswer(Answer):
     files: tuple[tuple[str, int], ...] = ()
     """Paths, and sizes in bytes."""
     temporary: tuple[str, ...] = ()
+    system: tuple[str, ...] = ()
+    """What the system of its own has that its template has not, or has otherwise."""
     complete: bool = True
     unsaved: tuple[str, ...] = ()
     unsaved_total: int = 0
@@ -216,9 +219,11 @@ class Endings:
         goes = spec.background and event == "sandbox_ends"
         found = LookAnswer()
         if has_files:
-            asked = LookArguments(files=True, temporary=info.state.state in WITH_BOX, unsaved=goes)
+            has_system = await self._host.templates.begun(self._snapshots.workspace_of(info)) is not None
+            with_box = info.state.state in WITH_BOX
+            asked = LookArguments(files=True, temporary=with_box, unsaved=goes, system=has_system)
             found, _ = await self._look(caller, info, asked)
-        files = tuple(f"{HOME}/{path}" for path, _ in found.files)
+        files = (*(f"{HOME}/{path}" for path, _ in found.files), *found.system)
         paths = PathsAtEnd(
             lost=(*(files if goes else ()), *found.temporary), kept=() if goes else files, complete=found.complete
         )
@@ -251,6 +256,16 @@ class Endings:
         except WrongState:  # kept by an earlier version, which cannot tell: it can be ended all the same
             return TemporaryPaths(paths=(), complete=False)
 
+    async def _system_paths(self, info: SandboxInfo, most: int) -> tuple[tuple[str, ...], bool]:
+        """By absolute path, and whether these are all."""
+        system = SystemPoint(of=self._snapshots.workspace_of(info))
+        try:
+            page = await self._host.snapshots.changes(SystemPoint(of=None), system, limit=most)
+        except NotFound:  # of an ordinary user: its layers are of subordinate ids, and not read
+            return (), False
+        paths = tuple(shown_path(f"/{one.path}") for one in page.changes if one.change != "deleted")
+        return paths, page.next_after is None
+
     def _spec(self, info: SandboxInfo) -> ToolSpec:
         async def run(call: ToolCall[LookArguments]) -> Ran:
             asked, box, told = call.arguments, call.box, LookAnswer()
@@ -265,6 +280,9 @@ class Endings:
                         "complete": told.complete and inside.complete,
                     }
                 )
+            if asked.system:
+                system, is_whole = await self._system_paths(info, asked.most)
+                told = told.model_copy(update={"system": system, "complete": told.complete and is_whole})
             if asked.unsaved:
                 found = await box.ask(FindUnsaved(most=MOST_NAMED))
                 told = told.model_copy(update={**_unsaved_of(found), "complete": told.complete and found.complete})
@@ -302,7 +320,7 @@ def _unsaved_of(found: UnsavedAnswer) -> dict[str, Any]:
 
 
 def _names(told: LookAnswer) -> Sequence[str]:
-    return [*(path for path, _ in told.files), *told.temporary, *told.unsaved]
+    return [*(path for path, _ in told.files), *told.temporary, *told.system, *told.unsaved]
 
 
 def _weighed(info: SandboxInfo, found: LookAnswer) -> tuple[Loss, ...]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from coldframe.client.sync import SyncColdframe, SyncSandbox
-from coldframe.contract.errors import IsolationUnavailable
+from coldframe.contract.errors import IsolationUnavailable, Refused
 from coldframe.contract.persistence import fate
 from tests.installation import Installation
 
@@ -16,6 +16,10 @@ pytestmark = pytest.mark.timeout(900)  # whoever comes first waits for the templ
 RULES = """version: 1
 rules:
   - {id: keys, hook: PRE_TOOL_CALL, when: {path: {glob: "/etc/private/**"}}, then: deny, reason: not this}
+"""
+NO_LOOK = """version: 1
+rules:
+  - {id: system, hook: PRE_TOOL_CALL, when: {path: "/"}, then: deny, reason: not these}
 """
 
 
@@ -39,6 +43,8 @@ def test_a_computer_is_taken_back_and_forked_with_its_system(client: SyncColdfra
             first,
             "echo one > /var/state; rm /usr/bin/less; echo one > /home/user/state; mkdir /etc/private; id > /etc/private/id",
         )
+        tried = first.stop(dry_run=True).paths
+        assert tried is not None and tried.complete == is_root
         first.stop()
         taken = first.take_snapshot("one")
         contract = first.contract()["persistence"]
@@ -50,6 +56,10 @@ def test_a_computer_is_taken_back_and_forked_with_its_system(client: SyncColdfra
                 first.reset(taken.snapshot_id)
             return
         assert taken.system is not None and taken.system.template_sha256 == first.info.template_sha256
+        assert {"/var/state", "/etc/private/id", "/home/user/state"} <= set(tried.kept)
+        assert not {"/usr/bin/less", "/etc/debian_version"} & set(tried.kept), "what its template has is not its own"
+        stopped = first.stop(dry_run=True).paths
+        assert stopped is not None and stopped.kept == tried.kept and not tried.lost
         assert {"history", "logins", "identity", "system_logins"} <= set(taken.left_out)
         first.start_again()
         said(first, "echo two > /var/state; echo two > /home/user/state; useradd worker")
@@ -83,6 +93,9 @@ def test_a_computer_is_taken_back_and_forked_with_its_system(client: SyncColdfra
         client.policy.load(RULES)
         refused = coldframe("snapshot", "read", taken.snapshot_id, "etc/private/id", "--system")
         assert refused.returncode != 0 and "not this" in refused.stderr + refused.stdout
+        client.policy.load(NO_LOOK)
+        with pytest.raises(Refused, match="not these"):
+            first.stop(dry_run=True)
         client.policy.load("version: 1\n")
 
         with first.fork("second") as second:
