@@ -13,6 +13,7 @@ from coldframe.contract.command import FileChanges
 from coldframe.contract.diagnosis import Diagnosis
 from coldframe.contract.model import Model
 from coldframe.contract.outputs import DeclaredOutputs
+from coldframe.contract.packages import Dependency
 from coldframe.contract.policy import CallContext, Decision, InputContext, Label, ResultContext
 
 
@@ -150,6 +151,10 @@ class CallEnded(CallRecord):
     endpoints: tuple[str, ...] = ()
     """Contacts, as `tcp:203.0.113.9:443:refused`."""
     files: FileChanges | None = None
+    dependencies: tuple[Dependency, ...] = Field(default=(), exclude_if=lambda dependencies: not dependencies)
+    """What registries had handed over to it by its end, the first of it."""
+    dependencies_omitted: int = Field(default=0, exclude_if=lambda omitted: not omitted)
+    """More of these than have room here; the log of the network has all."""
     source: str | None = Field(default=None, exclude_if=lambda source: source is None)
     """As in the record of the start."""
     outputs: DeclaredOutputs | None = Field(default=None, exclude_if=lambda outputs: outputs is None)

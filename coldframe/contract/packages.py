@@ -11,6 +11,9 @@ from coldframe.contract.policy import Label
 
 PackageManager = Literal["apt", "pip", "npm"]
 
+MANAGERS: dict[str, PackageManager] = {"python": "pip", "npm": "npm", "debian": "apt"}
+"""By the kind of registry that packages came from."""
+
 
 class FoundPackage(Model):
     manager: PackageManager
@@ -42,6 +45,18 @@ class ListSystemPackages(ListPackages):
     """The same from the root of a box on, whatever is mounted there left out: a system that is in use is seen from within alone."""
 
     verb: str = "list_system_packages"
+
+
+class Dependency(Model):
+    """A file of a package that a registry handed over to a command. What came of it is the manager's affair; one that a manager had
+    kept for itself was not asked for, and is not here."""
+
+    manager: PackageManager
+    name: str
+    version: str
+    file: str
+    digest: str
+    """`sha256:…` or another, as the registry published it; what was found where it publishes none."""
 
 
 class PackageRow(Model):

@@ -8,6 +8,7 @@ from coldframe.contract.command import FileChanges
 from coldframe.contract.ledger import ExecutionInputs, StreamDigest
 from coldframe.contract.model import Model
 from coldframe.contract.outputs import DeclaredOutputs
+from coldframe.contract.packages import Dependency
 from coldframe.contract.policy import Label, Outcome
 
 
@@ -80,6 +81,10 @@ class Receipt(Model):
     """What was found of the outputs that the call declared; not there if it declared none."""
     endpoints: tuple[str, ...]
     """Attempts to reach out, as `tcp:203.0.113.9:443:refused`."""
+    dependencies: tuple[Dependency, ...] = Field(default=(), exclude_if=lambda dependencies: not dependencies)
+    """Files of packages that registries handed over to it, each once, with digest; not there if there are none."""
+    dependencies_omitted: int = Field(default=0, exclude_if=lambda omitted: not omitted)
+    """How many more there were than have room; the log of the network has all."""
     tree_sha256_before: str | None
     tree_sha256_after: str | None
     label: Label

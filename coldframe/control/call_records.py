@@ -22,6 +22,9 @@ from coldframe.contract.policy import CallContext, Decision, Label, ResultContex
 from coldframe.contract.sandbox import Limits, SandboxInfo, SandboxSpec
 from coldframe.tools.registry import CallFacts, Ran
 
+MOST_DEPENDENCIES = 500
+"""In the record of one call."""
+
 USER = "user"
 """Name of the user inside every box."""
 
@@ -210,6 +213,8 @@ def ended_record(
             "leftovers": len(command.leftovers),
             "endpoints": tuple(f"{endpoint(contact)}:{contact.verdict}" for contact in command.contacts),
             "files": _plain_files(command.files),
+            "dependencies": () if ran is None else ran.dependencies[:MOST_DEPENDENCIES],
+            "dependencies_omitted": 0 if ran is None else max(0, len(ran.dependencies) - MOST_DEPENDENCIES),
             "outputs": None if ran is None or ran.outputs is None else ran.outputs.renamed(plain_path).for_record(),
             "diagnosis": None if ran is None else ran.diagnosis,
             "disk_change_bytes": command.files.size_change_bytes,

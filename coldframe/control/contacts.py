@@ -82,6 +82,10 @@ _WITH_PACKAGES = (
     "SELECT number, command_id, requests FROM network_contacts WHERE sandbox_id = ? AND number > ? AND outcome = 'allow' "
     "AND instr(requests, '\"package\":{') ORDER BY number LIMIT ?"
 )
+_HANDED_OVER = (
+    "SELECT json_extract(one.value, '$.package') FROM network_contacts, json_each(requests) AS one "
+    "WHERE command_id = ? AND outcome = 'allow' AND json_extract(one.value, '$.package.file') <> '' ORDER BY number LIMIT ?"
+)
 _UNREACHED = (
     "SELECT DISTINCT json_extract(one.value, '$.reason') AS reason FROM network_contacts, json_each(requests) AS one "
     "WHERE command_id = ? AND reason LIKE 'REGISTRY_UNREACHABLE: %' LIMIT 5"
@@ -237,6 +241,11 @@ class Contacts:
     def unreached_registries(self, command_id: str) -> tuple[str, ...]:
         """What the view of packages told a command of registries that it could not reach for it, each sentence once."""
         return tuple(reason.partition(": ")[2] for (reason,) in self._store.read(_UNREACHED, (command_id,)))
+
+    def handed_over(self, command_id: str, *, limit: int) -> list[NetworkPackage]:
+        """Files of packages that registries gave a command, in the order in which its contacts came on record."""
+        rows = self._store.read(_HANDED_OVER, (command_id, limit))
+        return [NetworkPackage.model_validate_json(text) for (text,) in rows]
 
     async def packages_of(self, sandbox_id: str) -> AsyncIterator[tuple[NetworkPackage, str | None]]:
         """What registries gave a sandbox, in the order in which its contacts came on record, and to which command. Other

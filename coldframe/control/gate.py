@@ -572,7 +572,11 @@ class Gate:
             if reached:
                 more = {"contacts": (*ran.command.contacts, *reached)}
                 answer = ran.answer.model_copy(update=more)
-                return ran._replace(answer=answer, command=ran.command.model_copy(update=more))
+                let_through = any(contact.verdict == "allowed" for contact in reached)
+                dependencies = self._network.dependencies_of(flight.ids.command_id) if let_through else ()
+                return ran._replace(
+                    answer=answer, command=ran.command.model_copy(update=more), dependencies=dependencies
+                )
         return ran
 
     def _while_running(self, flight: Flight, running: Callable[[], Answer]) -> None:

@@ -31,6 +31,7 @@ from coldframe.contract.network import (
     NetworkRequest,
     ReachedBy,
 )
+from coldframe.contract.packages import MANAGERS, Dependency
 from coldframe.contract.policy import Label, Outcome, Role
 from coldframe.contract.ports import Host
 from coldframe.contract.sandbox import ENDED, SandboxInfo, SessionInfo
@@ -60,6 +61,8 @@ LAST_WORD = timedelta(minutes=1)
 MOST_IN_PAGE = 1000
 MOST_IN_RESULT = 1000
 """Contacts of one command that are looked at for its result; the log has all."""
+MOST_HANDED_OVER = 5000
+"""Files of packages that are counted for one command."""
 
 Decide = Callable[[NetworkQuestion, SandboxInfo], Awaitable[NetworkAnswer]]
 """Answers a question for a secret. What it raises is a refusal."""
@@ -420,6 +423,17 @@ class Network:
                 )
             found[key] = contact
         return list(found.values())
+
+    def dependencies_of(self, command_id: str) -> tuple[Dependency, ...]:
+        """Files of packages that a command was handed over, each once, of what is on record of it."""
+        found = {
+            (one.file, one.digest): Dependency(
+                manager=MANAGERS[one.kind], name=one.name, version=one.version, file=one.file, digest=one.digest
+            )
+            for one in self._contacts.handed_over(command_id, limit=MOST_HANDED_OVER)
+            if one.kind in MANAGERS
+        }
+        return tuple(found.values())
 
     # -- the log ---------------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from pydantic import StrictStr
 from coldframe.contract.caller import Caller
 from coldframe.contract.errors import ColdframeError, HostUnreachable, NotFound, WrongState, from_wire
 from coldframe.contract.packages import (
+    MANAGERS,
     FoundPackage,
     ListPackages,
     PackageChange,
@@ -239,7 +240,7 @@ class Packages:
         with contextlib.suppress(HostUnreachable):
             await self._network.catch_up(sandbox_id)
         async for package, command_id in self._contacts.packages_of(sandbox_id):
-            manager: PackageManager | None = _MANAGERS.get(package.kind)
+            manager = MANAGERS.get(package.kind)
             if manager is not None and package.file and package.digest:
                 name = package.name if manager != "pip" else re.sub(r"[-_.]+", "-", package.name).lower()
                 found.setdefault((manager, name, package.version), _Fetched(package.digest, command_id))
@@ -263,9 +264,6 @@ class Packages:
                 elif match := _NPM.search(change["path"]):
                     found["npm", match.group(1), ""] = str(command_id)
         return found
-
-
-_MANAGERS: dict[str, PackageManager] = {"python": "pip", "npm": "npm", "debian": "apt"}
 
 
 def _same(view: View) -> View:

@@ -87,6 +87,8 @@ class Receipts:
             outputs=_outputs(ended),
             declared_outputs=ended.outputs,
             endpoints=ended.endpoints,
+            dependencies=ended.dependencies,
+            dependencies_omitted=ended.dependencies_omitted,
             tree_sha256_before=None if ended.files is None else ended.files.tree_sha256_before,
             tree_sha256_after=None if ended.files is None else ended.files.tree_sha256_after,
             label=ended.label,

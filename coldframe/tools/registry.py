@@ -24,6 +24,7 @@ from coldframe.contract.errors import InvalidArgument, NotInProfile, OutsideWork
 from coldframe.contract.files import FileKind
 from coldframe.contract.model import Model
 from coldframe.contract.outputs import DeclaredOutputs
+from coldframe.contract.packages import Dependency
 from coldframe.contract.ports import Box
 from coldframe.contract.sandbox import Limits, SandboxSpec
 from coldframe.contract.tool import ToolInfo
@@ -278,6 +279,8 @@ class Ran(NamedTuple):
     diagnosis: Diagnosis | None = None
     files: FileChanges | None = None
     """What a tool that runs nothing did to files."""
+    dependencies: tuple[Dependency, ...] = ()
+    """What registries have handed over to its command."""
     whole: bool = True
     """False if `output` is a range of a file."""
 

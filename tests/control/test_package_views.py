@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from coldframe.contract.errors import GrantMissing, NotFound
+from coldframe.contract.errors import NotFound
 from coldframe.contract.network import NetworkPackage
 from coldframe.contract.packages import PackageChange, PackageManager
 from coldframe.contract.sandbox import SandboxInfo

@@ -46,7 +46,7 @@ def packages_of(records: Iterable[NetworkRecord]) -> Iterator[NetworkPackage]:
                     yield request.package
 
 
-@pytest.mark.req("T1.59", "T1.06", "T1.77")
+@pytest.mark.req("T1.59", "T1.06", "T1.77", "T4.18")
 @needs_cc
 @as_root_and_ordinary
 def test_pip_installs_a_wheel_and_a_source_build_that_the_next_command_imports(who: str) -> None:

@@ -49,7 +49,7 @@ def in_a_real_box(steps: Callable[[Run], Awaitable[None]]) -> list[NetworkPackag
         access = NetworkAccess(asked=None, role=Role.AGENT, taint=Label.PUBLIC)
         await machine.create("box", SandboxSpec(agent_id="agent"), session_id="session", network=access)
         box = await machine.box("box")
-        await steps(lambda shell: run(box, shell, patience_s=PATIENCE_S))
+        await steps(lambda shell: run(box, shell, timeout_s=PATIENCE_S - 10, patience_s=PATIENCE_S))
         found.extend(packages_of((await machine.network_records("box", limit=100_000)).records))
 
     on_a_machine(whole)
@@ -103,6 +103,36 @@ def test_npm_installs_a_package_whose_install_script_runs() -> None:
 
 
 @needs_bubblewrap
+@pytest.mark.req("T4.18")
+def test_a_whole_application_is_installed_by_its_lock_and_a_binary_is_checked_by_its_digest_and_run() -> None:
+    needs(PackageKind.NPM, "npm")
+
+    async def steps(run: Run) -> None:
+        begin = "mkdir app && cd app && npm init -y >/dev/null && npm install express@4 @esbuild/linux-x64@0.21 2>&1"
+        done = await run(begin)
+        assert done.result.exit_code == 0, done.stdout
+        done = await run("cd app && rm -rf node_modules ~/.npm && npm ci 2>&1")
+        assert done.result.exit_code == 0, done.stdout
+        serve = "require('express')().get('/', (_, a) => a.send('hi')).listen(8080, '127.0.0.1', async () => {"
+        ask = "console.log(await (await fetch('http://127.0.0.1:8080/')).text()); process.exit() })"
+        done = await run(f'cd app && node -e "{serve}{ask}"')
+        assert done.stdout == "hi\n", done
+        # As a file of its own, the digest of which is in the lock.
+        digest = "require('crypto').createHash('sha512').update(require('fs').readFileSync(process.argv[1])).digest('base64')"
+        locked = "require('./package-lock.json').packages['node_modules/@esbuild/linux-x64'].integrity"
+        done = await run(
+            "cd app && packed=$(npm pack @esbuild/linux-x64@$(node -p \"require('@esbuild/linux-x64/package.json').version\"))"
+            f' && test "sha512-$(node -p "{digest}" $packed)" = "$(node -p "{locked}")"'
+            " && tar xf $packed && echo 'let a: number = 1' | ./package/bin/esbuild --loader=ts"
+        )
+        assert done.result.exit_code == 0 and "let a = 1;" in done.stdout, done
+
+    found = in_a_real_box(steps)
+    assert len({one.name for one in found if one.file}) >= 20
+    assert all(one.digest.startswith("sha512:") for one in found if one.file)
+
+
+@needs_bubblewrap
 @pytest.mark.req("T1.60", "T1.06")
 def test_deno_adds_a_package_and_uses_it() -> None:
     needs(PackageKind.NPM, "deno")
@@ -118,3 +148,4 @@ def test_deno_adds_a_package_and_uses_it() -> None:
 
 if shutil.which("node") is None:
     del test_npm_installs_a_package_whose_install_script_runs
+    del test_a_whole_application_is_installed_by_its_lock_and_a_binary_is_checked_by_its_digest_and_run

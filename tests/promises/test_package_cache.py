@@ -23,33 +23,37 @@ APP = "import sys; sys.path.insert(0, 'site'); import colddemo; print(colddemo.v
 RUN = ["python3", "app.py"]
 
 
-def installed(box: SyncSandbox) -> dict[str, str]:
+def installed(client: SyncColdframe, box: SyncSandbox) -> dict[str, str]:
     """Where each file came from that an installation in the box took."""
     box.write_file("app.py", APP)
     done = box.run_command("pip install --no-cache-dir --disable-pip-version-check --target site colddemo 2>&1")
     assert done.exit_code == 0, done.stdout
+    receipt = client.receipt(done.command_id.replace("cmd_", "rcp_"))
+    taken = {(one["manager"], one["name"], one["version"]) for one in receipt["dependencies"]}
+    assert taken == {("pip", "colddemo", "1.0"), ("pip", "coldbase", "1.0")}
+    assert all(one["digest"].startswith("sha256:") and one["file"] for one in receipt["dependencies"])
     assert box.run_command(RUN).stdout == "base and demo\n"
     requests = [request for one in box.network_log(limit=1000).contacts for request in one.contact.requests]
     return {one.package.file: one.package.source for one in requests if one.package and one.package.file}
 
 
-@pytest.mark.req("T3.43")
+@pytest.mark.req("T3.43", "T4.18")
 def test_a_purged_cache_is_fetched_again_and_takes_nothing_from_what_is_installed() -> None:
     def steps(installation: Installation) -> None:
         with SyncColdframe(installation.url, installation.token) as client:
             client.policy.load(RULES)
             with client.sandboxes.create("red") as red, client.sandboxes.create("blue") as blue:
-                first = installed(red)
+                first = installed(client, red)
                 assert {name.split("-")[0] for name in first} == {"colddemo", "coldbase"}
                 assert set(first.values()) == {"registry"}
-                assert installed(blue) == dict.fromkeys(first, "cache")
+                assert installed(client, blue) == dict.fromkeys(first, "cache")
                 purged = installation.cli("--json", "network", "cache", "purge")
                 assert json.loads(purged.stdout)["files"] >= len(first), purged.stderr
                 assert json.loads(installation.cli("--json", "network", "cache", "show").stdout)["bytes"] == 0
                 for box in (red, blue):
                     assert box.run_command(RUN).stdout == "base and demo\n"
                 with client.sandboxes.create("green") as green:
-                    assert installed(green) == first
+                    assert installed(client, green) == first
 
     alone(steps, **CLIENTS)
 
@@ -69,7 +73,7 @@ def test_a_registry_is_asked_once_for_what_is_installed_however_often_and_whereb
         with SyncColdframe(installation.url, installation.token) as client:
             client.policy.load(RULES)
             box = client.sandboxes.create("red")
-            installed(box)
+            installed(client, box)
             assert len(asked_of_the_registry()) >= 4, "a listing and a file of each of two packages"
             for number in range(40):
                 session = {"shell_session": ("one", "two")[number % 2]} if number % 4 == 3 else {}
@@ -97,7 +101,7 @@ def test_registries_are_asked_by_the_proxy_that_the_environment_names() -> None:
         with SyncColdframe(installation.url, installation.token) as client:
             client.policy.load(RULES)
             with client.sandboxes.create("red") as red:
-                assert set(installed(red).values()) == {"registry"}
+                assert set(installed(client, red).values()) == {"registry"}
         proxy = HTTPConnection(FAR, PROXY_PORT, timeout=30)
         proxy.request("GET", "/")
         assert set(json.loads(proxy.getresponse().read())) == {f"{ADDRESSES[SITE][0]}:{PORT}"}
