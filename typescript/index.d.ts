@@ -1,4 +1,4 @@
-// Declarations of the SDK. Made of: sha256 075b6ed2177c1162a58cb0694456fc4b0b737efe4bbdd1b1c9e4408c9eeed3ea
+// Declarations of the SDK. Made of: sha256 5def3f753090645f24f6fa07572a9d92032e7b4b1512164539613573feba8f5c
 /**
  * All bytes of a download.
  *
