@@ -28,6 +28,9 @@ WALLS: tuple[str, ...] = (
     *("network", "system_read_only", "kernel_settings"),
 )
 """Properties without which no sandbox is made, whatever it asks for."""
+SERVICES: tuple[str, ...] = ("egress_broker", "resolver")
+"""What serves a sandbox with a network. Without one of them it is not made. One that ends later is no hole, since nothing
+leaves without it, so the sandbox goes on, and `degraded` names it."""
 
 
 class LimitReport(Model):

@@ -10,7 +10,7 @@ import contextlib
 import logging
 
 from coldframe.contract.errors import ColdframeError, NotFound
-from coldframe.control.sandbox_rows import degraded_of, fallen_walls
+from coldframe.control.sandbox_rows import degraded_of, fallen
 from coldframe.control.sandboxes import Sandboxes
 
 EVERY_S = 60.0
@@ -67,7 +67,7 @@ class Probe:
         if info.state.state != "running":
             return True
         report = await self._sandboxes.measure(info)
-        return report.processes == 1 and not fallen_walls(degraded_of(report))
+        return report.processes == 1 and not fallen(degraded_of(report))
 
     async def close(self) -> None:
         if self._task is not None:

@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from coldframe.contract.errors import NextAction, next_action
-from coldframe.contract.isolation import IsolationReport
+from coldframe.contract.isolation import SERVICES, IsolationReport
 from coldframe.contract.sandbox import ENDED, SandboxSpec, SandboxState
 from coldframe.contract.state import StateObject
 from coldframe.control.store import Store, metadata
@@ -103,7 +103,8 @@ def stored_state(text: str) -> StateObject:
 def weak_points(text: str) -> tuple[str, ...]:
     """`degraded_of` a stored report, whose other parts (every mount, every wall) need no reading for it."""
     report = json.loads(text)
-    weak = [one["name"] for one in report["properties"] if one["state"] != "enforced" and one["required"]]
+    told = [one for one in report["properties"] if one["required"] or one["name"] in SERVICES]
+    weak = [one["name"] for one in told if one["state"] != "enforced"]
     return (*weak, *(f"limit:{one['kind']}" for one in report["limits"] if one["strength"] != "hard"))
 
 
@@ -115,13 +116,19 @@ def template_of(text: str) -> str | None:
 
 
 def degraded_of(report: IsolationReport) -> tuple[str, ...]:
-    weak = [one.name for one in report.properties if one.state != "enforced" and one.required]
+    told = [one for one in report.properties if one.required or one.name in SERVICES]
+    weak = [one.name for one in told if one.state != "enforced"]
     return (*weak, *(f"limit:{one.kind}" for one in report.limits if one.strength != "hard"))
+
+
+def fallen(degraded: tuple[str, ...]) -> list[str]:
+    """Of what does not hold: all that should be there whatever this host has, which may come back."""
+    return [name for name in degraded if not name.startswith("limit:")]
 
 
 def fallen_walls(degraded: tuple[str, ...]) -> list[str]:
     """Of what holds by best effort only: the walls, which never may."""
-    return [name for name in degraded if not name.startswith("limit:")]
+    return [name for name in fallen(degraded) if name not in SERVICES]
 
 
 def finishing(state: StateObject) -> str:

@@ -16,6 +16,7 @@ _APPARMOR = "/proc/sys/kernel/apparmor_restrict_unprivileged_userns"
 _CLONE = "/proc/sys/kernel/unprivileged_userns_clone"
 _MOST = "/proc/sys/user/max_user_namespaces"
 _PROFILE = "abi <abi/4.0>, profile bwrap /usr/bin/bwrap flags=(unconfined) { userns, }"
+_CAPTURE = "capture the traffic of the box"
 _DENIED = ("operation not permitted", "permission denied", "no space left on device", "creating new namespace")
 
 
@@ -48,6 +49,12 @@ def diagnose(
             "bubblewrap",
             f"`{BWRAP}` is not there or cannot be started",
             "install the distribution's package `bubblewrap`, version 0.8 or newer",
+        )
+    if _CAPTURE in failure:
+        return Diagnosis(
+            "resolver" if "look-up" in failure else "egress_broker",
+            f"the kernel took the way to the egress broker and does not follow it ({failure})",
+            "create the sandbox without network meanwhile, and report this with the output of `coldframe doctor`",
         )
     if any(word in failure.lower() for word in _DENIED):
         if read(_APPARMOR) == "1":

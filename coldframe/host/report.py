@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import Any, NoReturn
 
 from coldframe.contract.errors import IsolationUnavailable
-from coldframe.contract.isolation import IsolationReport, Property
+from coldframe.contract.isolation import SERVICES, IsolationReport, Property
 from coldframe.contract.sandbox import Limits
 from coldframe.contract.volume import VolumeAttachment
 from coldframe.host import landlock, openings
@@ -43,6 +43,8 @@ _REMEDY_NAMESPACES = (
     "allow unprivileged user namespaces for /usr/bin/bwrap (on Ubuntu: install an AppArmor profile for bwrap with the "
     "`userns` permission), then create the sandbox again"
 )
+_REMEDY_SERVICE = "look at the log of the host daemon for why the egress broker ended; it is started again by itself"
+_NOBODY = "no broker that lives has said that it serves them, so nothing leaves"
 WAY_OUT = "network_access"
 """In the report on a machine: what `network` is in that of a box with a way out."""
 
@@ -114,8 +116,8 @@ def measure(
 
 
 def refuse_unless_enforced(report: IsolationReport) -> None:
-    """Raise IsolationUnavailable if a required wall does not stand; facts name each one."""
-    missing = [one for one in report.properties if one.required and one.state != "enforced"]
+    """Raise IsolationUnavailable if a required wall, or what serves its network, does not stand; facts name each one."""
+    missing = [one for one in report.properties if (one.required or one.name in SERVICES) and one.state != "enforced"]
     if not missing:
         return
     first = missing[0]
@@ -147,7 +149,12 @@ def refuse_unless_hard(report: IsolationReport) -> None:
             property=f"limit:{soft[0].kind}",
             reason=soft[0].reason or soft[0].enforced_by,
             missing=[
-                {"property": f"limit:{one.kind}", "reason": one.reason or one.enforced_by, "bound": one.bound}
+                {
+                    "property": f"limit:{one.kind}",
+                    "enforced": False,
+                    "reason": one.reason or one.enforced_by,
+                    "bound": one.bound,
+                }
                 for one in soft
             ],
         )
@@ -263,6 +270,8 @@ def _judge(view: View, captured: Captured | None, own: OwnSystem | None) -> Iter
         "/proc of the keeper belongs to root",
     )
     yield _judge_network(view, captured)
+    if captured is not None:
+        yield from _judge_services(view, captured)
     yield from _judge_mounts(view, own)
 
 
@@ -302,10 +311,9 @@ def _judge_network(view: View, captured: Captured | None) -> Property:
         )
         listening = openings.listening(view.tables) & captured.sockets
         why = f", nftables cannot be had: {captured.reason}" if captured.reason else ""
-        served = "the broker serves it" if captured.is_served else "nobody serves it, so nothing leaves"
         evidence = (
             f"{shown}; profile {' and '.join(f'`{name}`' for name in captured.profiles)}; "
-            f"{len(listening)} of {len(captured.sockets)} sockets of the capture are there; {served}{why}"
+            f"{len(listening)} of {len(captured.sockets)} sockets of the capture are there{why}"
         )
         if listening != captured.sockets:
             wrong.append(evidence)
@@ -318,6 +326,26 @@ def _judge_network(view: View, captured: Captured | None) -> Property:
         caveat=f"of the broker itself: {'; '.join(gaps)}" if gaps else None,
         remedy=REMEDY_BUG if wrong else None,
     )
+
+
+def _judge_services(view: View, captured: Captured) -> Iterator[Property]:
+    """Whether what the box sends is answered. If not it leaves nothing, so these are no walls."""
+    listening = openings.listening(view.tables)
+    look_ups = captured.look_ups or captured.sockets  # of a box of an earlier version they are not told apart
+    served = "the broker has said that it serves them" if captured.is_served else _NOBODY
+    for name, mechanism, sockets in (
+        ("egress_broker", "a process without rights, which judges every connection", captured.sockets - look_ups),
+        ("resolver", "the egress broker, which answers every look-up", look_ups),
+    ):
+        there = len(listening & sockets)
+        stands = captured.is_served and there == len(sockets)
+        yield Property(
+            name=name,
+            state="enforced" if stands else "absent",
+            mechanism=mechanism,
+            evidence=f"{there} of {len(sockets)} sockets are there; {served}",
+            remedy=None if stands else _REMEDY_SERVICE,
+        )
 
 
 def _judge_mounts(view: View, own: OwnSystem | None) -> Iterator[Property]:

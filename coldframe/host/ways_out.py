@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pydantic import ValidationError
 
 from coldframe.contract.errors import InvalidArgument, IsolationUnavailable
+from coldframe.contract.isolation import SERVICES
 from coldframe.contract.model import Model
 from coldframe.contract.network import (
     NetworkAccess,
@@ -77,6 +78,8 @@ class NetworkMark(Model):
     reason: str
     sockets: tuple[int, ...]
     """Inodes of the sockets that are ours in its network namespace."""
+    look_ups: tuple[int, ...] = ()
+    """Those of the resolver among them."""
     authority_sha256: str
     """Of the sandbox's authority, which its keeper keeps: what comes back from there has to be the same."""
     start: int = 0
@@ -91,10 +94,12 @@ class Captured(NamedTuple):
     reason: str
     """Why it is not nftables; empty if it is."""
     sockets: frozenset[int]
+    look_ups: frozenset[int]
+    """Those of the resolver among them."""
     profiles: tuple[str, ...]
     """All of these have to agree."""
     is_served: bool
-    """Whether the broker was given it."""
+    """Whether a broker that lives has said that it serves it."""
 
 
 def check_broker_uid(uid: int, others: Sequence[int]) -> None:
@@ -189,7 +194,8 @@ class WaysOut:
             access=access.model_copy(update={"taint": taint}),
             mechanism=arrivals.mechanism,
             reason=arrivals.reason,
-            sockets=tuple(os.fstat(one.fileno()).st_ino for one in arrivals._replace(diagnosis=()).sockets()),
+            sockets=_inodes(arrivals._replace(diagnosis=()).sockets()),
+            look_ups=_inodes((*arrivals.look_ups, *arrivals.long_look_ups)),
             authority_sha256=_digest(self._link.authority_of(sandbox_id).saved),
         )
 
@@ -207,9 +213,10 @@ class WaysOut:
                 on_place=partial(self._note_place, sandbox_id),
                 holders=self._holders(sandbox_id),
             )
+            await link.until_served(sandbox_id)
         except (OSError, ConfineError) as error:
             self._served.discard(sandbox_id)
-            raise _not_served(error) from error
+            raise _not_served(error, SERVICES[0]) from error
         except BaseException:
             self._served.discard(sandbox_id)
             raise
@@ -255,6 +262,7 @@ class WaysOut:
             network.mechanism,
             network.reason,
             frozenset(network.sockets),
+            frozenset(network.look_ups),
             tuple(profiles),
             self._link is not None and self._link.serves(sandbox_id),
         )
@@ -534,14 +542,18 @@ def _ask_keeper(directory: str) -> tuple[Arrivals, str]:
         os.close(folder)
 
 
-def _not_served(error: Exception) -> IsolationUnavailable:
+def _inodes(sockets: Sequence[socket.socket]) -> tuple[int, ...]:
+    return tuple(os.fstat(one.fileno()).st_ino for one in sockets)
+
+
+def _not_served(error: Exception, name: str = "network") -> IsolationUnavailable:
     reason = str(error)
     remedy = "look at the log of the host daemon; create the sandbox without network meanwhile"
     return IsolationUnavailable(
         f"the sandbox cannot be given a way out: {reason}",
         hint=remedy,
-        property="network",
+        property=name,
         reason=reason,
         remedy=remedy,
-        missing=[{"property": "network", "enforced": False, "reason": reason, "remedy": remedy}],
+        missing=[{"property": name, "enforced": False, "reason": reason, "remedy": remedy}],
     )

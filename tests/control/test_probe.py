@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from coldframe.contract.errors import ColdframeError, GuestLost
-from coldframe.contract.isolation import IsolationReport, Property
+from coldframe.contract.isolation import SERVICES, IsolationReport, Property
 from coldframe.control import probe
 from coldframe.control.probe import Probe
 from tests.control.bench import OWNER, Bench, opened, until
@@ -206,5 +206,70 @@ def test_the_turns_go_on_after_one_that_failed_and_end_with_it(tmp_path: Path, m
             seen = turns
             await asyncio.sleep(0)
             assert turns == seen
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.req("T3.22")
+def test_a_sandbox_that_goes_on_is_measured_before_anything_is_started_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            info = await bench.sandbox()
+            await bench.control.lifecycle.pause(OWNER, info.sandbox_id)
+            measured = Measured(FELL).install(monkeypatch)
+            resumed = await bench.control.lifecycle.resume(OWNER, info.sandbox_id)
+            assert measured.looks > 0 and resumed.state.state == "running"
+            assert resumed.degraded == ("seccomp",)
+            assert await told(bench, info.sandbox_id) == "ISOLATION_UNAVAILABLE"
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.req("T3.22")
+def test_a_sandbox_that_cannot_be_measured_goes_on_all_the_same_and_is_measured_by_the_next_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            info = await bench.sandbox()
+            await bench.control.lifecycle.pause(OWNER, info.sandbox_id)
+
+            async def fails(_: FakeBox) -> IsolationReport:
+                raise GuestLost("as the test wants it")
+
+            monkeypatch.setattr(FakeBox, "report", fails)
+            resumed = await bench.control.lifecycle.resume(OWNER, info.sandbox_id)
+            assert resumed.state.state == "running"
+            measured = Measured(STANDS).install(monkeypatch)
+            await bench.control.probe.turn()
+            assert measured.looks == 1
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.req("T3.22")
+@pytest.mark.parametrize("service", SERVICES)
+def test_without_what_serves_its_network_a_sandbox_goes_on_and_every_receipt_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, service: str
+) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as bench:
+            info = await bench.sandbox()
+            ended = Property(name=service, state="absent", mechanism="broker", evidence="it ended")
+            served = ended.model_copy(update={"state": "enforced"})
+            measured = Measured(ended).install(monkeypatch)
+            first = await bench.call(info, "run_command", command="true")
+            assert first.degraded == ()
+            await bench.control.probe.turn()
+            second = await bench.call(info, "run_command", command="true")
+            assert second.degraded == (service,)
+            receipt = bench.control.receipts.get(OWNER, second.receipt_id)
+            assert tuple(receipt.degraded) == (service,)
+            await bench.control.probe.turn()
+            measured.found = [served]
+            await bench.control.probe.turn()  # also of one at rest, until it is served again
+            assert (await bench.call(info, "run_command", command="true")).degraded == ()
 
     asyncio.run(scenario())

@@ -161,7 +161,7 @@ def test_what_the_kernel_does_not_hold_of_the_broker_is_told_of_a_box_with_a_way
     abi: int, told: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(landlock, "version", lambda: abi)
-    captured = Captured("nftables", "", frozenset(), ("open",), is_served=True)
+    captured = Captured("nftables", "", frozenset(), frozenset(), ("open",), is_served=True)
     measured = report.measure(2**22 + 1, 2**22 + 1, {}, captured=captured)
     caveat = next(one for one in measured.properties if one.name == "network").caveat
     assert (caveat is None) if told is None else (told in str(caveat))

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from coldframe.contract.errors import GuestLost, InvalidArgument, IsolationUnavailable, RulesInvalid
+from coldframe.contract.isolation import SERVICES
 from coldframe.contract.network import NetworkAnswer, NetworkNews, NetworkPage, NetworkQuestion
 from coldframe.contract.policy import Label, Outcome
 from coldframe.contract.sandbox import SandboxSpec
@@ -446,8 +447,11 @@ def test_a_daemon_that_is_killed_is_followed_by_one_that_serves_the_box_once_it_
         # what a program has remembered leads to no other name
         assert (await made.run(f"getent ahostsv4 {SSH} {SITE}")).stdout.count(given) == 0
         report = await (await made.host.life("box")).report()
-        (wall,) = [one for one in report.properties if one.name == "network"]
-        assert wall.state == "enforced" and "the broker serves it" in wall.evidence
+        assert {one.name: one.state for one in report.properties if one.name in ("network", *SERVICES)} == {
+            "network": "enforced",
+            "egress_broker": "enforced",
+            "resolver": "enforced",
+        }
         await (await made.host.life("box")).end()
 
     with_a_networked_daemon(steps, who=who)

@@ -13,6 +13,7 @@ import subprocess
 import sys
 from typing import Any, NamedTuple
 
+from tests.conftest import WAY_OUT
 from tests.installation import CHECKOUT
 
 
@@ -72,12 +73,28 @@ WALLS = (
         {"host/isolation/denials.py": "_all = _cover\ndef _cover(files):\n    _all([*files][1:])\n"},
         rules="version: 1\nsettings: {deny_commands: [arch, tac]}\nrules: []\n",
     ),
+    Wall(
+        "egress_broker",
+        {"host/egress/process.py": "def main(**given):\n    os._exit(3)\n", "host/egress/link.py": "SERVED_S = 2.0\n"},
+        rules=WAY_OUT,
+    ),
+    Wall(
+        "resolver",
+        {
+            "host/egress/capture.py": "def _datagrams(opened, family, address, port):\n"
+            "    return _bound(opened, family, socket.SOCK_DGRAM, address, 0)\n"
+        },
+        rules=WAY_OUT,
+    ),
 )
 NO_LIMITS = {
     "host/cgroups.py": "def _write_limits(*given):\n    pass\n",
     "host/limits.py": "def rlimit_steps(planned):\n    return ()\n",
 }
 """Control groups are made, but nobody writes the limits into them, and commands start without any of their own."""
+
+LARGE_DISKS = {"host/disk_images.py": "_fit = size_for\ndef size_for(limit_mib):\n    return 4 * _fit(limit_mib)\n"}
+"""A workspace gets a disk of its own that holds more than was asked for."""
 
 
 def altered_copy(folder: str, replaced: dict[str, str]) -> str:

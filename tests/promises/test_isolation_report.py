@@ -24,10 +24,11 @@ from coldframe.contract.sandbox import Limits, SandboxSpec
 from coldframe.host import confine
 from coldframe.host.removal import remove_tree
 from tests.host import boxes
+from tests.host.disks import missing, unmount_all
 from tests.host.forked import in_child
 from tests.host.machines import needs_bubblewrap
 from tests.installation import CHECKOUT, Installation, wait_until
-from tests.promises.altered import NO_LIMITS, WALLS, Wall, altered_copy, run_altered
+from tests.promises.altered import LARGE_DISKS, NO_LIMITS, WALLS, Wall, altered_copy, run_altered
 from tests.promises.greed import BRIEF, GREEDY, LIMITS, PATIENCE_S
 from tests.promises.raw import own_installation
 
@@ -74,10 +75,10 @@ def test_a_wall_taken_away_behind_the_products_back_refuses_the_sandbox(wall: Wa
         folder, wall.replaced, "run", "--", "echo", "ran", rules=wall.rules, COLDFRAME_ON_MISSING="degrade"
     )
     assert ran.code == 5 and ran.error["code"] == "ISOLATION_UNAVAILABLE", ran.text
-    missing = {one["property"]: one for one in ran.error["facts"]["missing"]}
-    assert wall.name in missing
-    assert missing[wall.name]["enforced"] is False
-    assert missing[wall.name]["reason"] and missing[wall.name]["remedy"]
+    told = {one["property"]: one for one in ran.error["facts"]["missing"]}
+    assert wall.name in told
+    assert told[wall.name]["enforced"] is False
+    assert told[wall.name]["reason"] and told[wall.name]["remedy"]
     assert "ran\\n" not in ran.text
     assert os.listdir(os.path.join(folder, "data", "boxes")) == []
 
@@ -185,10 +186,10 @@ def test_limits_that_nothing_keeps_are_told_and_run_only_where_the_operator_lets
         with pytest.raises(ColdframeError) as refused:
             client.sandboxes.create(spec=SandboxSpec(agent_id="strict", limits=limits, on_missing="refuse"))
         assert refused.value.code == "ISOLATION_UNAVAILABLE"
-        missing = refused.value.facts["missing"]
-        assert isinstance(missing, list)
-        assert {"limit:cpus", "limit:memory", "limit:disk"} <= {one["property"] for one in missing}
-        assert all(one["reason"] for one in missing)
+        told = refused.value.facts["missing"]
+        assert isinstance(told, list)
+        assert {"limit:cpus", "limit:memory", "limit:disk"} <= {one["property"] for one in told}
+        assert all(one["reason"] and one["enforced"] is False for one in told)
         with client.sandboxes.create(agent_id="lax", limits=limits) as sandbox:
             at_start = sandbox.report()
             assert limit_of(at_start, "cpus").strength == "unsupported"
@@ -207,6 +208,25 @@ def test_limits_that_nothing_keeps_are_told_and_run_only_where_the_operator_lets
             receipt = client.receipt(str(ran.result.receipt_id))
             assert set(receipt["degraded"]) == set(sandbox.info.degraded)
             sandbox.signal(sleeper.command_id, cancel=True)
+
+
+@pytest.mark.req("T3.22", "T3.25")
+@pytest.mark.parametrize("on_missing", ["refuse", "degrade"])
+def test_a_disk_that_holds_more_than_it_should_is_no_limit(folder: str, on_missing: str) -> None:
+    reason = missing()
+    if reason is not None:
+        pytest.skip(reason)
+    settings = {"COLDFRAME_WORKSPACE_DISK": "image", "COLDFRAME_ON_MISSING": on_missing}
+    try:
+        ran = run_altered(folder, LARGE_DISKS, "run", "--", "echo", "ran", **settings)
+    finally:
+        unmount_all(folder)
+    if on_missing == "degrade":
+        assert ran.code == 0 and ran.answer["degraded"] == ["limit:disk"], ran.text
+        return
+    assert ran.code == 5 and ran.error["code"] == "ISOLATION_UNAVAILABLE", ran.text
+    (told,) = ran.error["facts"]["missing"]
+    assert told["property"] == "limit:disk" and told["enforced"] is False and "a larger one" in told["reason"]
 
 
 # -- the running probe -------------------------------------------------------------------------------

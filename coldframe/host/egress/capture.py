@@ -194,7 +194,7 @@ def _try_connection(arrivals: Arrivals, destination: Destination, family: socket
         code = client.connect_ex(destination)
         if code not in (0, errno.EINPROGRESS):
             raise CaptureFailed(_STEP, f"a connection in trial was refused: {os.strerror(code)}")
-        with _first_ready(arrivals.connections).accept()[0] as arrived:
+        with _first_ready(arrivals.connections, "a connection").accept()[0] as arrived:
             told = original_destination(arrived, arrivals.mechanism)
     if told != destination:
         raise CaptureFailed(_STEP, f"a connection to `{destination}` arrived as one to `{told}`")
@@ -203,12 +203,12 @@ def _try_connection(arrivals: Arrivals, destination: Destination, family: socket
 def _try_look_up(arrivals: Arrivals, family: socket.AddressFamily, address: str) -> None:
     with socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC) as client:
         client.sendto(b"trial", (address, 53))
-        resolver = _first_ready(arrivals.look_ups)
+        resolver = _first_ready(arrivals.look_ups, "a look-up")
         question, whom = resolver.recvfrom(512)
         resolver.sendto(question, whom)
-        reply, source = _first_ready((client,)).recvfrom(512)
+        reply, source = _first_ready((client,), "the reply to a look-up").recvfrom(512)
     if reply != b"trial" or source[:2] != (address, 53):
-        raise CaptureFailed(_STEP, f"the reply of `{address}` came from `{source[0]}`")
+        raise CaptureFailed(_STEP, f"the reply to a look-up at `{address}` came from `{source[0]}`")
 
 
 def _try_refusal(seen: refusals.Refusals, family: socket.AddressFamily) -> None:
@@ -224,11 +224,11 @@ def _try_refusal(seen: refusals.Refusals, family: socket.AddressFamily) -> None:
     raise CaptureFailed(_STEP, "a packet that must be refused was not")
 
 
-def _first_ready(sockets: tuple[socket.socket, ...]) -> socket.socket:
+def _first_ready(sockets: tuple[socket.socket, ...], sent: str) -> socket.socket:
     ready = select.poll()
     by_number = {one.fileno(): one for one in sockets}
     for number in by_number:
         ready.register(number, select.POLLIN)
     for number, _ in ready.poll(_PATIENCE_MS):
         return by_number[number]
-    raise CaptureFailed(_STEP, "what was sent in trial did not arrive")
+    raise CaptureFailed(_STEP, f"{sent} in trial did not arrive")

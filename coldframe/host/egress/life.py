@@ -88,6 +88,10 @@ class Box:
     """Names and their places in the pool, the newest last: the same as the broker has, which tells what it forgets."""
     places: set[int] = field(default_factory=set)
     """Those that a name holds."""
+    server: "Life | None" = None
+    """The broker that said last that it serves it."""
+    was_served: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once one has said so."""
 
     def find_holder(self, protocol: str, source: tuple[str, int] | None, target: tuple[str, int]) -> Holder:
         diagnosis = next(iter(self.arrivals.diagnosis), None)

@@ -36,6 +36,9 @@ FLUSH_S = 5.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 10.0
 """Between the end of a broker and the start of the next. Doubled each time, until one has lived for STEADY_S."""
 STEADY_S = 30.0
+SERVED_S = 30.0
+"""How long a new box may wait for a broker."""
+_STEP = "serve the box"
 
 _log = logging.getLogger(__name__)
 
@@ -78,6 +81,8 @@ class BrokerLink:
         self._life: Life | None = None
         self._task: asyncio.Task[None] | None = None
         self._rest: asyncio.Future[None] | None = None
+        self._reason = "none has been started"
+        """Why the last one ended."""
         self._closing = asyncio.Event()
 
     @property
@@ -186,7 +191,7 @@ class BrokerLink:
                 self._let_go(sandbox_id)
         failure = None if told is None else await told
         if failure is not None:
-            raise CaptureFailed("serve the box", failure)
+            raise CaptureFailed(_STEP, failure)
 
     async def shut(self, sandbox_id: str) -> None:
         """The box has no way out any more. Returns when all of it is broken off and on record."""
@@ -213,8 +218,26 @@ class BrokerLink:
             await self._life.tell(messages.WithdrawCredential, name=name)
 
     def serves(self, sandbox_id: str) -> bool:
-        """Whether the box has a way out, once there is a broker."""
-        return sandbox_id in self._boxes
+        """Whether a broker that lives has said that it serves the box."""
+        box = self._boxes.get(sandbox_id)
+        return (
+            box is not None and box.server is not None and box.server is self._life and not box.server.is_over.is_set()
+        )
+
+    async def until_served(self, sandbox_id: str) -> None:
+        """Wait until a broker has said that it serves an open box: the first one to be started may have to come.
+
+        Raises CaptureFailed: none does within SERVED_S, or it was shut.
+        """
+        box = self._boxes.get(sandbox_id)
+        try:
+            if box is not None:
+                async with asyncio.timeout(SERVED_S):
+                    await box.was_served.wait()
+                return
+        except TimeoutError:
+            raise CaptureFailed(_STEP, f"no egress broker took it within {SERVED_S:g} s: {self._reason}") from None
+        raise CaptureFailed(_STEP, "it was shut meanwhile")
 
     async def renew(self, sandbox_id: str, taint: Label) -> None:
         """The box has a new session: what was open is ended, and it is served anew. Raises as `open` does."""
@@ -263,6 +286,7 @@ class BrokerLink:
                 return
             if loop.time() - began > STEADY_S:
                 pause_s = FIRST_PAUSE_S
+            self._reason = f"it ended: {reason}"
             _log.error("the egress broker ended, another one starts in %.2f s: %s", pause_s, reason)
             self._rest = asyncio.ensure_future(self._pause(pause_s))
             await asyncio.wait({self._rest})
@@ -312,10 +336,13 @@ class BrokerLink:
         attached = messages.write_keepsakes(keepsakes)
         arrivals = box.arrivals._replace(diagnosis=())  # that is for whom is believed
         told = life.tell(messages.OpenBox, attached=attached, arrivals=arrivals, may_fail=True, origin=box.origin)
-        return asyncio.ensure_future(self._see_served(box, told))
+        return asyncio.ensure_future(self._see_served(life, box, told))
 
-    async def _see_served(self, box: Box, told: Awaitable[str | None]) -> str | None:
+    async def _see_served(self, life: Life, box: Box, told: Awaitable[str | None]) -> str | None:
         failure = await told
+        if failure is None and not life.is_over.is_set():
+            box.server = life
+            box.was_served.set()
         if failure is not None:
             sandbox_id = box.origin.sandbox_id
             _log.error("sandbox %s has no way out, the egress broker does not take it: %r", sandbox_id, failure[:1000])
