@@ -4,6 +4,7 @@ Everything it does is bounded by the limits of its own sandboxes; what it is tol
 """
 
 import threading
+import time
 from typing import NamedTuple
 
 from coldframe.client.sync import SyncColdframe, SyncSandbox
@@ -35,11 +36,13 @@ class Met(NamedTuple):
 
 
 class NoisyTenant:
-    """Does all of it at once, in threads of its own, from `start` until `finish`. *scale* 1 is for a test of seconds."""
+    """Does all of it at once, in threads of its own, from `start` until `finish`. *scale* 1 is for a test of seconds; with
+    *for_s* each begins again until so long is over."""
 
-    def __init__(self, url: str, token: str, *, scale: int = 1) -> None:
-        self._url, self._token = url, token
+    def __init__(self, url: str, token: str, *, scale: int = 1, streams: int = 20, for_s: float = 0.0) -> None:
+        self._url, self._token, self._streams, self._for_s = url, token, streams, for_s
         self._files, self._connections, self._wishes = 4000 * scale, 400 * scale, 60 * scale
+        self._until = 0.0
         self.met: list[Met] = []
         self.untyped: list[str] = []
         """What went wrong in a way that no code tells of."""
@@ -60,6 +63,12 @@ class NoisyTenant:
             thread.join()
 
     def _do(self, what: str) -> None:
+        until = self._until = time.monotonic() + self._for_s
+        self._do_once(what)
+        while time.monotonic() < until:
+            self._do_once(what)
+
+    def _do_once(self, what: str) -> None:
         try:
             with SyncColdframe(self._url, self._token) as client:
                 if what == "wishes":
@@ -89,7 +98,10 @@ class NoisyTenant:
             "connections": _CONNECT.format(connections=self._connections),
         }
         command = COMMANDS.get(what) or ["python3", "-c", programs[what]]
-        ended = sandbox.run_command(command, timeout_s=_LONGEST_S.get(what, PATIENCE_S))
+        longest_s = _LONGEST_S.get(what, PATIENCE_S)
+        if self._for_s:  # none goes on for long when the time is over
+            longest_s = min(longest_s, max(self._until - time.monotonic(), 1.0))
+        ended = sandbox.run_command(command, timeout_s=longest_s)
         self.met.append(Met(what, f"limit:{ended.limit.kind}" if ended.limit is not None else "done"))
 
     def _wish(self, client: SyncColdframe) -> None:
@@ -112,7 +124,7 @@ class NoisyTenant:
             except ColdframeError as error:
                 self._told("streams", error)
 
-        followers = [threading.Thread(target=follow) for _ in range(20)]
+        followers = [threading.Thread(target=follow) for _ in range(self._streams)]
         for thread in followers:
             thread.start()
         for thread in followers:
