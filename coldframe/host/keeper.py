@@ -8,7 +8,8 @@ The steps are told in order, because each depends on the one before: descriptors
 user → "here I am" (the machine sees that this process is in its control group) → bubblewrap (meanwhile the
 machine sees that the first process is in its groups) → join → last mounts → the first process goes on → no
 capabilities, no new privileges, filter, not dumpable → evidence → ready. Only then is the socket served,
-so no command runs before all of it holds.
+so no command runs before all of it holds. A first process that loads nothing of the sandbox's goes on before the
+last mounts already; and bubblewrap of a keeper that was forked ahead is started before there is an order.
 """
 
 import hashlib
@@ -159,8 +160,9 @@ def become_keeper(order: Order, files: dict[str, int], *, is_known: bool = False
     On `answer` it greets and waits for a byte, unless the machine knows it already, then says `{"init": pid}` as soon as
     there is a first process and waits for a word before that goes on, with which comes what it serves with: `listener`,
     `records`, its directory, `digests`. Then `{"placed": true}`, when what lies around the box is there,
-    `{"stands": true}`, when nobody in it or at it has a right any more, and `{"ready": evidence}`; or `{"failed": text}` at any point. Where the order says that it waits, it says `{"waits": true}`
-    before the last three, and who comes is told then, with another word.
+    `{"stands": true}`, when nobody in it or at it has a right any more, and `{"ready": evidence}`; or `{"failed": text}`
+    at any point. Where the order says that it waits, it says `{"waits": true}` before the last three, and who comes is
+    told then, with another word.
     """
     answer = socket.socket(fileno=files["answer"])
     try:

@@ -12,6 +12,7 @@ from coldframe.contract.sandbox import Limits
 from coldframe.guest import rows
 from coldframe.host.builder import Builder
 from coldframe.host.cgroups import BoxGroups
+from coldframe.host.isolation import bubblewrap, namespaces
 from coldframe.host.machine import Machine
 from coldframe.host.stacks import HISTORY
 from tests.host.machines import as_root_and_ordinary, needs_bubblewrap, new_box, on_a_machine, run, until
@@ -183,6 +184,25 @@ def test_bubblewrap_that_is_killed_while_it_waits_is_not_missed(who: str) -> Non
         assert (await run(box, "echo built")).stdout == "built\n"
 
     on_a_machine(steps, who=who)
+
+
+@needs_rows
+def test_bubblewrap_that_has_ended_is_not_signalled_under_a_number_that_may_be_anothers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its keeper is root yet, when it finds that nobody waits any more."""
+    user = (os.getuid(), os.getgid()) if os.getuid() else (65534, 65534)
+    early = namespaces.Early("coldframe-test", user, bubblewrap.Entrance(-1, ()))
+    assert early.waits()
+    os.kill(early.pid, signal.SIGKILL)
+    os.waitid(os.P_PID, early.pid, os.WEXITED | os.WNOWAIT)
+    assert not early.waits()
+    signalled: list[int] = []
+    monkeypatch.setattr(os, "kill", lambda pid, _: signalled.append(pid))
+    early.end()
+    assert signalled == []
+    with pytest.raises(ChildProcessError):
+        os.waitpid(early.pid, 0)  # nothing is left of it
 
 
 @needs_rows

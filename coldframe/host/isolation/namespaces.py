@@ -328,9 +328,9 @@ class Early:
         os.close(read)
 
     def waits(self) -> bool:
-        """Whether it does still."""
+        """Whether it does still. One that has ended keeps its number."""
         try:
-            return os.waitpid(self.pid, os.WNOHANG)[0] == 0
+            return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
         except ChildProcessError:
             return False
 
@@ -345,8 +345,9 @@ class Early:
 
     def end(self) -> None:
         """Nobody wants it. For whoever may signal its user."""
-        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+        if self.waits():  # else, were it gone at its start already, the number could be another's, and this may be root
             os.kill(self.pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
             os.waitpid(self.pid, 0)
         os.close(self._options)
         self.channels.close()
