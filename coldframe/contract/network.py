@@ -23,6 +23,8 @@ class NetworkAccess(Model):
     """Of whoever made the sandbox: rules may give a profile to a role."""
     taint: Label
     """Of its session now."""
+    ceiling: Label | None = None
+    """The highest label of what it may get."""
 
 
 class NetworkPackage(Model):

@@ -356,7 +356,8 @@ class Lifecycle:
         network = None
         role = self._contacts.role_of(sandbox_id)
         if role is not None:
-            network = NetworkAccess(asked=spec.network, role=role, taint=join(session.taint, info.workspace_label))
+            taint = join(session.taint, info.workspace_label)
+            network = NetworkAccess(asked=spec.network, role=role, taint=taint, ceiling=spec.ceiling)
             self._taints.forget(sandbox_id)
         with contextlib.suppress(GuestLost, NotFound):  # one that came to be when nobody heard of it any more
             await (await self._host.life(sandbox_id)).end(keep_workspace=True)

@@ -73,7 +73,7 @@ def find_access(
             argument="network",
             rule="network:none",
         )
-    return NetworkAccess(asked=asked, role=caller.role, taint=taint)
+    return NetworkAccess(asked=asked, role=caller.role, taint=taint, ceiling=spec.ceiling)
 
 
 def find_profiles(

@@ -487,7 +487,8 @@ def read_mark(mark: KeeperMark | None) -> NetworkMark | None:
 
 
 def _origin(sandbox_id: str, agent_id: str | None, network: NetworkMark) -> Origin:
-    return Origin(sandbox_id, agent_id, network.access.role, network.access.asked, network.access.taint)
+    access = network.access
+    return Origin(sandbox_id, agent_id, access.role, access.asked, access.taint, access.ceiling)
 
 
 def _digest(authority: str) -> str:

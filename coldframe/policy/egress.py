@@ -50,7 +50,10 @@ def narrow(
     decision = decide_egress(context, rules, later=later)
     if decision.outcome.strictness > verdict.outcome.strictness:
         verdict = verdict._replace(outcome=decision.outcome, rule_id=decision.rule_id, reason=decision.reason)
-    return verdict._replace(label=labels.join(verdict.label, decision.label))
+    label = labels.join(verdict.label, decision.label)
+    if not origin.may_get(label):
+        return NetworkVerdict(Outcome.DENY, "floor:ceiling", origin.too_high(label))
+    return verdict._replace(label=label)
 
 
 def methods_of(method: str) -> tuple[str, ...]:

@@ -36,6 +36,14 @@ class Origin(NamedTuple):
     """Profile that the sandbox was created with; None if it takes what the rule file gives."""
     taint: Label
     """Label of the session now."""
+    ceiling: Label | None = None
+    """The highest label that the sandbox was made for."""
+
+    def may_get(self, label: Label) -> bool:
+        return self.ceiling is None or labels.may_flow(label, self.ceiling)
+
+    def too_high(self, label: Label) -> str:
+        return f"the sandbox was made for {self.ceiling} at most, and what comes from there is {label}"
 
 
 class NetworkVerdict(NamedTuple):
@@ -205,7 +213,10 @@ def _judge(rules: NetworkRules, origin: Origin, destination: str | Address, ques
         if verdict.outcome is Outcome.ALLOW:
             return _deny("floor:write-down", reason)
         verdict = verdict._replace(reason=f"{verdict.reason}; {reason}")  # whoever decides has to know
-    return verdict._replace(label=labels.join(*given), cleared=cleared)
+    label = labels.join(*given)
+    if not origin.may_get(label):
+        return _deny("floor:ceiling", origin.too_high(label))
+    return verdict._replace(label=label, cleared=cleared)
 
 
 def _judge_profile(

@@ -92,6 +92,12 @@ def test_a_label_is_that_of_what_comes_back_and_only_rises() -> None:
     assert ask(rules_of({"label": "PUBLIC"}), "GET", "/").label is Label.INTERNAL
 
 
+def test_a_label_of_a_rule_is_held_to_the_ceiling_of_the_sandbox() -> None:
+    held = AGENT._replace(ceiling=Label.INTERNAL)
+    assert connect(rules_of({"label": "RESTRICTED"}), origin=held).rule_id == "floor:ceiling"
+    assert connect(rules_of({"label": "INTERNAL"}), origin=held).outcome is Outcome.ALLOW
+
+
 def test_an_address_has_no_name_and_a_name_no_address() -> None:
     rules = rules_of({"when": {"address": {"glob": "93.*"}}, "then": "deny"}, mode="intercept")
     assert connect(rules).outcome is Outcome.ALLOW

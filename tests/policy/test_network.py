@@ -283,6 +283,17 @@ def test_where_labels_differ_the_higher_comes_and_the_lower_goes() -> None:
     assert not is_allowed(ask(rules, "GET /people/1", origin=AGENT._replace(taint=Label.RESTRICTED)))
 
 
+def test_what_comes_from_a_destination_is_held_to_the_ceiling_of_the_sandbox() -> None:
+    rules = network(
+        "{id: all, to: api.example.com, mode: intercept, label: INTERNAL}",
+        "{id: people, to: api.example.com, paths: [/people], label: RESTRICTED}",
+    )
+    held = AGENT._replace(ceiling=Label.INTERNAL)
+    assert is_allowed(connect(rules, origin=held)) and is_allowed(ask(rules, "GET /", origin=held))
+    assert ask(rules, "GET /people/1", origin=held).rule_id == "floor:ceiling"
+    assert is_allowed(ask(rules, "GET /people/1", origin=AGENT._replace(ceiling=Label.RESTRICTED)))
+
+
 def test_a_person_may_be_asked_about_a_write_down_and_is_told() -> None:
     rules = network("{id: send, to: api.example.com, then: ask}")
     verdict = connect(rules, origin=AGENT._replace(taint=Label.RESTRICTED))

@@ -13,6 +13,7 @@ from coldframe.client.sync import SyncColdframe, SyncSandbox
 from coldframe.contract.errors import GrantMissing, NotFound
 from coldframe.contract.network import LoggedContact, NetworkContact
 from coldframe.contract.policy import Label, Role
+from coldframe.contract.sandbox import SandboxSpec
 from tests.installation import Installation, wait_until
 from tests.promises.governed import token_of
 from tests.promises.raw import all_entries, rest
@@ -198,6 +199,20 @@ def test_a_label_is_not_washed_off_in_the_workspace_whoever_reads_it_there_and_a
                 assert later.read_file("answer").result.taint is Label.CONFIDENTIAL
 
     alone(steps)
+
+
+@pytest.mark.req("T1.54")
+def test_a_destination_above_the_ceiling_of_a_sandbox_is_not_reached(room: Reachable) -> None:
+    def steps(client: SyncColdframe) -> None:
+        client.policy.load(RULES)
+        with client.sandboxes.create(spec=SandboxSpec(background=True, ceiling=Label.INTERNAL)) as held:
+            assert held.run_command(f"curl -4fsS -m 20 {CRM}").exit_code != 0
+            assert held.run_command(f"curl -4sS -o /dev/null {API}").exit_code == 0
+            said = {one.name: {one.rule_id, *(each.rule_id for each in one.requests)} for one in contacts(held)}
+            assert "floor:ceiling" in said["other.example.com"] and "floor:ceiling" not in said["api.example.com"]
+            assert client.sessions.get(held.info.session_id).taint is Label.PUBLIC
+
+    room.use(steps)
 
 
 def test_labels_rules_and_log_outlive_the_death_of_daemon_and_server() -> None:
