@@ -1,4 +1,4 @@
-// Declarations of the SDK. Made of: sha256 5def3f753090645f24f6fa07572a9d92032e7b4b1512164539613573feba8f5c
+// Declarations of the SDK. Made of: sha256 876ac2e8eb1ea559892355097a4afcc3eef3074378a01e79886af4aa02fbc487
 /**
  * All bytes of a download.
  *

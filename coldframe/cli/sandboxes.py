@@ -32,6 +32,7 @@ def create(
     disk_mib: Annotated[int | None, typer.Option(help="Disk in MiB.")] = None,
     pids: Annotated[int | None, typer.Option(help="Most processes.")] = None,
     wall_s: Annotated[float | None, typer.Option(help="Longest wall time of a command, in seconds.")] = None,
+    io_mib_s: Annotated[int | None, typer.Option(help="Most MiB a second read, and written, on disks.")] = None,
     network: Annotated[
         str | None, typer.Option(help="Network profile: none, packages, open, or one of the rules.")
     ] = None,
@@ -72,7 +73,7 @@ def create(
     from coldframe.contract.errors import WrongState
     from coldframe.contract.sandbox import ENDED
 
-    caps = {"memory_mib": memory_mib, "disk_mib": disk_mib, "pids": pids, "wall_s": wall_s}
+    caps = {"memory_mib": memory_mib, "disk_mib": disk_mib, "pids": pids, "wall_s": wall_s, "io_mib_s": io_mib_s}
     content: dict[str, object] = {}
     if spec is None or agent is not None or background:
         content = {"background": background or agent is None, "agent_id": agent}

@@ -66,7 +66,7 @@ class ExecutionInputs(Model):
     isolation: str
     limits: dict[str, int] = Field(default_factory=dict)
     """Whole numbers, unit in the name: `wall_ms`, `cpu_ms`, `memory_mib`, `disk_mib`, `pids`,
-    `open_files`, `file_mib`, `cpus_milli`, and `idle_ms` of a command that has such a limit."""
+    `open_files`, `file_mib`, `cpus_milli`, and `idle_ms` and `io_mib_s` where there is such a limit."""
 
 
 class StreamDigest(Model):

@@ -66,6 +66,8 @@ class Limits(Model):
     """CPU rate in cores; 0 for no cap."""
     output_mib: int = Field(default=4096, ge=1)
     """Output of one command that is kept; a command that writes more is ended, never cut in silence."""
+    io_mib_s: int = Field(default=0, ge=0)
+    """Disk bandwidth in MiB a second, of reads and of writes each; 0 for no cap."""
 
 
 LARGEST = Limits(
@@ -78,6 +80,7 @@ LARGEST = Limits(
     file_mib=1 << 30,
     cpus=8192,
     output_mib=1 << 20,
+    io_mib_s=1 << 20,
 )
 """About the kernel's most where it has one, and else beyond any machine: three years of CPU time."""
 

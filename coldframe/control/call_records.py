@@ -76,6 +76,7 @@ def _limit_numbers(limits: Limits) -> dict[str, int]:
         "file_mib": limits.file_mib,
         "output_mib": limits.output_mib,
         "cpus_milli": round(limits.cpus * 1000),
+        **({"io_mib_s": limits.io_mib_s} if limits.io_mib_s else {}),
     }
 
 

@@ -3,6 +3,8 @@
 Without a measurement they are those of a plan: what only a sandbox that is there can show is observed later.
 """
 
+import re
+
 from coldframe.contract.document import NOT_VERIFIED, OBSERVED
 from coldframe.contract.isolation import WALLS, IsolationReport
 from coldframe.contract.persistence import EVENTS, fate, is_there, items_of, lifetime_of, owner_of
@@ -14,6 +16,9 @@ from coldframe.control.contract_lines import Lines, line
 from coldframe.control.exposure import credential_value
 from coldframe.control.network_terms import NetworkTerms
 from coldframe.tools.registry import HOME, STREAM_CAP_BYTES, all_tools
+
+_UNIT = re.compile(r"_(ms|mib|milli|mib_s)$")
+"""Of a limit in records, at the end of its name."""
 
 
 def _number(value: float) -> int | str:
@@ -136,7 +141,7 @@ def _execution(info: SandboxInfo, report: IsolationReport | None) -> Lines:
         line("execution.requires", "Properties without which it would have been refused.", list(spec.requires), "host"),
     ]
     for name, number in limit_numbers(spec.limits).items():
-        kind = name.rpartition("_")[0] if name.endswith(("_ms", "_mib", "_milli")) else name
+        kind = _UNIT.sub("", name)
         measured = strengths.get(kind)
         verified = NOT_VERIFIED if measured is None else f"probe:limit:{kind}"
         how = unmeasured if measured is None else f"{measured.strength}, by {measured.enforced_by}"

@@ -25,6 +25,8 @@ _FIRST = frozenset(
     }
 )
 """Fields that a spec had before any other was added."""
+UNCAPPED = frozenset({"cpus", "io_mib_s"})
+"""Limits that are none unless one is asked for."""
 
 
 class Longest(NamedTuple):
@@ -97,8 +99,8 @@ def _limit_faults(caller: Caller, limits: Limits) -> Iterator[ColdframeError]:
             yield InvalidArgument(
                 f"`{name}` of {wanted:g} is over {largest[name]:g}, the largest", argument=f"limits.{name}"
             )
-        # `cpus` 0 is no cap at all, so any value is a tightening of the default.
-        elif wanted > defaults[name] and name != "cpus" and not may_raise:
+        # 0 is no cap at all here, so any value is a tightening of the default.
+        elif wanted > defaults[name] and name not in UNCAPPED and not may_raise:
             yield GrantMissing(
                 f"`{name}` of {wanted:g} is over the default of {defaults[name]:g}",
                 hint="ask for less, or have an owner or admin create the sandbox",
@@ -172,6 +174,8 @@ def digests_of(spec: SandboxSpec) -> list[str]:
     fields = SandboxSpec.model_fields
     unsaid = {name for name in fields if name not in _FIRST and getattr(spec, name) == fields[name].default}
     told = spec.model_dump(mode="json", exclude=unsaid)
+    if not spec.limits.io_mib_s:  # a limit that came later
+        del told["limits"]["io_mib_s"]
     forms = [told]
     if spec.network is None or spec.network == NONE:
         forms = [{**told, "network": None if spec.network is None else [NONE]}, {**told, "network": NONE}]

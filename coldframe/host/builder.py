@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 
 from coldframe.contract.errors import ColdframeError, Conflict, Fact, IsolationUnavailable
 from coldframe.contract.sandbox import Limits
-from coldframe.host import attachment
+from coldframe.host import attachment, io_limit
 from coldframe.host.ahead import Ahead, discard
 from coldframe.host.cgroups import BoxGroups, Controllers, GroupLimits
 from coldframe.host.confine import ConfineError
@@ -212,11 +212,21 @@ class Builder:
                 return let_in, None
             if let_in is not None:
                 try:
+                    self._slow(let_in, order, limits)
                     return let_in, occupant.settle(let_in)
                 finally:
                     self.ahead.release(ready.groups)
         answer = self._order_keeper(order, occupant, limits, more)
-        return answer, occupant.settle(answer) if "ready" in answer else None
+        if "ready" not in answer:
+            return answer, None
+        self._slow(answer, order, limits)
+        return answer, occupant.settle(answer)
+
+    def _slow(self, box: dict[str, Any], order: dict[str, Any], limits: Limits) -> None:
+        """Cap the disk bandwidth of a box that stands, before anything runs in it: only then all its mounts are there, also of one
+        that waited. What cannot be capped is missing in what is read back, and so told."""
+        if limits.io_mib_s:
+            io_limit.slow(self._controllers, box["groups"], limits.io_mib_s, box["init"], order["workspace"])
 
     def _current_settings(self) -> str | None:
         with self.zygote.turn:
@@ -323,7 +333,7 @@ class Builder:
         descriptors: list[tuple[str, int]] = []
         try:
             groups.create(
-                GroupLimits(limits.memory_mib << 20, limits.pids, limits.cpus),
+                GroupLimits(limits.memory_mib << 20, limits.pids, limits.cpus, limits.io_mib_s << 20),
                 owner_uid=order["uid"],
             )
             descriptors += groups.descriptors().named()

@@ -41,7 +41,7 @@ from typing import NamedTuple
 from coldframe.host.confine import ConfineError
 from coldframe.host.limits import GroupDescriptors, read_text, write_text
 
-V1_CONTROLLERS = ("memory", "pids", "cpu", "cpuacct", "freezer")
+V1_CONTROLLERS = ("memory", "pids", "cpu", "cpuacct", "freezer", "blkio")
 V2_CONTROLLERS = ("memory", "pids", "cpu")
 CPU_PERIOD_US = 100_000
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
@@ -59,6 +59,8 @@ class GroupLimits(NamedTuple):
     pids: int
     cpus: float = 0.0
     """Cores; 0 for no cap."""
+    io_bytes_s: int = 0
+    """Of reads and of writes each; 0 for no cap. Written by `io_limit.py`, once it is known on which disks."""
 
 
 @dataclass(frozen=True)
@@ -71,12 +73,12 @@ class Hierarchy:
 
 @dataclass(frozen=True)
 class Controllers:
-    """What this host gives. The controls are memory, pids, cpu, freeze, kill and cpu_time."""
+    """What this host gives. The controls are memory, pids, cpu, io, freeze, kill and cpu_time."""
 
     hierarchies: Mapping[str, Hierarchy]
     """The usable ones by name."""
     unified: frozenset[str]
-    """Which of memory, pids and cpu version 2 manages here."""
+    """Which of memory, pids, cpu and io version 2 manages here."""
     controls: frozenset[str]
     missing: Mapping[str, str] = field(default_factory=dict)
     """Control that is not there -> why."""
@@ -117,11 +119,12 @@ def detect_controllers(installation: str) -> Controllers:
         "memory": "memory" in usable or "memory" in unified,
         "pids": "pids" in usable or "pids" in unified,
         "cpu": "cpu" in usable or "cpu" in unified,
+        "io": "blkio" in usable or "io" in unified,
         "freeze": has_unified or "freezer" in usable,
         "kill": has_unified or "freezer" in usable,
         "cpu_time": has_unified or "cpuacct" in usable,
     }
-    v1_name = {"freeze": "freezer", "kill": "freezer", "cpu_time": "cpuacct"}
+    v1_name = {"freeze": "freezer", "kill": "freezer", "cpu_time": "cpuacct", "io": "blkio"}
     missing = {
         control: reasons.get(v1_name.get(control, control))
         or reasons.get("unified")
@@ -169,7 +172,7 @@ class BoxGroups:
 
     def create_ahead(self) -> None:
         """Make the groups, those that a keeper is born below among them, for whoever will be their owner. Raises OSError."""
-        for name in self.paths.keys() - {"cpu"}:  # which only a box with a cap has
+        for name in self.paths.keys() - {"cpu", "blkio"}:  # which only a box with a cap has
             self._make(name)
         if "unified" in self.paths and not self.controllers.delegated:
             self._hand_on(self.paths["unified"])  # once somebody is in them, this would wait for the machine
@@ -189,6 +192,8 @@ class BoxGroups:
         self._limits = limits
         if not limits.cpus:
             self.paths.pop("cpu", None)
+        if not limits.io_bytes_s:
+            self.paths.pop("blkio", None)
         try:
             for name, path in self.paths.items():
                 if name not in self._made:
@@ -270,12 +275,12 @@ class BoxGroups:
         """No process may be in the sandbox's group or `box` itself. Raises OSError."""
         assert self._limits is not None
         self._hand_on(path)
-        for control in sorted(self.controllers.unified - {"cpu"}):
+        for control in sorted(self.controllers.unified - {"cpu", "io"}):
             _write_limits(f"{path}/box", _v2_limits(control, self._limits))
 
     def _hand_on(self, path: str) -> None:
-        """Have the controllers of version 2 counted for keeper, box and commands apart. Raises OSError."""
-        for control in sorted(self.controllers.unified):
+        """Have the controllers of version 2 counted for keeper, box and commands apart, but for `io`. Raises OSError."""
+        for control in sorted(self.controllers.unified - {"io"}):
             for group in (path, f"{path}/box"):
                 write_text(f"{group}/cgroup.subtree_control", f"+{control}")
 
@@ -283,7 +288,7 @@ class BoxGroups:
         """Directories of those that are made, for the keeper, close-on-exec; the caller closes its own copies."""
         wanted = ["unified", "memory"] if "unified" in self.paths else ["memory", "cpuacct", "freezer"]
         per_command = [name for name in wanted if name in self._made]
-        attach_only = [name for name in ("pids", "cpu") if name in self._made]
+        attach_only = [name for name in ("pids", "cpu", "blkio") if name in self._made]
 
         def opened(name: str) -> int:
             path = self.paths[name] + ("/box" if name == "unified" else "")
@@ -383,9 +388,9 @@ class BoxGroups:
             found["pids"] -= _BESIDE
         return found
 
-    def holds(self, pid: int) -> bool:
-        """Whether `pid` is in this sandbox's groups (or below) wherever they limit or kill."""
-        return not {"memory", "pids", "unified"}.intersection(self._outside(pid, "/box"))
+    def holds(self, pid: int, hierarchies: Set[str] = frozenset({"memory", "pids", "unified"})) -> bool:
+        """Whether `pid` is in this sandbox's groups (or below), as far as these are: by default where they limit or kill."""
+        return hierarchies.isdisjoint(self._outside(pid, "/box"))
 
     def _outside(self, pid: int, part: str) -> list[str]:
         """In which hierarchies `pid` is not in this sandbox's group, and in version 2 in that `part` of it, or below."""
@@ -488,6 +493,9 @@ def _probe_v1(hierarchy: Hierarchy, mark: str) -> None:
             write_text(f"{path}/freezer.state", "THAWED")
         if hierarchy.name == "cpuacct":
             read_text(f"{path}/cpuacct.usage")
+        if hierarchy.name == "blkio":
+            for name in ("read", "write"):
+                os.close(os.open(f"{path}/blkio.throttle.{name}_bps_device", os.O_WRONLY | os.O_CLOEXEC))
     finally:
         os.rmdir(path)
 
@@ -506,6 +514,11 @@ def _probe_unified(hierarchy: Hierarchy, mark: str) -> frozenset[str]:
                 _hand_down(base, marked, control)
                 _write_limits(path, _v2_limits(control, GroupLimits(1 << 30, 100, 1.0)))
                 working.add(control)
+        if "io" in read_text(f"{base}/cgroup.controllers").split():
+            with contextlib.suppress(OSError):
+                _hand_down(base, marked, "io")
+                os.close(os.open(f"{path}/io.max", os.O_WRONLY | os.O_CLOEXEC))
+                working.add("io")
     finally:
         os.rmdir(path)
     return frozenset(working)

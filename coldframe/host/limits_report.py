@@ -15,6 +15,7 @@ from coldframe.guest.usage import USAGE_CHECK_NEAR_S, USAGE_CHECK_S
 from coldframe.host.cgroups import BoxGroups
 from coldframe.host.confine import ConfineError
 from coldframe.host.disk_report import judge_disk
+from coldframe.host.io_limit import judge_io
 
 OWN_PROCESSES = 8
 """What RLIMIT_NPROC leaves room for beside a command's own."""
@@ -99,6 +100,8 @@ def _limits_by_kind(
             strength="hard" if cpus_held else "unsupported",
             enforced_by=f"{where('cpu')}, read back" if cpus_held else "nothing on this host",
         )
+    if built.io_mib_s:
+        yield judge_io(built.io_mib_s, groups, init)
     for kind, limit, unit, name in (
         ("open_files", limits.open_files, "files per process", "RLIMIT_NOFILE"),
         ("file", limits.file_mib, "MiB", "RLIMIT_FSIZE"),

@@ -16,8 +16,9 @@ from coldframe.contract.isolation import Trial
 from coldframe.contract.ports import Box
 from coldframe.contract.sandbox import Limits
 
-LIMITS = Limits(wall_s=60, cpu_s=60, memory_mib=96, disk_mib=64, pids=48, output_mib=1)
-"""Of the box that is tried: small, so that meeting them costs little; but of CPU time so much that none is met by it."""
+LIMITS = Limits(wall_s=60, cpu_s=60, memory_mib=96, disk_mib=64, pids=48, output_mib=1, io_mib_s=1024)
+"""Of the box that is tried: small, so that meeting them costs little; but of CPU time so much that none is met by it, and of disk
+bandwidth so much that nothing is slowed: that one is there to be reported."""
 PATIENCE_S = 90.0
 _MOST_OUTPUT_BYTES = 64 * 1024
 

@@ -409,7 +409,13 @@ def test_what_was_kept_by_a_version_of_before_is_read_and_more_is_not_taken(tmp_
                 )
             listed = bench.control.sandboxes.list(OWNER)
             assert [(one.sandbox_id, one.spec.limits.cpu_s) for one in listed] == [(kept, 1e9)]
-            for name, value in (("cpu_s", 1e9), ("cpu_s", float("inf")), ("pids", 5_000_000), ("cpus", 1e300)):
+            for name, value in (
+                ("cpu_s", 1e9),
+                ("cpu_s", float("inf")),
+                ("pids", 5_000_000),
+                ("cpus", 1e300),
+                ("io_mib_s", 1 << 21),
+            ):
                 spec = SandboxSpec(agent_id="one", limits=Limits.model_validate({name: value}))
                 with pytest.raises(InvalidArgument) as refused:
                     await bench.control.creation.create(OWNER, spec)
@@ -421,7 +427,7 @@ def test_what_was_kept_by_a_version_of_before_is_read_and_more_is_not_taken(tmp_
 def test_a_key_of_a_version_of_before_gives_the_sandbox_that_was_made_under_it(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with opened(tmp_path) as bench:
-            spec = {**STORED, "limits": Limits().model_dump()}
+            spec = {**STORED, "limits": Limits().model_dump(exclude={"io_mib_s"})}
             create = bench.control.creation.create
             said = SandboxSpec.model_validate(spec)
             made = await create(OWNER, said, idempotency_key="k")
@@ -480,8 +486,8 @@ def test_limits_go_up_for_owner_and_admin_alone(tmp_path: Path) -> None:
             with pytest.raises(GrantMissing) as refused:
                 await create(member, wide)
             assert refused.value.facts["argument"] == "limits.memory_mib"
-            tight = SandboxSpec(agent_id="tight", limits=Limits(memory_mib=64, cpus=0.5))
-            assert (await create(member, tight)).spec.limits.memory_mib == 64
+            tight = SandboxSpec(agent_id="tight", limits=Limits(memory_mib=64, cpus=0.5, io_mib_s=10))
+            assert (await create(member, tight)).spec.limits == tight.limits
             assert (await create(OWNER, wide)).spec == wide
 
     asyncio.run(scenario())

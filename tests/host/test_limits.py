@@ -64,7 +64,7 @@ def as_keeper(groups: cgroups.BoxGroups, tmp_path: Path) -> limits.GroupDescript
 @as_root
 def test_detection_reports_what_it_could_do_and_leaves_no_probe(controllers: cgroups.Controllers) -> None:
     assert controllers.controls | controllers.missing.keys() == {
-        "memory", "pids", "cpu", "freeze", "kill", "cpu_time"
+        "memory", "pids", "cpu", "io", "freeze", "kill", "cpu_time"
     }  # fmt: skip
     for hierarchy in controllers.hierarchies.values():
         assert os.listdir(f"{hierarchy.base}/coldframe-{INSTALLATION}") == [] or not [

@@ -181,21 +181,21 @@ def limitless() -> Iterator[Installation]:
 
 @pytest.mark.req("T3.22", "T3.25")
 def test_limits_that_nothing_keeps_are_told_and_run_only_where_the_operator_lets_them(limitless: Installation) -> None:
-    limits = Limits(memory_mib=256, pids=40, cpus=0.5)
+    limits = Limits(memory_mib=256, pids=40, cpus=0.5, io_mib_s=5)
     with SyncColdframe(limitless.url, limitless.token) as client:
         with pytest.raises(ColdframeError) as refused:
             client.sandboxes.create(spec=SandboxSpec(agent_id="strict", limits=limits, on_missing="refuse"))
         assert refused.value.code == "ISOLATION_UNAVAILABLE"
         told = refused.value.facts["missing"]
         assert isinstance(told, list)
-        assert {"limit:cpus", "limit:memory", "limit:disk"} <= {one["property"] for one in told}
+        assert {"limit:cpus", "limit:memory", "limit:disk", "limit:io"} <= {one["property"] for one in told}
         assert all(one["reason"] and one["enforced"] is False for one in told)
         with client.sandboxes.create(agent_id="lax", limits=limits) as sandbox:
             at_start = sandbox.report()
             assert limit_of(at_start, "cpus").strength == "unsupported"
             sleeper = sandbox.run_command("sleep 1000", background=True)
             report = sandbox.report()
-            unsupported = {"pids", "cpus"} | ({"memory"} if os.geteuid() == 0 else set())
+            unsupported = {"pids", "cpus", "io"} | ({"memory"} if os.geteuid() == 0 else set())
             for kind in unsupported:
                 found = limit_of(report, kind)
                 assert (found.strength, found.supported) == ("unsupported", False), kind
@@ -431,6 +431,30 @@ def test_every_limit_is_reported_with_value_source_and_time_and_met_where_it_say
     with client.sandboxes.create(agent_id=agent_id, limits=BRIEF) as brief:
         check_reported(brief, {**values, "cpu": 1})
         check_met(brief, "cpu")
+
+
+@pytest.mark.req("T3.25")
+def test_a_limit_of_disk_bandwidth_is_reported_where_it_is_asked_for_and_nowhere_else(
+    client: SyncColdframe, agent_id: str, sandbox: SyncSandbox, installation: Installation
+) -> None:
+    assert [one for one in sandbox.report().limits if one.kind == "io"] == []
+    assert "limits.io_mib_s" not in str(sandbox.contract())
+    made = installation.cli("sandbox", "create", "--agent", agent_id, "--io-mib-s", "7")
+    assert made.returncode == 0, made.stderr
+    with client.sandboxes.get(made.stdout.decode().split()[0]) as limited:
+        assert limited.info.spec.limits.io_mib_s == 7
+        check_reported(limited, {"io": 7})
+        found = limit_of(limited.report(), "io")
+        where = line_of(limited, "execution.limits.io_mib_s")
+        assert (where["value"], where["verified_by"]) == (7, "probe:limit:io")
+        assert ("limit:io" in limited.refresh().degraded) is (found.strength != "hard")
+        ran = limited.run_command("true")
+        assert client.receipt(str(ran.result.receipt_id))["inputs"]["limits"]["io_mib_s"] == 7
+        if found.strength != "hard":
+            with pytest.raises(ColdframeError) as refused:
+                wanted = SandboxSpec(agent_id=agent_id, limits=Limits(io_mib_s=7), requires=("limit:io",))
+                client.sandboxes.create(spec=wanted)
+            assert refused.value.facts["property"] == "limit:io" and refused.value.facts["reason"]
 
 
 def check_reported(sandbox: SyncSandbox, values: dict[str, int]) -> None:
