@@ -45,7 +45,7 @@ class Draft:
 
     def __init__(self, path: str | bytes, written: Writeback | None = None) -> None:
         self.written = written
-        """Who is told of all that is made, so that it can be waited for."""
+        """Who is told what was copied into files, to begin with it."""
         self._root = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         self._parent = b""
         self._held = self._root
@@ -77,12 +77,9 @@ class Draft:
 
     def finish_file(self, file: int, facts: Facts) -> None:
         _dress(file, facts)
-        if self.written is not None:
-            self.written.finished()
 
     def hard_link(self, path: bytes, target: bytes) -> None:
         """A second name for the file *target* of this draft."""
-        self._made_other()
         parent, name = self._above(path)
         above, target_name = split(target)
         source = open_unlinked(self._root, above, DIRECTORY)
@@ -93,19 +90,16 @@ class Draft:
 
     def adopt(self, path: bytes, source_directory: int, source_name: bytes) -> None:
         """A second name for a file of another layer. Raises OSError, EMLINK or EXDEV where that cannot be."""
-        self._made_other()
         parent, name = self._above(path)
         os.link(source_name, name, src_dir_fd=source_directory, dst_dir_fd=parent, follow_symlinks=False)
 
     def symbolic_link(self, path: bytes, target: bytes, facts: Facts) -> None:
-        self._made_other()
         parent, name = self._above(path)
         os.symlink(target, name, dir_fd=parent)
         self._dress_name(parent, name, facts)
 
     def special(self, path: bytes, kind: int, facts: Facts) -> None:
         """A pipe or a socket, by the kind bits of its mode."""
-        self._made_other()
         parent, name = self._above(path)
         os.mknod(name, kind | 0o600, dir_fd=parent)
         os.chmod(f"/proc/self/fd/{parent}/{os.fsdecode(name)}", facts.mode)  # made just now by us, in a place of ours
@@ -114,10 +108,6 @@ class Draft:
     def whiteout(self, path: bytes) -> None:
         parent, name = self._above(path)
         os.mknod(name, stat.S_IFCHR, 0, dir_fd=parent)
-
-    def _made_other(self) -> None:
-        if self.written is not None:
-            self.written.other()
 
     def finish(self) -> None:
         """Give all directories their modes, owners and times. Nothing can be added any more."""

@@ -275,6 +275,8 @@ class Moves(Register):
         with self._lock:
             for tree in drafts:
                 self._trees.finish(tree)
+            if drafts:
+                self._trees.sync_names()
             self._put_snapshot(snapshot)
 
     def _measure(self, tree: str) -> None:

@@ -286,6 +286,7 @@ class LayerStore(Moves):
                 self._trees.seal_draft(tree, self._drafts[tree])
                 with self._lock:
                     self._trees.finish(tree)
+                    self._trees.sync_names()
                     self._put_stack(replace(stack, layers=(*kept, tree)))
             return True
 

@@ -22,6 +22,7 @@ from coldframe.host.layers.branch import Branch, split
 from coldframe.host.layers.draft import Draft, Facts, copy_content, facts_of
 from coldframe.host.layers.manifest import layer_records
 from coldframe.host.layers.mapping import Users
+from coldframe.host.layers.records import sync_directory
 from coldframe.host.layers.writeback import Writeback, sync_all
 from coldframe.host.removal import remove_tree
 
@@ -96,6 +97,10 @@ class Trees:
     def finish(self, tree: str) -> None:
         """The draft is a layer from now on."""
         os.rename(os.path.join(self.drafts, tree), self.place(tree))
+
+    def sync_names(self) -> None:
+        """What was finished is found after a crash too: not every file system keeps the order of changes of names."""
+        sync_directory(os.path.join(self._directory, "trees"))
 
     def strip_draft(self, tree: str, paths: Collection[bytes]) -> None:
         with Branch(self.draft_files(tree)) as branch:

@@ -15,14 +15,17 @@ import queue
 import stat
 import threading
 from collections.abc import Callable
-from functools import partial
 
-from coldframe.host.layers.branch import Branch
+from coldframe.contract.errors import TooLarge
+from coldframe.host.layers.branch import Branch, is_whiteout
+from coldframe.host.layers.records import sync_directory
 
 LARGE_BYTES = 4 * 1024 * 1024
 """From so many on it is begun with at once; what is smaller goes together, which is faster (measured)."""
 MOST_FILES = 64
 """More are waited for with the whole file system."""
+MOST_DIRECTORIES = 512
+"""Likewise."""
 _MOST_WAITING = 64
 """Ranges. What is over is begun with when the kernel comes to it."""
 _BEGIN, _BEGIN_AND_WAIT = 2, 7
@@ -35,8 +38,6 @@ class Writeback:
     """Of one draft. To be closed."""
 
     def __init__(self) -> None:
-        self._files = 0
-        self._is_plain = True
         self._ranges: queue.SimpleQueue[tuple[int, int, int] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
@@ -45,37 +46,29 @@ class Writeback:
         if count < LARGE_BYTES or self._ranges.qsize() >= _MOST_WAITING:
             return
         if self._thread is None:
-            self._thread = threading.Thread(target=self._begin_all, name="writeback", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._begin_all, name="writeback", daemon=True)
+            thread.start()
+            self._thread = thread
         self._ranges.put((os.dup(file), start, count))
-
-    def finished(self) -> None:
-        """A file."""
-        self._files += 1
-
-    def other(self) -> None:
-        """Something was made that is no directory and no file with a name of its own."""
-        self._is_plain = False
 
     def settle(self, place: str, files: str) -> None:
         """All of the draft *place*, whose files are below *files*, is on disk afterwards; so is its own name."""
-        if not self._is_plain or self._files > MOST_FILES:
-            sync_all(os.path.dirname(place))  # the top of the files may be closed to us
-            return
         with Branch(files) as branch:
-            names = [(path, status.st_mode) for path, status in branch.walk()]
+            try:
+                names = _few_plain(branch)
+            except TooLarge:
+                names = None
+            if names is None:
+                sync_all(os.path.dirname(place))  # the top of the files may be closed to us
+                return
             # The data of all of them first: else each one would wait for an entry of its own in the journal.
-            for flags in (_BEGIN, _BEGIN_AND_WAIT):
-                _with_each(branch, names, partial(_sync_range, flags=flags))
+            _with_each(branch, names, _begin)
+            _with_each(branch, names, _wait)
             _with_each(branch, names, os.fsync)
             for path in [b"", *(path for path, mode in names if stat.S_ISDIR(mode))]:
                 os.fsync(branch.directory(path))
         for directory in (place, os.path.dirname(place)):
-            held = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                os.fsync(held)
-            finally:
-                os.close(held)
+            sync_directory(directory)
 
     def close(self) -> None:
         if self._thread is not None:
@@ -86,8 +79,28 @@ class Writeback:
     def _begin_all(self) -> None:
         while (one := self._ranges.get()) is not None:
             file, start, count = one
-            _sync_range(file, start, count, flags=_BEGIN)
+            _begin(file, start, count)
             os.close(file)
+
+
+def _few_plain(branch: Branch) -> list[tuple[bytes, int]] | None:
+    """Names with their modes; None where they are many, or one is a link, or another name of a file.
+
+    What is there counts, and not what anybody has told: however it got there.
+    """
+    names: list[tuple[bytes, int]] = []
+    files = directories = 0
+    for path, status in branch.walk():
+        if stat.S_ISDIR(status.st_mode):
+            directories += 1
+        elif stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
+            files += 1
+        elif not is_whiteout(status):  # which is no more than its name
+            return None
+        if files > MOST_FILES or directories > MOST_DIRECTORIES:
+            return None
+        names.append((path, status.st_mode))
+    return names
 
 
 def _with_each(branch: Branch, names: list[tuple[bytes, int]], action: Callable[[int], object]) -> None:
@@ -101,9 +114,17 @@ def _with_each(branch: Branch, names: list[tuple[bytes, int]], action: Callable[
                 os.close(held)
 
 
-def _sync_range(file: int, start: int = 0, count: int = 0, *, flags: int) -> None:
+def _begin(file: int, start: int = 0, count: int = 0) -> None:
     """Up to the end without a count. What goes wrong is told to whoever waits for the file."""
-    _libc.sync_file_range(file, start, count, flags)
+    _libc.sync_file_range(file, start, count, _BEGIN)
+
+
+def _wait(file: int) -> None:
+    """Raises OSError. The kernel tells of what went wrong once: an fsync by another descriptor would not be told again."""
+    if _libc.sync_file_range(file, 0, 0, _BEGIN_AND_WAIT) != 0:
+        number = ctypes.get_errno() or errno.EIO
+        if number not in (errno.ENOSYS, errno.EINVAL):  # it cannot be had there, and fsync does all of it
+            raise OSError(number, os.strerror(number))
 
 
 def sync_all(path: str) -> None:

@@ -1,5 +1,8 @@
 """A copy is on disk before anybody names it, and what others have written is not waited for with it where that can be."""
 
+import ctypes
+import errno
+import io
 import os
 from contextlib import nullcontext
 from pathlib import Path
@@ -7,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from coldframe.host.layers import writeback
+from coldframe.host.layers.archive import Caps
 from coldframe.host.layers.store import LayerStore
 
 OWNER = os.geteuid(), os.getegid()
@@ -63,7 +67,7 @@ def test_of_few_files_each_is_on_disk_before_the_snapshot_and_nobody_elses(
         store.close()
 
 
-@pytest.mark.parametrize("kind", ["many", "links"])
+@pytest.mark.parametrize("kind", ["many", "directories", "links", "names"])
 def test_what_is_many_or_no_plain_file_is_waited_for_with_the_file_system(
     tmp_path: Path, synced: list[object], kind: str
 ) -> None:
@@ -71,13 +75,70 @@ def test_what_is_many_or_no_plain_file_is_waited_for_with_the_file_system(
     work.mkdir()
     for number in range(writeback.MOST_FILES + 1 if kind == "many" else 1):
         (work / str(number)).write_text("one\n")
+    if kind == "directories":
+        for number in range(writeback.MOST_DIRECTORIES + 1):
+            (work / f"below-{number}").mkdir()
     if kind == "links":
         (work / "link").symlink_to("0")
+    if kind == "names":
+        (work / "again").hardlink_to(work / "0")
     store = LayerStore(str(tmp_path / "layers"))
     try:
         snapshot_id, layer = take(store, work)
         assert sorted(os.listdir(layer)) == sorted(os.listdir(work))
         assert "all" in synced[: synced.index(f"{snapshot_id}.json")]
+    finally:
+        store.close()
+
+
+def test_of_an_archive_of_many_files_none_is_waited_for_by_itself(tmp_path: Path, synced: list[object]) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    for number in range(writeback.MOST_FILES * 3):
+        (work / str(number)).write_text("one\n")
+    store = LayerStore(str(tmp_path / "layers"))
+    try:
+        archive = io.BytesIO()
+        store.export(take(store, work)[0], archive.write)
+        archive.seek(0)
+        synced.clear()
+        taken, _ = store.take_in(archive, Caps(data_bytes=1 << 20, entries=1000))
+        before = synced[: synced.index(f"{taken.id}.json")]
+        assert "all" in before and len(before) < writeback.MOST_FILES
+    finally:
+        store.close()
+
+
+def test_a_layer_has_its_name_on_disk_before_a_snapshot_names_it(tmp_path: Path, synced: list[object]) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "one").write_text("one\n")
+    store = LayerStore(str(tmp_path / "layers"))
+    try:
+        snapshot_id, layer = take(store, work)
+        moved = synced.index(layer.parent.name)
+        assert (tmp_path / "layers" / "trees").stat().st_ino in synced[moved : synced.index(f"{snapshot_id}.json")]
+    finally:
+        store.close()
+
+
+def test_what_the_disk_tells_while_it_is_waited_for_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An fsync afterwards may not be told of it again."""
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "one").write_text("one\n")
+
+    class Broken:
+        def sync_file_range(self, file: int, start: int, count: int, flags: int) -> int:
+            ctypes.set_errno(errno.EIO)
+            return -1
+
+    monkeypatch.setattr(writeback, "_libc", Broken())
+    store = LayerStore(str(tmp_path / "layers"))
+    try:
+        with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+            take(store, work)
+        assert store.snapshots() == []
     finally:
         store.close()
 
