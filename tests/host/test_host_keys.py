@@ -1,5 +1,6 @@
 """A system with a secure shell server has a key of its own, which OpenSSH takes, and nothing else is touched for it."""
 
+import errno
 import os
 import shutil
 import subprocess
@@ -72,3 +73,16 @@ def test_nothing_is_made_where_there_is_no_server_or_a_key_or_a_link(tmp_path: P
     (trapped / "etc" / "ssh" / f"{NAME}.pub").symlink_to(aim)
     give(trapped)
     assert not aim.exists() and not (trapped / "etc" / "ssh" / f"{NAME}.pub").is_symlink()
+
+
+def test_what_cannot_be_made_whole_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a full disk, at each start again."""
+    root = system(tmp_path / "one")
+
+    def refuse(file: int, *_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", refuse)
+        assert give(root) == ["sshd_config"]
+    assert give(root) == [NAME, f"{NAME}.pub", "sshd_config"]

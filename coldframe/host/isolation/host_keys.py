@@ -95,8 +95,15 @@ def _write(folder: int, name: str, content: bytes, mode: int, owner: tuple[int, 
     """In place of what has this name. The private one is written last, and whole."""
     draft = f".{name}.{secrets.token_hex(4)}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    with os.fdopen(os.open(draft, flags, mode, dir_fd=folder), "wb") as made:
-        made.write(content)
-        os.fchmod(made.fileno(), mode)
-        os.fchown(made.fileno(), *owner)
-    os.rename(draft, name, src_dir_fd=folder, dst_dir_fd=folder)
+    try:
+        with os.fdopen(os.open(draft, flags, mode, dir_fd=folder), "wb") as made:
+            made.write(content)
+            os.fchmod(made.fileno(), mode)
+            os.fchown(made.fileno(), *owner)
+            made.flush()
+            os.fsync(made.fileno())  # else a crash may leave a key of nothing, beside which none is made again
+        os.rename(draft, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            os.unlink(draft, dir_fd=folder)
+        raise
