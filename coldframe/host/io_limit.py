@@ -1,7 +1,7 @@
 """The limit of disk bandwidth of a box: on which disks it reads and writes, what the kernel is told of each, what it gives back.
 
 The kernel holds a control group to a rate by disk, and only by whole disk: partitions stand for the one that they are on. Which
-disks these are, the table of mounts of the box tells. A workspace on a disk of its own is a loop device, and counts as a disk.
+disks these are, the table of mounts of the box tells. A workspace on a disk of its own is a loop device, see `whole_disk`.
 A system of the box's own is put together of layers, which lie with the data of the installation.
 
 - version 1, `blkio.throttle.*_bps_device`: reads, and writes that a process waits for (`O_DIRECT`). What lies in the memory of the
@@ -99,14 +99,30 @@ def _disk_of(mount: _Mount) -> str | None:
 
 
 def whole_disk(number: str) -> str | None:
-    """The disk of a block device, which may be one of its partitions; None if this machine shows none."""
+    """The disk of a block device, which may be one of its partitions; None if this machine shows none.
+
+    A loop device that goes around the memory of the machine is the disk that its file lies on, which the kernel counts in the name
+    of whoever began: capped as well, each of its bytes would wait twice. Any other one counts itself.
+    """
     place = os.path.realpath(f"/sys/dev/block/{number}")
     if os.path.exists(f"{place}/partition"):
         place = os.path.dirname(place)
     try:
+        if os.path.exists(f"{place}/loop") and read_text(f"{place}/loop/dio").strip() == "1":
+            beneath = whole_disk(_number_of(read_text(f"{place}/loop/backing_file").rstrip("\n")))
+            if beneath is not None:
+                return beneath
+    except OSError:  # it is gone, or its file is not to be found from here
+        pass
+    try:
         return read_text(f"{place}/dev").strip()
     except OSError:
         return None
+
+
+def _number_of(path: str) -> str:
+    device = os.stat(path).st_dev
+    return f"{os.major(device)}:{os.minor(device)}"
 
 
 def slow(controllers: Controllers, groups: Mapping[str, str], mib_s: int, init: int, workspace: str) -> None:
@@ -117,8 +133,7 @@ def slow(controllers: Controllers, groups: Mapping[str, str], mib_s: int, init: 
         numbers = {*disks_of(read_text(f"/proc/{init}/mountinfo")).numbers}
         for place in (workspace, f"{data}/layers", f"{data}/templates"):
             if os.path.exists(place):
-                device = os.stat(place).st_dev
-                disk = whole_disk(f"{os.major(device)}:{os.minor(device)}")
+                disk = whole_disk(_number_of(place))
                 numbers |= set() if disk is None else {disk}
         if "io" in controllers.unified:
             # Not earlier, and not for commands apart: each group with this controller costs, and few boxes are capped.

@@ -1,19 +1,27 @@
 """A box with a limit of disk bandwidth is slowed by the kernel on each disk that it has to do with, and says how well."""
 
+import asyncio
 import os
+import shutil
+import tempfile
 import time
 from pathlib import Path
 
 import pytest
 
 from coldframe.contract.isolation import IsolationReport, LimitReport
+from coldframe.contract.policy import Label
 from coldframe.contract.sandbox import Limits, SandboxSpec
+from coldframe.contract.snapshot import SnapshotWish, WorkspacePoint
 from coldframe.host import cgroups, io_limit, limits
 from coldframe.host.isolation.namespaces import HOME
 from coldframe.host.machine import Machine
-from tests.host.machines import as_root_and_ordinary, needs_bubblewrap, on_a_machine, run
+from tests.host.disks import needs_disks, traces, unmount_all
+from tests.host.forked import wait_until
+from tests.host.machines import as_root_and_ordinary, needs_bubblewrap, new_box, on_a_machine, run
 from tests.host.test_pool import have_boxes_wait, keeper_of, waiting
 
+__all__ = ["needs_disks"]
 MIB_S = 1
 SIZE_MIB = 3
 DIRECT = {
@@ -131,6 +139,67 @@ def test_a_limit_that_somebody_takes_away_is_told_as_none(behind: str) -> None:
     on_a_machine(steps)
 
 
+@needs_bubblewrap
+@pytest.mark.req("T3.25")
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_a_workspace_of_layers_is_held_where_its_layers_lie() -> None:
+    async def steps(machine: Machine) -> None:
+        await new_box(machine, "before")
+        await machine.end_box("before", keep_workspace=True)
+        await machine._endings.finish()
+        await machine.snapshots.take(WorkspacePoint(agent_id="agent"), SnapshotWish(label=Label.PUBLIC))
+        box = await new_box(machine, "slow", limits=Limits(io_mib_s=MIB_S))
+        line = line_of(await (await machine.life("slow")).report())
+        require_kept(line)
+        assert "no disk was found" not in f"{line.reason} {line.bound}"
+        lies_on = os.stat(machine._data).st_dev
+        disk = io_limit.whole_disk(f"{os.major(lies_on)}:{os.minor(lies_on)}")
+        assert disk in rates_of(machine, "slow")
+        began = time.monotonic()
+        done = await run(box, DIRECT["write"])
+        if "Invalid argument" in done.stderr:
+            pytest.skip(f"this file system takes no direct access: {done.stderr}")
+        assert time.monotonic() - began > 0.5 * SIZE_MIB / MIB_S and done.result.exit_code == 0
+        await run(box, "rm big")
+
+    on_a_machine(steps)
+
+
+@needs_bubblewrap
+@pytest.mark.req("T3.25")
+@pytest.mark.usefixtures("needs_disks")
+def test_a_workspace_on_a_disk_of_its_own_is_held_there_or_below_and_waits_once() -> None:
+    folder = tempfile.mkdtemp(prefix="cf-io-", dir="/tmp")
+    os.chmod(folder, 0o711)
+
+    async def whole() -> None:
+        machine = Machine(folder, embedded=True, own_disks=True)
+        try:
+            spec = SandboxSpec(background=True, on_missing="degrade", limits=Limits(io_mib_s=MIB_S, disk_mib=64))
+            line = line_of(await machine.create("slow", spec, session_id="session-slow"))
+            require_kept(line)
+            box = await machine.box("slow")
+            began = time.monotonic()
+            done = await run(box, f"stat -c %Hd:%Ld .; {DIRECT['write']}")
+            assert done.result.exit_code == 0, done.stderr
+            assert time.monotonic() - began > 0.5 * SIZE_MIB / MIB_S
+            held = set(rates_of(machine, "slow"))
+            (loop,) = (word for word in done.stdout.split() if word.startswith("7:"))
+            direct = Path(f"/sys/dev/block/{loop}/loop/dio").read_text(encoding="ascii").strip() == "1"
+            assert io_limit.whole_disk(loop) in held
+            assert (loop in held) is not direct
+        finally:
+            await machine.sweep(keep_boxes=set(), keep_sessions=set())
+            await machine.close()
+
+    try:
+        asyncio.run(whole())
+        wait_until(lambda: not traces(folder))
+    finally:
+        unmount_all(folder)
+        shutil.rmtree(folder)
+
+
 # -- which disks -------------------------------------------------------------------------------------
 
 
@@ -156,6 +225,8 @@ def test_memory_and_layers_of_ours_are_no_disks_and_what_has_none_is_named() -> 
 def test_each_disk_of_this_machine_stands_for_itself_and_for_its_partitions() -> None:
     seen = 0
     for name in os.listdir("/sys/block") if os.path.isdir("/sys/block") else ():
+        if name.startswith("loop"):  # of others, who come and go
+            continue
         number = Path("/sys/block", name, "dev").read_text(encoding="ascii").strip()
         assert io_limit.whole_disk(number) == number
         for part in Path("/sys/block", name).glob("*/partition"):
