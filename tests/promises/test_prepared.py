@@ -104,7 +104,7 @@ def test_an_application_is_ready_to_test_from_a_snapshot_without_a_registry_and_
         with SyncColdframe(installation.url, installation.token) as client:
             client.policy.load(RULES)
             with client.sandboxes.create("first") as first:
-                installed(first)
+                installed(client, first)
                 first.write_file("test_app.py", APPLICATION_TEST)
                 packages = first.run_command(PACKAGES).stdout
                 assert packages is not None and "colddemo==" in packages and "coldbase==" in packages
