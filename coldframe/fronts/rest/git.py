@@ -1,10 +1,12 @@
 """Git repositories of a workspace: looked at in any state in which files can be read, changed where a sandbox runs."""
 
+from collections.abc import Awaitable, Callable
 from typing import Annotated, TypeVar
 
 from pydantic import Field
 from starlette.requests import Request
 
+from coldframe.contract.caller import Caller
 from coldframe.contract.git import (
     MOST_LISTED,
     GitBranchRequest,
@@ -20,6 +22,7 @@ from coldframe.contract.git import (
     GitPush,
     GitRefsView,
     GitRepositoriesView,
+    GitRequest,
     GitRestore,
     GitShowView,
     GitStatusView,
@@ -35,6 +38,7 @@ from coldframe.fronts.rest.json_routes import JsonRoute
 from coldframe.fronts.rest.request import caller_of, control_of, session_of
 
 V = TypeVar("V", bound=GitPlace)
+A = TypeVar("A", bound=GitRequest)
 AskedPaths = Annotated[tuple[Annotated[InnerPath, Field(max_length=1000)], ...], Field(max_length=30)]
 """In an address, of which the HTTP server reads 64 KiB."""
 
@@ -98,52 +102,52 @@ async def git_repositories(request: Request, looked: Looked) -> GitRepositoriesV
 
 async def git_init(request: Request, asked: GitInit) -> GitDone:
     """Begin a repository."""
-    return await _repositories(request).init(caller_of(request), _sandbox(request), asked, session_of(request))
+    return await _change(request, _repositories(request).init, asked)
 
 
 async def git_clone(request: Request, asked: GitClone) -> GitDone:
     """Fetch a repository from elsewhere, as far as the network of the sandbox leads there."""
-    return await _repositories(request).clone(caller_of(request), _sandbox(request), asked, session_of(request))
+    return await _change(request, _repositories(request).clone, asked)
 
 
 async def git_commit(request: Request, asked: GitCommitRequest) -> GitDone:
     """Record what is staged, after adding what is named. Its author is the agent."""
-    return await _repositories(request).commit(caller_of(request), _sandbox(request), asked, session_of(request))
+    return await _change(request, _repositories(request).commit, asked)
 
 
 async def git_branch(request: Request, asked: GitBranchRequest) -> GitDone:
     """Make a branch, or delete one."""
-    return await _repositories(request).branch(caller_of(request), _sandbox(request), asked, session_of(request))
+    return await _change(request, _repositories(request).branch, asked)
 
 
 async def git_switch(request: Request, asked: GitSwitch) -> GitDone:
     """Check out another branch, or a commit."""
-    return await _repositories(request).switch(caller_of(request), _sandbox(request), asked, session_of(request))
+    return await _change(request, _repositories(request).switch, asked)
 
 
 async def git_merge(request: Request, asked: GitMerge) -> GitDone:
     """Join another history to the branch that is checked out, or give that up."""
-    return await _repositories(request).merge(caller_of(request), _sandbox(request), asked, session_of(request))
+    return await _change(request, _repositories(request).merge, asked)
 
 
 async def git_restore(request: Request, asked: GitRestore) -> GitDone:
     """Have files be again as a commit, or what is staged, has them."""
-    return await _repositories(request).restore(caller_of(request), _sandbox(request), asked, session_of(request))
+    return await _change(request, _repositories(request).restore, asked)
 
 
 async def git_tag(request: Request, asked: GitTagRequest) -> GitDone:
     """Give a commit a name that stays, or take one away."""
-    return await _repositories(request).tag(caller_of(request), _sandbox(request), asked, session_of(request))
+    return await _change(request, _repositories(request).tag, asked)
 
 
 async def git_fetch(request: Request, asked: GitFetch) -> GitDone:
     """Get what a remote has. Nothing that is checked out changes."""
-    return await _repositories(request).fetch(caller_of(request), _sandbox(request), asked, session_of(request))
+    return await _change(request, _repositories(request).fetch, asked)
 
 
 async def git_push(request: Request, asked: GitPush) -> GitDone:
     """Send a branch to a remote."""
-    return await _repositories(request).push(caller_of(request), _sandbox(request), asked, session_of(request))
+    return await _change(request, _repositories(request).push, asked)
 
 
 async def _look(request: Request, view: type[V], looked: Looked) -> V:
@@ -156,6 +160,12 @@ async def _look(request: Request, view: type[V], looked: Looked) -> V:
         snapshot_id=looked.snapshot,
         **asked,
     )
+
+
+async def _change(
+    request: Request, change: Callable[[Caller, str, A, str | None], Awaitable[GitDone]], asked: A
+) -> GitDone:
+    return await change(caller_of(request), _sandbox(request), asked, session_of(request))
 
 
 def _repositories(request: Request) -> Repositories:
