@@ -90,8 +90,10 @@ class Box:
     """Those that a name holds."""
     server: "Life | None" = None
     """The broker that said last that it serves it."""
-    was_served: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set once one has said so."""
+    failure: str = ""
+    """Why it is served by none: what the broker said that refused it."""
+    is_settled: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once a broker has said that it serves it, or none will any more."""
 
     def find_holder(self, protocol: str, source: tuple[str, int] | None, target: tuple[str, int]) -> Holder:
         diagnosis = next(iter(self.arrivals.diagnosis), None)

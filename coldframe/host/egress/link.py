@@ -107,6 +107,7 @@ class BrokerLink:
         if self._task is not None:
             await self._task
         for sandbox_id, box in list(self._boxes.items()):
+            box.is_settled.set()
             box.arrivals.close()
             self._lineage.close(sandbox_id)
         self._boxes.clear()
@@ -227,17 +228,17 @@ class BrokerLink:
     async def until_served(self, sandbox_id: str) -> None:
         """Wait until a broker has said that it serves an open box: the first one to be started may have to come.
 
-        Raises CaptureFailed: none does within SERVED_S, or it was shut.
+        Raises CaptureFailed: none does within SERVED_S, one refused it, or it was shut.
         """
         box = self._boxes.get(sandbox_id)
         try:
             if box is not None:
                 async with asyncio.timeout(SERVED_S):
-                    await box.was_served.wait()
-                return
+                    await box.is_settled.wait()
         except TimeoutError:
             raise CaptureFailed(_STEP, f"no egress broker took it within {SERVED_S:g} s: {self._reason}") from None
-        raise CaptureFailed(_STEP, "it was shut meanwhile")
+        if box is None or self._boxes.get(sandbox_id) is not box:
+            raise CaptureFailed(_STEP, (box and box.failure) or "it was shut meanwhile")
 
     async def renew(self, sandbox_id: str, taint: Label) -> None:
         """The box has a new session: what was open is ended, and it is served anew. Raises as `open` does."""
@@ -262,6 +263,7 @@ class BrokerLink:
                 await life.tell(messages.ShutBox, sandbox_id=sandbox_id)
                 life.leaving.pop(sandbox_id, None)
         finally:
+            box.is_settled.set()
             box.arrivals.close()
             self._let_go(sandbox_id)
         return box
@@ -342,8 +344,9 @@ class BrokerLink:
         failure = await told
         if failure is None and not life.is_over.is_set():
             box.server = life
-            box.was_served.set()
+            box.is_settled.set()
         if failure is not None:
+            box.failure = failure
             sandbox_id = box.origin.sandbox_id
             _log.error("sandbox %s has no way out, the egress broker does not take it: %r", sandbox_id, failure[:1000])
             async with self._turn_of(sandbox_id):

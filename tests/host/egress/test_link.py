@@ -294,6 +294,35 @@ def test_a_box_whose_sockets_are_none_has_no_way_out_and_others_keep_theirs() ->
     with_link(steps)
 
 
+@pytest.mark.req("T3.22")
+@pytest.mark.parametrize("end", ["refused", "shut", "closed"])
+def test_whoever_waits_for_a_box_to_be_served_hears_at_once_that_it_will_not_be(end: str) -> None:
+    async def steps(made: Brokered) -> None:
+        assert made.link.pid is not None
+        made.restart.clear()
+        os.kill(made.link.pid, signal.SIGKILL)
+        await made.gone.wait()
+        with socket.socket() as nothing:
+            sockets = NOTHING._replace(connections=(nothing,) if end == "refused" else ())
+            await made.link.open(ORIGIN._replace(sandbox_id="sb-2"), sockets)  # nobody is there to refuse it
+        waiting = asyncio.ensure_future(made.link.until_served("sb-2"))
+        await asyncio.sleep(0)
+        assert not waiting.done() and not made.link.serves("sb-2")
+        match end:
+            case "refused":
+                made.restart.set()
+            case "shut":
+                await made.link.shut("sb-2")
+            case _:
+                await made.link.close()
+        with pytest.raises(CaptureFailed) as told:
+            await waiting
+        assert "no egress broker took it within" not in str(told.value)
+        assert ("shut meanwhile" in str(told.value)) is (end != "refused")
+
+    with_link(steps)
+
+
 @as_root_and_ordinary
 def test_a_broker_whose_daemon_is_gone_ends(who: str) -> None:
     def whole() -> None:
