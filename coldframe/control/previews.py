@@ -461,6 +461,12 @@ class Previews:
         """
         row = self._own(caller, preview_id, "preview.revoke")
         self._require_living(row)
+        if asked.record:
+            require(caller, "preview.create")
+            if row.inputs is None:
+                await self._acts.whole(self._record_now(caller, self._sandboxes.find(row.sandbox_id), row))
+                row = self._own(caller, preview_id, "preview.revoke")  # somebody may have shared it with fewer meanwhile
+                self._require_living(row)
         public = row.public if asked.public is None else asked.public
         up_to = asked.up_to or (Label.PUBLIC if public else row.up_to)
         expires_at = row.expires_at
@@ -468,7 +474,7 @@ class Previews:
             expires_at = self._clock() + timedelta(seconds=asked.expires_in_s)
         changed = row._replace(public=public, up_to=up_to, expires_at=expires_at)
         shares_more = _shares_more(row, changed)
-        if shares_more or asked.record:
+        if shares_more:
             require(caller, "preview.create")
         if public and shares_more:
             self._judged.require_grant(caller, "preview.publish", "share_port", row.sandbox_id)
@@ -478,8 +484,6 @@ class Previews:
         label = self.access.label_of(info)
         if (asked.up_to is not None or asked.public) and label.rank > up_to.rank:
             raise PreviewLabelled(f"what it shows is labelled {label.value}", label=label.value, up_to=up_to.value)
-        if asked.record and row.inputs is None:
-            await self._acts.whole(self._record_now(caller, info, row))
         told: dict[str, Any] = {"port": row.port, "public": public, "up_to": up_to.value}
         judged = self._judged.allow(caller, info, "share_port", told)[1] if shares_more else {}
         new: dict[str, Any] = {"public": public, "up_to": up_to, "expires_at": expires_at}

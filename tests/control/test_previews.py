@@ -10,6 +10,7 @@ import pytest
 from coldframe.client.models import PreviewCreated
 from coldframe.client.sync import SyncColdframe, SyncSandbox
 from coldframe.contract.errors import CredentialMissing, GuestLost, InputMissing, PreviewUnavailable, WrongState
+from coldframe.contract.preview import PreviewChange
 from coldframe.contract.sandbox import SandboxInfo, SandboxSpec
 from coldframe.contract.volume import VolumeMount
 from coldframe.control import previews
@@ -148,3 +149,16 @@ def test_files_that_are_others_by_now_are_no_input(served: Served, client: SyncC
     with pytest.raises(InputMissing) as caught:
         client.previews.rebuild(preview.preview_id)
     assert caught.value.facts["input"] == "snapshot"
+
+
+def test_who_shares_with_fewer_while_it_is_recorded_is_not_overruled(
+    client: SyncColdframe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    preview = client.previews.create(client.sandboxes.create(agent_id="one").id, 8000, public=True)
+
+    async def meanwhile(self: previews.Previews, caller: Any, _: Any, row: Any) -> None:
+        await self.change(caller, row.preview_id, PreviewChange(public=False))
+
+    monkeypatch.setattr(previews.Previews, "_record_now", meanwhile)
+    assert not client.previews.change(preview.preview_id, record=True).public
+    assert not client.previews.get(preview.preview_id).public
