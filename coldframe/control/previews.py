@@ -95,6 +95,8 @@ class Previews:
         self._outputs = outputs
         self._lifecycle = lifecycle
         self._clock = clock
+        self._looked_for: set[str] = set()
+        """Previews whose command is looked for now."""
         self._acts = Acts()
         self.access.learn = self._learn
         self.place: Callable[[str], str | None] = lambda _: None
@@ -246,7 +248,12 @@ class Previews:
 
     def _learn(self, row: PreviewRow) -> None:
         """A visitor came through, so something serves. Nobody waits for what is found."""
-        asyncio.ensure_future(self._acts.whole(self._learned(row))).add_done_callback(_settle)
+        if row.preview_id in self._looked_for:  # any number of visitors come at once
+            return
+        self._looked_for.add(row.preview_id)
+        looked = asyncio.ensure_future(self._acts.whole(self._learned(row)))
+        looked.add_done_callback(_settle)
+        looked.add_done_callback(lambda _: self._looked_for.discard(row.preview_id))
 
     # -- what serves ---------------------------------------------------------------------------
 
@@ -465,7 +472,9 @@ class Previews:
             require(caller, "preview.create")
             if row.inputs is None:
                 await self._acts.whole(self._record_now(caller, self._sandboxes.find(row.sandbox_id), row))
-                row = self._own(caller, preview_id, "preview.revoke")  # somebody may have shared it with fewer meanwhile
+                row = self._own(
+                    caller, preview_id, "preview.revoke"
+                )  # somebody may have shared it with fewer meanwhile
                 self._require_living(row)
         public = row.public if asked.public is None else asked.public
         up_to = asked.up_to or (Label.PUBLIC if public else row.up_to)
