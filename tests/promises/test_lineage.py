@@ -118,7 +118,5 @@ def test_what_passes_through_a_volume_or_a_snapshot_is_traced_and_no_further(
     (origin,) = client.lineage.list(path="origin", agent_id=agent_id).items
     ahead = {one.item.command_id for one in traced(client, origin.item_id, "forward")}
     assert {read.command_id, copied.command_id, late.command_id} <= ahead and apart.command_id not in ahead
-    (printed,) = [
-        one for one in client.lineage.list(sandbox_id=reader.id).items if one.command_id == read.command_id
-    ]
+    (printed,) = [one for one in client.lineage.list(sandbox_id=reader.id).items if one.command_id == read.command_id]
     assert [one.scope for one in printed.assumed_inputs] == ["session", "workspace", "volume"]
