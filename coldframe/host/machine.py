@@ -227,8 +227,9 @@ class Machine:
     async def delete_workspace(self, agent_id: str) -> None:
         path = self.workspaces.of_agent(agent_id)
         await self._endings.finish(agent_id)
-        if agent_id in self._steps:
-            raise WrongState("something is done to the workspace", hint="ask again in a moment")
+        while (step := self._steps.get(agent_id)) is not None:  # a snapshot is taken, or tidied up after
+            await step.wait()
+            await self._endings.finish(agent_id)
         if agent_id in self._building:
             raise WrongState("a sandbox is being built on the workspace", hint="terminate it first")
         for mark_id, mark in self._marks.all():

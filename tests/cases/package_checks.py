@@ -33,7 +33,10 @@ async def tools_that_change_users_fail_at_once_and_say_why(lab: Lab) -> None:
         "apt-get install -y --no-download openssh-client",
     ):
         await fails_at_once(bench, command)
-    raise NotThereYet("commands as root of the sandbox", tried="these tools fail at once with a clear line")
+    raise NotThereYet(
+        "a template here, as whose root they work: tests/host/templates",
+        tried="these tools fail at once with a clear line",
+    )
 
 
 @check("B139")

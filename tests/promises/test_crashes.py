@@ -14,7 +14,7 @@ import pytest
 from coldframe.client.sync import SyncColdframe
 from coldframe.contract.errors import ColdframeError
 from coldframe.contract.policy import Label
-from tests.installation import CHECKOUT, Installation, wait_until
+from tests.installation import CHECKOUT, Installation, wait_until, waits_for_a_box
 
 
 @pytest.fixture
@@ -212,19 +212,11 @@ def test_terminating_leaves_nothing_of_a_sandbox(without_ready_boxes: Installati
 
 
 def new_ones(installation: Installation, before: set[str]) -> list[str]:
-    """What is there of boxes since *before*. A keeper that waits for the next one is in none."""
-
-    def waits(one: str) -> bool:
-        kind, _, rest = one.partition(" ")
-        try:
-            return kind == "process" and " -I -S -c " in rest and space(rest.partition(":")[0]) == space("self")
-        except OSError:
-            return False
-
-    def space(process: str) -> str:
-        return os.readlink(f"/proc/{process}/ns/mnt")
-
-    return [one for one in installation.leftovers() if one not in before and not waits(one)]
+    """What is there of boxes since *before*. What waits for the next one is in none."""
+    found = [one for one in installation.leftovers() if one not in before]
+    return [
+        one for one in found if not (one.startswith("process ") and waits_for_a_box(int(one[8:].partition(":")[0])))
+    ]
 
 
 def test_a_killed_keeper_is_said_to_be_lost_and_the_files_stay(own_installation: Installation) -> None:

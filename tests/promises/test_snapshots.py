@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from coldframe.client.sync import SyncColdframe, SyncSandbox
-from coldframe.contract.errors import Conflict, SnapshotCorrupt, WrongState
+from coldframe.contract.errors import Conflict, NotFound, SnapshotCorrupt, WrongState
 from coldframe.contract.policy import Label
 from coldframe.contract.sandbox import Limits, SandboxSpec
 from coldframe.contract.snapshot import Change, SnapshotInfo
@@ -321,3 +321,13 @@ def test_a_snapshot_is_carried_away_and_brought_in_with_label_and_digest(
     reset = cli("sandbox", "reset", sandbox.id, "--to", taken["snapshot_id"])
     assert "is kept until" in reset and "next: coldframe sandbox reset" in reset
     assert client.ledger.verify().intact
+
+
+def test_an_agent_is_deleted_right_after_a_snapshot(client: SyncColdframe, agent_id: str) -> None:
+    """What is tidied up after it on the machine is waited for, and refuses nobody."""
+    with client.sandboxes.create(agent_id=agent_id) as sandbox:
+        sandbox.write_file("kept", "x")
+        take(sandbox)
+    client.agents.delete(agent_id)
+    with pytest.raises(NotFound):
+        client.agents.get(agent_id)

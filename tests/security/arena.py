@@ -20,7 +20,7 @@ from coldframe.client.sandbox import Sandbox
 from coldframe.contract.errors import ColdframeError
 from coldframe.contract.sandbox import Limits, SandboxSpec
 from tests.installation import Installation
-from tests.security import network_steps, product_steps  # noqa: F401  their steps register themselves
+from tests.security import network_steps, product_steps, snapshot_steps  # noqa: F401  their steps register themselves
 from tests.security.host_steps import find_step, peak_memory
 from tests.security.landscape import NEIGHBOUR, NEIGHBOUR_SERVER, Landscape, Unknown
 from tests.security.network_steps import bind_credential

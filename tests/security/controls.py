@@ -261,8 +261,40 @@ def a_resolver_that_forwards_tells_names_to_everybody() -> bool:
     return f".{WILD} " in asked and f".{DENIED} " in asked and _won(plain("X35", landscape))
 
 
+WRITER = """
+import os
+n = 0
+while True:
+    for name in ("first", "second"):
+        with open("new", "w") as file:
+            file.write(str(n))
+        os.replace("new", name)
+    n += 1
+"""
+
+
+@control("lifecycle")
+def a_copy_made_file_by_file_of_what_is_written_mixes_two_moments() -> bool:
+    def count(path: str) -> int:
+        try:
+            return int(Path(WORKSPACE, path).read_text(encoding="ascii"))
+        except FileNotFoundError:
+            return -1
+
+    os.makedirs(WORKSPACE, exist_ok=True)
+    writer = subprocess.Popen([sys.executable, "-c", WRITER], cwd=WORKSPACE)
+    try:
+        while (first := count("first")) < 0:
+            pass
+        while (second := count("second")) < first + 2:  # the copy of the one is made, and then that of the other
+            pass
+    finally:
+        writer.kill()
+        writer.wait()
+    return second > first + 1
+
+
 NOT_HERE = {
-    "lifecycle": "all its rows need snapshots",
     "report": "its control is in the row: with bubblewrap shown again the sandbox is made",
 }
 """Groups without a control, and why."""

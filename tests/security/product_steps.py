@@ -17,30 +17,6 @@ from tests.installation import wait_until
 from tests.security.host_steps import MOST_COMMANDS, files_of, limit_of, step
 from tests.security.scene import Breach, NotHere, Scene
 
-# -- snapshots are not there yet; what can be tried without them is ----------------------------------------------
-
-
-@step(r"^snapshot, then delete the sandbox")
-async def deleting_works_whatever_the_modes(scene: Scene, found: re.Match[str]) -> None:
-    await scene.close()  # looks for the residue itself
-    await scene.open()
-    raise NotHere("snapshots")
-
-
-@step(r"^snapshot the sandbox, start a fork of the snapshot, list /workspace/(\S+);")
-async def a_new_sandbox_shows_only_its_own(scene: Scene, found: re.Match[str]) -> None:
-    await scene.reopen()
-    listed = (await scene.run(["ls", "-A", found[1]])).stdout
-    foreign = set(os.listdir(scene.place.landscape.host_dir)) & set(listed.split())
-    if foreign:
-        raise Breach(f"{foreign} of the host shows in the workspace")
-    raise NotHere("snapshots (tried with a new sandbox on the same workspace)")
-
-
-@step(r"snapshot|fork from|layer")
-async def snapshots(scene: Scene, found: re.Match[str]) -> None:
-    raise NotHere("snapshots")
-
 
 @step(r'^pause the sandbox during "(.+?)"')
 async def a_command_that_would_end_while_it_is_paused(scene: Scene, found: re.Match[str]) -> None:
@@ -95,23 +71,6 @@ async def the_web_page(scene: Scene, found: re.Match[str]) -> None:
 @step(r"^the resolver answers")
 async def the_resolver(scene: Scene, found: re.Match[str]) -> None:
     scene.notes.append("no name is resolved: the network of a sandbox is `none`")
-
-
-@step(r"^export /workspace/(\S+) as an artifact")
-async def everything_exported_is_the_sandboxs_own(scene: Scene, found: re.Match[str]) -> None:
-    """Without artifacts: every entry by the download route."""
-    listing = await scene.sandbox.list_directory(found[1])
-    for entry in listing.entries:
-        content = b""
-        try:
-            async with asyncio.timeout(60):
-                async for part in scene.sandbox.download(f"{found[1]}/{entry.name}", length=1 << 16):
-                    content += part
-        except ColdframeError as error:
-            scene.notes.append(f"{entry.name}: {error.code}")
-        if scene.place.landscape.secrets_in(content.decode(errors="replace")):
-            raise Breach(f"{entry.name} brought a secret out")
-    raise NotHere("artifacts (tried with the download route)")
 
 
 # -- the record ----------------------------------------------------------------------------------------------------

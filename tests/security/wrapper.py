@@ -97,6 +97,7 @@ def in_wrapper(
                 "HOME": "/tmp",
                 "PYTHONPATH": str(CHECKOUT),
                 "PYTHONDONTWRITEBYTECODE": "1",
+                "COLDFRAME_SLOW": os.environ.get("COLDFRAME_SLOW", ""),
             },
             input=stdin,
             capture_output=True,

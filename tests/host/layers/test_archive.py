@@ -51,7 +51,7 @@ def filled(store: LayerStore) -> str:
     upper = Path(store.stacking(stack.id, "").upper)
     os.mknod(upper / "gone", stat.S_IFCHR, 0)
     (upper / "one").write_text("content")
-    (upper / "one").chmod(0o4751)
+    (upper / "one").chmod(0o751)
     os.setxattr(upper / "one", "user.binary", b"\0=\n\xff")
     os.utime(upper / "one", ns=(1, -1_500_000_000))
     os.link(upper / "one", upper / "two")
@@ -115,6 +115,20 @@ def test_any_tar_program_reads_it(tmp_path: Path, store: LayerStore, filled: str
     assert os.getxattr(top / "one", "user.binary") == b"\0=\n\xff"
     assert (top / "sparse").stat().st_blocks < 1000
     assert not (top / "gone").exists()
+
+
+def test_root_who_unpacks_one_gets_no_program_of_roots_from_it(tmp_path: Path, store: LayerStore) -> None:
+    stack = store.create()
+    upper = Path(store.stacking(stack.id, "").upper)
+    (upper / "folder").mkdir()
+    (upper / "folder").chmod(0o2775)
+    (upper / "program").write_text("content")
+    (upper / "program").chmod(0o6755)
+    archive, contents = exported(store, store.take_snapshot(stack.id).id)
+    with tarfile.open(fileobj=io.BytesIO(archive)) as opened:
+        modes = {name: opened.getmember(f"files/{name}").mode for name in ("folder", "program")}
+    assert modes == {"folder": 0o2775, "program": 0o755}
+    taken_in(store, archive, expected=contents.sha256)
 
 
 def test_cut_off_anywhere_it_is_refused_and_nothing_stays(tmp_path: Path, store: LayerStore, filled: str) -> None:
