@@ -142,6 +142,10 @@ async def the_other_sandbox_goes_on_being_served(scene: Scene, found: re.Match[s
 @step(r"^kill the broker meanwhile", during=True, sh_timeout_s=40)
 async def the_broker_is_killed(scene: Scene, found: re.Match[str]) -> None:
     await _until_arrived(scene)
+    for _ in range(300):  # before, there is no connection that could break off
+        if (await scene.run("test -e echoed")).value.get("exit_code") == 0:
+            break
+        await asyncio.sleep(0.1)
     pid = _broker()
     if not pid:  # which would be everybody of this group
         raise RuntimeError("there is no broker to kill")
