@@ -187,7 +187,9 @@ def _write_name(
         raise SnapshotCorrupt(f"`{os.fsdecode(place.path)}` is a device, which no sandbox can make")
     name = _FILES + b"/" + place.path if place.path else _FILES
     mode, identity = stat.S_IMODE(status.st_mode), (status.st_dev, status.st_ino)
-    if kind == stat.S_IFREG:  # no box heeds them, and root who unpacks it elsewhere would make a program of root's of what is here
+    if (
+        kind == stat.S_IFREG
+    ):  # no box heeds them, and root who unpacks it elsewhere would make a program of root's of what is here
         mode &= ~(stat.S_ISUID | stat.S_ISGID)
     if kind != stat.S_IFDIR and identity in first_names:
         first = first_names[identity]
