@@ -146,6 +146,8 @@ async def the_broker_is_killed(scene: Scene, found: re.Match[str]) -> None:
         if (await scene.run("test -e echoed")).value.get("exit_code") == 0:
             break
         await asyncio.sleep(0.1)
+    else:
+        raise RuntimeError("the script has had no answer")
     pid = _broker()
     if not pid:  # which would be everybody of this group
         raise RuntimeError("there is no broker to kill")
